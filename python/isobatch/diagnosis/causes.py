@@ -43,13 +43,15 @@ class Cause(StrEnum):
         "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and the loss ignores "
         "num_items_in_batch",
         "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama or GPT-2), set "
-        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must divide by num_items_in_batch, or the "
-        "Trainer's model_accepts_loss_kwargs be False",
+        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must return the labels' sum / "
+        "num_items_in_batch × the number of processes, since that counts the labels of all of them (a compute_loss_func: the "
+        "sum / num_items_in_batch alone, the Trainer multiplies), or set trainer.model_accepts_loss_kwargs = False",
     )
     DIVIDED_BY_RANKS = (
         "divided_by_ranks",
         "divided by the world size twice: DDP averages already",
-        "remove the script's own division by the world size",
+        "remove the script's own division by the world size; in a compute_loss of transformers' Trainer, num_items_in_batch "
+        "counts the labels of all processes: multiply by their number",
     )
     DIVIDED_TWICE = (
         "divided_twice",

@@ -65,6 +65,23 @@ def trainer_gradient(
     return Diagnosis(causes=(trainer, *beside.causes), text=text)
 
 
+def trainer_loss(
+    why: Diagnosis | None, ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float
+) -> Diagnosis | None:
+    """Adds to a diagnosis what transformers' Trainer does to a loss function of the script's own.
+
+    >>> sizes = {"micro_batch": 16.0, "accumulation": 4, "ranks": 2, "tolerance": 0.02}
+    >>> trainer_loss(gradient(8.0, **sizes), 8.0, **sizes).cause.value
+    'trainer_multiplies'
+    """
+    trainer = Cause.TRAINER_MULTIPLIES.likely(f"{ratio:.4g}×")
+    if accumulation > 1 and ranks > 1 and abs(ratio / (accumulation * ranks) - 1) <= tolerance:
+        return trainer
+    if why is not None and accumulation > 1 and abs(ratio / accumulation - 1) <= tolerance:
+        return either(why, trainer)
+    return why
+
+
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
     """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
     return abs(a - b) <= ULPS * ulp * abs(peak)

@@ -90,7 +90,9 @@ def beside_weights(
 class Clipping:
     """Remembers the norm of each step's gradient from before the script clipped it.
 
-    `hidden` is whether nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the GPU.
+    Attributes:
+        hidden: nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the GPU.
+        partial: the script may have clipped other parameters with these, so that their norm tells nothing.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Clipping:
         self._sharded, self._scaled = sharded(model), scaled
         self._before: float | None = None
         self._sums: list[float] | None = None
-        self._queued = False
+        self._queued, self.partial = False, False
         # A norm before clipping would be in the loss scaler's units.
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
@@ -126,6 +128,7 @@ class Clipping:
             # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once more.
             engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
 
+    @torch.compiler.disable
     def _backward_done(self) -> None:
         """Measures gradients that are averaged and not clipped yet."""
         self._queued = False
@@ -182,7 +185,7 @@ class Clipping:
     def check_bound(self, grads: list[Tensor], like: Likeness) -> None:
         """Checks the norm of a gradient shortened in its own direction; notes where another means shortened it."""
         bound = self._run.plan.recipe.clip_norm
-        if bound is None:
+        if bound is None or self.partial:
             return
         before, after = self.norms(grads)
         if math.isnan(like.ratio):

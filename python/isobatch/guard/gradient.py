@@ -48,7 +48,7 @@ class Gradient:
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         # By transformers' Trainer, where the model's loss ignores the labels of a step.
-        self._multiplied = 1.0
+        self._multiplied, self._of_trainer = 1.0, owner is not None and owner.counts_labels
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
@@ -75,7 +75,6 @@ class Gradient:
     def remove(self) -> None:
         """Removes the hooks."""
         self._clipping.remove()
-        self._inputs.remove()
 
     def forward(self) -> None:
         """Saves the random states of a micro-batch before it goes through the model."""
@@ -94,8 +93,14 @@ class Gradient:
         """Leaves out the parameters that are in no optimizer: nobody clears their gradients."""
         owned = self._optimizers.owned()
         trained = [p for p in self._params if id(p) in owned]
-        if trained:  # else an optimizer has its own copies of them
+        if 0 < len(trained) < len(self._params):  # with none, an optimizer has its own copies of them
             self._params[:] = trained
+            self._clipping.partial = True
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the inputs of the model's call, the script's or the guard's own."""
+        if self._sized:
+            self._inputs.note(args, kwargs)
 
     def backward(self) -> None:
         """Begins the next micro-batch, where it is fetched already."""
@@ -159,7 +164,12 @@ class Gradient:
         self._settle(batches[0])
         if (shares := self._common_shares(batches)) is None:
             return
-        self._check_reduction(batches[0])
+        summed = None
+        with (
+            self._again.replay(),
+            contextlib.suppress(Exception),
+        ):  # a batch may be an object that cannot be divided
+            summed = self._again.is_summed(batches[0])
         drawn = any(a.digests() != b.digests() for a, b in zip(starts, calls, strict=True))
         attempts = [starts, calls] if any(run.exchange("drawn", drawn)) else [calls]
         likes: list[tuple[Likeness, list[RandomState]]] = []
@@ -169,6 +179,8 @@ class Gradient:
             if why := next((error for error, _ in answers if error), None):
                 self._leave(f"the loss cannot be computed of the loader's batches ({why})")
                 return
+            if states is attempts[0]:
+                self._check_reduction(summed)
             if all(same for _, same in answers):
                 likes.append((self._compare(grads, own), states))
                 if self._agrees(grads, likes[-1][0], batches):
@@ -194,18 +206,12 @@ class Gradient:
             return None
         return self._shares(units)
 
-    def _check_reduction(self, batch: Any) -> None:
+    def _check_reduction(self, summed: bool | None) -> None:
         """Checks that the reference is a mean: of a sum, the script's would be one, too, and nothing else would tell."""
-        run, summed = self._run, None
-        with (
-            self._again.replay(),
-            contextlib.suppress(Exception),
-        ):  # a batch may be an object that cannot be divided
-            summed = self._again.is_summed(batch)
+        run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
             run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
         if summed:
-            micro = run.plan.micro_batch
             text = f"the loss is a sum over the {micro} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
 
@@ -365,7 +371,8 @@ class Gradient:
             "tolerance": max(0.02, gate / 3),
         }
         if self._multiplied == 1:
-            return faults.gradient(ratio, **known)
+            why = faults.gradient(ratio, **known)
+            return faults.trainer_loss(why, ratio, **known) if self._of_trainer else why
         return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
     def _compare(self, grads: list[Tensor], own: list[Tensor]) -> Likeness:

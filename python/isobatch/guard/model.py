@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import tensors_in
-from isobatch.guard.run import Run, inner, local, sharded
+from isobatch.guard.run import CallHook, Run, inner, local, sharded
 from isobatch.words import few_ranks
 
 
@@ -19,16 +19,19 @@ class ModelWatch:
     Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is watched.
     """
 
-    def __init__(self, run: Run, model: nn.Module, on_forward: Callable[[], None]) -> None:
-        self._run, self.model, self._on_forward = run, model, on_forward
+    def __init__(
+        self,
+        run: Run,
+        model: nn.Module,
+        on_forward: Callable[[], None],
+        on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    ) -> None:
+        """Hooks into the calls; `on_inputs` is called with those of the inner model, the guard's own among them."""
+        self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
         self._in_eval_mode = self._bypassed = False
-        self._handle: Any = model.register_forward_pre_hook(self._forward, prepend=True, with_kwargs=True)
-        self._inner_handle: Any = None
-        if self.inner is not model:
-            self._inner_handle = self.inner.register_forward_pre_hook(
-                self._inner_forward, prepend=True, with_kwargs=True
-            )
+        self._hook = CallHook(model, self._forward)
+        self._inner_hook = CallHook(self.inner, self._inner_forward) if self.inner is not model else None
 
     def __deepcopy__(self, _: Any) -> "ModelWatch":
         """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
@@ -36,27 +39,31 @@ class ModelWatch:
 
     def remove(self) -> None:
         """Removes the hooks."""
-        self._handle.remove()
-        if self._inner_handle is not None:
-            self._inner_handle.remove()
+        self._hook.remove()
+        if self._inner_hook is not None:
+            self._inner_hook.remove()
 
     @torch.compiler.disable
-    def _inner_forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes calls past the wrapper, and finds a new one."""
-        if self._run.own or not torch.is_grad_enabled():
+        if model is not self.inner:
             return
-        wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
-        if wrapper is None:
-            self._bypassed = True
-        elif wrapper.module is self.inner and wrapper is not inner_wrapper(self.model):
-            self._handle.remove()
-            self.model = wrapper
-            self._handle = wrapper.register_forward_pre_hook(self._forward, prepend=True, with_kwargs=True)
-            self._called(args, kwargs)  # this call was past the new wrapper's hook already
+        if not self._run.own and torch.is_grad_enabled():
+            wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
+            if wrapper is None:
+                self._bypassed = True
+            elif wrapper.module is self.inner and wrapper is not getattr(self.model, "_orig_mod", self.model):
+                self._hook.remove()
+                self.model, self._hook = wrapper, CallHook(wrapper, self._forward)
+                self._called(args, kwargs)  # this call was past the new wrapper's hook already
+        self._on_inputs(args, kwargs)
 
     @torch.compiler.disable
-    def _forward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._called(args, kwargs)
+    def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if model is self.model:
+            self._called(args, kwargs)
+            if self._inner_hook is None:
+                self._on_inputs(args, kwargs)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run = self._run
@@ -98,9 +105,3 @@ class ModelWatch:
         elif ranks:
             text = f"the weights of {few_ranks(ranks)} are not those of the others"
             run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)
-
-
-def inner_wrapper(model: nn.Module) -> nn.Module:
-    """Returns the wrapper inside torch.compile."""
-    wrapper: nn.Module = getattr(model, "_orig_mod", model)
-    return wrapper

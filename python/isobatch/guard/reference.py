@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.distributed.fsdp import FSDPModule
 
 from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
 from isobatch.guard.randomness import NormalDraws, RandomState
@@ -50,14 +51,6 @@ class ModelInputs:
         parameters = inspect.signature(getattr(model, "module", model).forward).parameters
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
         self._names = [name for name, parameter in parameters.items() if parameter.kind not in variable]
-        self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
-
-    def __deepcopy__(self, _: Any) -> "ModelInputs":
-        return self  # a copy of the model is not watched
-
-    def remove(self) -> None:
-        """Removes the hook."""
-        self._handle.remove()
 
     def forward(self) -> None:
         """Begins a micro-batch."""
@@ -73,8 +66,8 @@ class ModelInputs:
                 for name, digests in inputs.items():
                     self._script[-1].setdefault(name, set()).update(digests)
 
-    @torch.compiler.disable
-    def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the arguments of a call."""
         if not torch.is_grad_enabled() or not (self._run.own or self._script):
             return
         if self.before is not None:
@@ -250,5 +243,8 @@ class Recomputation:
         finally:
             state.restore()
             self._run.own = False
+            for module in self._model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()  # a forward without a backward keeps whole weights, which a step would not change
             for buffer, value in buffers:
                 buffer.copy_(value)

@@ -3,7 +3,7 @@
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any, NoReturn
@@ -160,6 +160,33 @@ def has_room(device: torch.device, needed: int) -> bool:
         return True
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
+
+
+class CallHook:
+    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph where it was compiled in place."""
+
+    def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
+        self._model, self._compiled = model, model._compiled_call_impl
+        if self._compiled is None:
+            self._handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+            return
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            hook(model, args, kwargs)
+            return self._compiled(*args, **kwargs)
+
+        self._called = model._compiled_call_impl = called
+
+    def __deepcopy__(self, _: Any) -> "CallHook":
+        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
+        return self
+
+    def remove(self) -> None:
+        """Calls it no more."""
+        if self._compiled is None:
+            self._handle.remove()
+        elif self._model._compiled_call_impl is self._called:
+            self._model._compiled_call_impl = self._compiled
 
 
 def inner(model: nn.Module) -> nn.Module:

@@ -153,7 +153,7 @@ class Guard:
             owner = Owner("transformers")
         self.owner = owner
         check_convention(run, owner)
-        self.model = ModelWatch(run, model, self._forward)
+        self.model = ModelWatch(run, model, self._forward, self._inputs)
         self.model.check_weights()
         self.calls = MicroBatches(run, watch)
         self.epochs = Epochs(run, watch, self.calls)
@@ -228,6 +228,10 @@ class Guard:
         self.calls.forward()
         if self.run.micro > self._patience:
             self.finite.stuck(self._patience)
+
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.run.near:
+            self.gradient.inputs(args, kwargs)
 
     @torch.compiler.disable
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
