@@ -160,6 +160,14 @@ KINDS = [
     ("no zero grad", Cause.GRADIENTS_KEPT, "", {"options": {"kind": "lookahead"}}),
     ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "l2"}}),
     ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "objects"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "labels"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "flow"}}),
+    (
+        "another lr",
+        Cause.ANOTHER_LR,
+        "1.5× the plan's",
+        {"options": {"kind": "compiled step"}, "fields": FLAT},
+    ),
 ]
 STREAM = [
     ("ranks share the stream", Cause.SAME_DATA, ""),

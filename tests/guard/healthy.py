@@ -40,6 +40,7 @@ CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script ch
 DIRECTION, PENALTY = ("the gradient is",), ("the gradient has a term along the weights",)
 MOVED = ("the gradient's size: the script changes the weights",)
 EPOCHS = {"dataset_size": 96, "duration": "3ep"}
+AHEAD = {**EPOCHS, "accumulation": 2, "schedule": "constant", "warmup": None}
 NO_LOSS = ("the gradient's size: no loss was given",)
 OWN_STEPS = ("some steps train on no new batch",)
 LOOPS = [
@@ -50,6 +51,10 @@ LOOPS = [
     ({"loop": "in_turn", "attached": True}, {}, ("the gradient's size: the loop takes",), OWN_STEPS),
     ({"loop": "in_turn"}, EPOCHS, (NO_IDS, "the gradient's size: no loader"), ("a loss was given and no",)),
     ({"loop": "zipped"}, EPOCHS, NO_LOSS, CALLED),
+    ({"loop": "unfrozen"}, EPOCHS, (), ()),
+    ({"loop": "fetched_ahead", "passes": 1}, AHEAD, (), CALLED),
+    ({"loop": "fetched_ahead", "passes": 2}, AHEAD, (), CALLED),
+    ({"loop": "rollouts"}, AHEAD, NO_LOSS, ("the loop divides or repeats the loader's batches",)),
 ]
 KINDS = [
     ("warmed_up", {}, (), CALLED),
@@ -76,6 +81,13 @@ KINDS = [
     ("swa", {}, (), ("SWALR sets the learning rate from step 7 on",)),
     ("lookahead", {}, (), ()),
     ("autocast", {}, (), ()),
+    ("labels", {}, (), ()),
+    ("flow", {}, (), ()),
+    ("compiled step", {}, (), ()),
+    ("warms up", {"schedule": "constant"}, (), ()),
+    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients and are in no optimizer",)),
+    ("augmented", {}, (), ("Own gives some samples",)),
+    ("by weights", {}, (), ("WeightedRandomSampler gives some samples",)),
 ]
 
 SCRIPTS = [

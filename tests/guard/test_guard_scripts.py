@@ -26,6 +26,16 @@ QUICK_KINDS = {
     "swa",
     "gan",
     "reinforce",
+    "compiled step",
+    "flow",
+    "labels",
+    "untrained",
+    "warms up",
+    "augmented",
+    "by weights",
+    "unfrozen",
+    "fetched_ahead",
+    "rollouts",
 }
 SLOW_CAUSES = (
     Cause.ANOTHER_LOSS,
@@ -46,6 +56,8 @@ QUICK_FAULTS = {
     *(("lit", cause) for cause in (Cause.SUMMED_LOSS, Cause.NOT_DISTRIBUTED, Cause.OTHER_WEIGHTS)),
     ("hf_trainer", "summed loss beside the trainers factor"),
     ("accelerated", Cause.SCHEDULER_PER_PROCESS),
+    ("loop", Cause.NOT_DIVIDED),
+    ("loop", Cause.ANOTHER_LR),
 }
 """The others are slow; fully sharded gradients have quick tests of their own in test_guard_wrappers.py."""
 

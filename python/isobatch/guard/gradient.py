@@ -200,7 +200,7 @@ class Gradient:
         try:
             units = [] if weight is None else [float(weight(batch)) for batch in batches]
         except Exception as raised:  # such as of rows that a trainer turns into samples itself
-            error = f"{type(raised).__name__}: {str(raised)[:200]}"
+            error = _first_line(raised)
         if why := next(filter(None, self._run.exchange("weight", error)), None):
             self._leave(f"the weight cannot be computed of the loader's batches ({why})")
             return None
@@ -223,7 +223,7 @@ class Gradient:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
         except Exception as raised:  # whatever the script's loss does with batches that it does not know
-            return [], f"{type(raised).__name__}: {str(raised)[:200]}", False
+            return [], _first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
     def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
@@ -395,6 +395,11 @@ class Gradient:
             return [float(share) for share in run.plan.loss_weights(run.rank)]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
+
+
+def _first_line(error: Exception) -> str:
+    line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {line[:200]}"
 
 
 class ZeroGradCheck:

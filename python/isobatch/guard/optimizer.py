@@ -32,7 +32,7 @@ MAX_STEPS = 2**40  # of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
-    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's.
+    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's, schedulefree's.
 
     Raises:
         InputError: it cannot be watched.
@@ -44,6 +44,8 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
         if len(several) > 1:
             unchecked.append("optimizers other than the first")
         optimizer = several[0]
+    if type(optimizer).__name__ == "ScheduleFreeWrapper":
+        optimizer = optimizer.base
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         kind = type(optimizer).__name__
         raise InputError(f"{kind} cannot be watched: give the torch optimizer inside it", field="optimizer")

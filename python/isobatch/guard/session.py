@@ -110,7 +110,8 @@ class Guard:
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
-        self._handle: Any = None
+        self._handles: list[Any] = []
+        self._in_step = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -165,7 +166,11 @@ class Guard:
         self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self._reference, owner)
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
-        self._handle = optimizer.register_step_pre_hook(self._stepping)
+        self._in_step = False
+        self._handles = [
+            optimizer.register_step_pre_hook(self._stepping),
+            optimizer.register_step_post_hook(self._stepped),
+        ]
         return self
 
     def __deepcopy__(self, _: Any) -> "Guard":
@@ -192,7 +197,7 @@ class Guard:
         Raises:
             GuardError: the last epoch did not serve what the plan says, or the optimizer never stepped.
         """
-        if self._handle is None:
+        if not self._handles:
             return
         self._remove()
         run, total = self.run, self.run.plan.total_steps
@@ -204,10 +209,11 @@ class Guard:
             run.note(f"the run ends after {run.step:,} of {total:,} planned optimizer steps")
 
     def _remove(self) -> None:
-        if self._handle is None:
+        if not self._handles:
             return
-        self._handle.remove()
-        self._handle = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         self.model.remove()
         self.finite.remove()
         self._settle()
@@ -223,6 +229,7 @@ class Guard:
             self.watch.rest()
 
     def _forward(self) -> None:
+        self._in_step = False
         if self.run.near:
             self.gradient.forward()
         self.calls.forward()
@@ -236,6 +243,9 @@ class Guard:
     @torch.compiler.disable
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
+        if self._in_step:  # an optimizer calls the step of the class that it is derived from
+            return None
+        self._in_step = True
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._check()
@@ -256,6 +266,10 @@ class Guard:
                 run.own = False
 
         return args[:1], {**kwargs, "closure": watched}
+
+    @torch.compiler.disable
+    def _stepped(self, *_: Any) -> None:
+        self._in_step = False
 
     def _check(self) -> None:
         """Makes the checks that are due before a step, and goes on to the next."""

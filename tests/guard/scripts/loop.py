@@ -3,8 +3,10 @@ where a run goes on. `mistake` is a fault that only such a form can have; the ot
 
 import contextlib
 import copy
+import random
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,16 +16,18 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
 
 from guard.scripts.parts import (
     SAM,
     ByTokens,
+    Labeled,
     Lookahead,
     Own,
     Pair,
     Sized,
     Stream,
+    WarmsUp,
     changed,
     clip_by_shard,
     mean,
@@ -79,6 +83,12 @@ class How(NamedTuple):
     mistake: str = ""
 
 
+def augmented(rows, draw):
+    """A batch of views of some samples."""
+    x, y = (torch.stack(column) for column in zip(*rows, strict=True))
+    return x + 0.01 * torch.randn(x.shape, generator=draw), y
+
+
 class Loop:
     """A training by a plan, under guard."""
 
@@ -92,10 +102,14 @@ class Loop:
         middle = nn.BatchNorm1d(8) if how.norm else nn.Tanh()
         dropout = nn.Dropout(how.dropout) if how.dropout else nn.Identity()
         self.model = nn.Sequential(nn.Linear(6, 8), middle, dropout, nn.Linear(8, 2))
+        if self.kind == "labels":
+            self.model = Labeled(self.model)
         self.teacher = nn.Sequential(nn.Dropout(0.5), copy.deepcopy(self.model))
         self.wrapped = self._wrapped()
         self.called = torch.compile(self.wrapped, backend="eager") if how.compiled else self.wrapped
-        torch.manual_seed(self.rank)
+        seed = 0 if how.mistake == "one seed" else self.rank
+        torch.manual_seed(seed)
+        np.random.seed(seed)
         self.optimizer, self.scheduler = self._optimizer()
         self.averaged = (
             SWALR(self.optimizer, plan.lr / 3, anneal_epochs=2) if self.kind == "swa" else self.scheduler
@@ -117,8 +131,15 @@ class Loop:
             here = plan.position(how.at if how.resumed == "plan" else 0)
             offset = 0 if how.mistake == "data anew" else here.offset
             sampler = PlanSampler(self.data, plan, epoch=here.epoch, offset=offset)
-        elif kind in ("weighted", "curriculum", "repeated"):
+        elif kind in ("weighted", "curriculum", "repeated", "augmented"):
             sampler = Own(kind, self.data)
+            if kind == "augmented":
+                draw = torch.Generator().manual_seed(self.rank)
+                form["collate_fn"] = lambda rows: augmented(rows, draw)
+        elif kind == "by weights":
+            seed = 0 if how.mistake == "one seed" else self.rank
+            draw, size = torch.Generator().manual_seed(seed), len(self.data) // dist.get_world_size()
+            sampler = WeightedRandomSampler(torch.ones(len(self.data)), size, generator=draw)
         elif kind == "tokens":
             sampler = ByTokens(self.data, plan.micro_batch)
         elif kind == "unequal":
@@ -130,7 +151,9 @@ class Loop:
         loader = DataLoader
         if how.resumed == "stateful":
             from torchdata.stateful_dataloader import StatefulDataLoader as loader
-        return sampler, loader(self.data, **form, collate_fn=Pair if kind == "objects" else None)
+        if kind == "objects":
+            form["collate_fn"] = Pair
+        return sampler, loader(self.data, **form)
 
     def _wrapped(self):
         model, wrapper = self.model, self.how.wrapper
@@ -156,6 +179,11 @@ class Loop:
                 {"params": self.model[layer].parameters(), "lr": plan.lr * factor}
                 for layer, factor in zip((0, 3), how.layers, strict=True)
             ]
+        if self.kind == "untrained":  # its last bias is in no optimizer
+            params = [p for p in params if p is not self.model[-1].bias]
+        if self.kind == "warms up":
+            optimizer = WarmsUp(params, plan.lr, plan.warmup_steps if how.mistake != "another warmup" else 9)
+            return optimizer, LambdaLR(optimizer, lambda _: 1.0)
         if self.kind in ("sam", "lookahead"):
             optimizer = {"sam": SAM, "lookahead": Lookahead}[self.kind](params, lr=plan.lr)
         else:
@@ -172,6 +200,12 @@ class Loop:
 
     def loss_of(self, model, batch):
         """The mean loss of a micro-batch."""
+        if self.kind == "labels":
+            return model(*batch)
+        if self.kind == "flow":
+            x, y = batch
+            noise, times = torch.randn_like(x), torch.from_numpy(np.random.rand(len(x), 1)).float()
+            return random.uniform(0.5, 1.5) * mse_loss(model((1 - times) * x + times * noise), y)
         if self.kind == "teacher":
             with torch.no_grad():
                 wanted = self.teacher(batch[0])
@@ -200,7 +234,7 @@ class Loop:
             epoch, seen = divmod(how.at, plan.steps_per_epoch)
         while self.left:
             if how.resumed != "stateful" and hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)
+                self.sampler.set_epoch(0 if how.mistake == "first order" else epoch)
             for index, batch in enumerate(self.loader):
                 if index >= seen * parts:
                     last = (index + 1) % parts == 0 or (self.sampler and index + 1 == len(self.loader))
@@ -270,7 +304,10 @@ class Loop:
             batch = batch[0] + torch.randn_like(batch[0]), batch[1]
         cast = torch.autocast("cpu", halves, enabled=self.scaler.is_enabled() or self.kind == "autocast")
         with self._synced(last), cast:
-            loss = self.loss_of(self.called, batch)
+            if self.kind == "labels":
+                loss = mse_loss(self.called(batch[0]), batch[1])
+            else:
+                loss = self.loss_of(self.called, batch)
             if self.kind == "l2":
                 loss = loss + 0.01 * sum(p.square().sum() for p in self.model.parameters())
             if self.done < (how.overflows or 0) or (how.mistake == "nan" and self.done > 3 and self.rank):
@@ -292,6 +329,8 @@ class Loop:
         self.clip()
         if self.kind in ("sam", "closure"):
             self.optimizer.step(closure)
+        elif self.kind == "compiled step":
+            torch.compile(self.optimizer.step, backend="eager")()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()

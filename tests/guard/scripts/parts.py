@@ -52,8 +52,11 @@ class Sized:
 
 
 class Own(Sampler):
-    """A sampler of one's own: `weighted` draws by weights, with replacement; `curriculum` goes from easy to hard samples in every epoch;
-    `repeated` gives augmentations of a sample to several ranks."""
+    """A sampler of the script's own.
+
+    `weighted` draws by weights, with replacement; `curriculum` goes from easy to hard samples in every epoch; `repeated` and
+    `augmented` give augmentations of a sample to several ranks, the latter to all at the same time.
+    """
 
     def __init__(self, kind, data):
         self.kind, self.samples, self.epoch = kind, len(data), 0
@@ -70,6 +73,9 @@ class Own(Sampler):
             weights = torch.arange(self.samples) % 3 + 1.0
             generator.manual_seed(100 * self.epoch + rank)
             return iter(torch.multinomial(weights, len(self), replacement=True, generator=generator).tolist())
+        if self.kind == "augmented":  # each rank has another view of the same samples
+            order = torch.randperm(self.samples, generator=generator.manual_seed(self.epoch))
+            return iter(order[: len(self)].tolist())
         if self.kind == "curriculum":
             return iter([(7 * at) % self.samples for at in range(rank, self.samples, world)])
         order = torch.randperm(self.samples, generator=generator.manual_seed(self.epoch))
@@ -135,6 +141,54 @@ class Lookahead(torch.optim.Optimizer):
         for p, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
             if self.steps % 2 == 0:
                 p.copy_(slow.lerp_(p, 0.5))
+
+
+class WarmsUp(torch.optim.SGD):
+    """Warms up inside its step, as schedule-free optimizers do; `lr` remains what it was."""
+
+    def __init__(self, params, lr, warmup_steps):
+        super().__init__(params, lr)
+        self.steps = 0
+        for group in self.param_groups:
+            group["warmup_steps"] = warmup_steps
+
+    def step(self, closure=None):
+        self.steps += 1
+        rates = [group["lr"] for group in self.param_groups]
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1, self.steps / (group["warmup_steps"] or 1))
+        super().step()
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+class Labeled(nn.Module):
+    """Returns its mean loss where it is given labels, else its output."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x, labels=None):
+        output = self.layers(x)
+        return output if labels is None else mse_loss(output, labels)
+
+
+class Rollouts(Sampler):
+    """Gives each prompt for all of its completions, and each batch once for every micro-batch cut out of it, as TRL's GRPO."""
+
+    def __init__(self, prompts, completions, size, repeats):
+        self.prompts, self.completions, self.size, self.repeats = prompts, completions, size, repeats
+
+    def __len__(self):
+        return self.prompts * self.completions * self.repeats
+
+    def __iter__(self):
+        order = torch.randperm(self.prompts).repeat_interleave(self.completions).tolist()
+        rank, world = dist.get_rank(), dist.get_world_size()
+        for start in range(rank * self.size, len(order), world * self.size):
+            for _ in range(self.repeats):
+                yield order[start : start + self.size]
 
 
 class Pair:
