@@ -70,6 +70,7 @@ PLAIN = [
     ("not clipped", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
     ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
     ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
+    ("other weights of rank 0", Cause.OTHER_WEIGHTS, "they differ"),
     ("weights part later", Cause.OTHER_WEIGHTS, "they differ"),
     ("optimizer of another model", Cause.OPTIMIZER_PARAMETERS, ""),
     ("another lr", Cause.ANOTHER_LR, "1.5× the plan's"),

@@ -73,6 +73,7 @@ KINDS = [
     ("l2", {}, (), PENALTY),
     ("l2", {"clip_norm": 0.1}, (), PENALTY),
     ("teacher", {}, (), ()),
+    ("generator", {}, ("the gradient's size: the loss draws random numbers",), DIRECTION),
     ("weighted", {}, (), ("Own gives some samples",)),
     ("repeated", {}, (), ("Own gives some samples",)),
     ("curriculum", {}, (), ("each epoch has the same order",)),
@@ -115,7 +116,7 @@ SCRIPTS = [
     Healthy(*BERT, {"model": "bert"}),
     Healthy(
         *BERT,
-        {"model": "bert", "focal": True},
+        {"model": "bert", "kind": "Focal"},
         unchecked=("the gradient's size: the trainer's loss is not the model's own",),
         notes=("the gradient is",),
     ),

@@ -265,14 +265,22 @@ def eval_mode_kept(place):
 # Weights.
 
 
-@fault
-def other_weights(place):
-    def write(ddp):
-        if place.rank:
-            with torch.no_grad():
-                next(ddp.parameters()).flatten()[0] += 1e-3
+def _written_on(rank):
+    """One rank's weights are other ones."""
 
-    place.after(DDP, write)
+    def put(place):
+        def write(ddp):
+            if place.rank == rank:
+                with torch.no_grad():
+                    next(ddp.parameters()).flatten()[0] += 1e-3
+
+        place.after(DDP, write)
+
+    return put
+
+
+FAULTS["other weights"] = _written_on(1)
+FAULTS["other weights of rank 0"] = _written_on(0)
 
 
 @fault

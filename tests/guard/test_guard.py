@@ -235,21 +235,32 @@ def test_a_sparse_gradient_may_be_the_one_that_is_kept():
             optimizer.zero_grad()
 
 
-def test_a_loader_is_in_the_end_what_it_was():
-    """And its sampler's set_epoch may be called by name."""
-    made = small(dataset_size=16)
+class Loader(DataLoader):
+    pass
+
+
+def test_a_loader_stays_the_object_that_it_was():
+    """Its class and its attributes, under guard and afterwards; set_epoch may be called by name."""
     data = TensorDataset(torch.randn(16, 2))
     sampler = DistributedSampler(data, 1, 0)
-    loader = DataLoader(data, 8, sampler=sampler)
+    loader = Loader(data, 8, sampler=sampler)
+    kinds = [Loader, DistributedSampler, torch.utils.data.BatchSampler]
     model, optimizer = linear()
-    watch = guard(made).attach(model, optimizer, loader)
+    watch = guard(small(dataset_size=16)).attach(model, optimizer, loader)
+    second = guard(small(dataset_size=16)).attach(*linear(), loader)
     for epoch in range(2):
+        assert [type(value) for value in (loader, sampler, loader.batch_sampler)] == kinds
+        assert len(list(Loader(data, 4))) == 4  # another loader goes its own way
+        assert len(pickle.loads(pickle.dumps(loader))) == len(loader) == 2
         sampler.set_epoch(epoch=epoch)
         for (x,) in loader:
             step(model, optimizer, x)
+    assert watch.run.step == watch.watch.served == second.watch.served == 4
     watch.finish()
-    kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
-    assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
+    assert "__iter__" in vars(Loader)
+    second.finish()
+    assert [type(value) for value in (loader, sampler, loader.batch_sampler)] == kinds
+    assert "__iter__" not in vars(Loader)
 
 
 def test_the_error_says_what_it_is_about_and_crosses_processes():
@@ -257,6 +268,74 @@ def test_the_error_says_what_it_is_about_and_crosses_processes():
     assert (error.step, error.cause, error.text, error.ranks) == (4, Cause.OTHER_WEIGHTS, "seen", (1,))
     assert error.diagnosis == "other weights on some ranks (rank 1)"
     assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Start all ranks")
+
+
+def test_ranks_with_one_seed_draw_the_same_samples(train):
+    for error, *_ in train(PLAIN, kind="by weights", mistake="one seed"):
+        assert named(error, Cause.SAME_DATA)
+
+
+def test_ranks_with_one_seed_draw_the_same_noise(train):
+    for kind, noted in ("flow", True), ("", False):
+        for error, _, notes in train(PLAIN, kind=kind, mistake="one seed", dropout=0.3):
+            assert error is None
+            assert [note.partition(" (")[0] for note in notes] == [
+                "all ranks draw the same random numbers beside their batches"
+            ] * noted
+
+
+def test_another_warmup_inside_the_optimizer_is_named(train):
+    for error, *_ in train(plan(schedule="constant"), kind="warms up", mistake="another warmup"):
+        assert named(error, Cause.ANOTHER_LR, "another warmup")
+
+
+def test_a_rate_of_the_optimizers_own_is_unchecked():
+    model, optimizer = linear()
+    optimizer.param_groups[0]["lr"] = None  # as transformers' Adafactor has it
+    watch = guard(small(duration="2st")).attach(model, optimizer)
+    assert "the learning rate: the optimizer has a relative one of its own" in watch.unchecked
+
+
+def test_clipping_with_a_parameter_that_nobody_clears_is_no_other_bound(train):
+    for error, _, notes in train(plan(clip_norm=0.05), kind="untrained"):
+        assert error is None
+        assert [note.split()[0] for note in notes] == ["1"]
+
+
+def test_ranks_are_named_by_a_majority_only(train):
+    assert tensors.differing([1, 0, 0]) == [0]
+    for error, *_ in train(PLAIN, "other weights of rank 0"):
+        assert error.ranks == ()
+        assert "rank 1" not in str(error)
+        assert named(error, Cause.OTHER_WEIGHTS, "they differ")
+
+
+def test_a_model_compiled_in_place_is_watched_from_outside():
+    model, optimizer = linear(3, 2)
+    model.compile(backend="eager", fullgraph=True)  # any hook in the graph would be an error
+    compiled = model._compiled_call_impl
+    made = small(dataset_size=64, micro_batch=4)
+    loader = DataLoader(PAIRS, 4, shuffle=True)
+    watch = guard(made, mean_loss).attach(model, optimizer, loader)
+    for _ in range(2):
+        for index, batch in enumerate(loader, 1):
+            (mean_loss(model, batch) / 2).backward()
+            if index % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    watch.finish()
+    assert watch.unchecked == []
+    assert model._compiled_call_impl is compiled
+
+
+def test_an_error_takes_the_guard_out_of_the_script():
+    loader, (model, optimizer) = Loader(TensorDataset(torch.randn(16, 2)), 8), linear(lr=0.3)
+    guard(small(dataset_size=16)).attach(model, optimizer, loader)
+    assert "__iter__" in vars(Loader)
+    with pytest.raises(GuardError):
+        step(model, optimizer)
+    assert "__iter__" not in vars(Loader)
+    step(model, optimizer)
 
 
 def test_who_catches_the_error_needs_no_torch():

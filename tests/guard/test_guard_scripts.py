@@ -21,6 +21,7 @@ QUICK_KINDS = {
     "all_reduce",
     "l2",
     "teacher",
+    "generator",
     "curriculum",
     "tokens",
     "swa",

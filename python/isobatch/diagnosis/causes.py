@@ -249,7 +249,8 @@ class Cause(StrEnum):
     MISSING_SET_EPOCH = (
         "missing_set_epoch",
         "missing set_epoch",
-        "call sampler.set_epoch(epoch) before each epoch",
+        "call sampler.set_epoch(epoch) before each epoch, also where a run resumes (Lightning with loader workers does not: make "
+        "the sampler in train_dataloader(), and set it to self.trainer.current_epoch there)",
     )
     NOT_DISTRIBUTED = (
         "not_distributed",

@@ -11,6 +11,7 @@ from torch import nn
 from isobatch.diagnosis.causes import Cause
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.epochs import Epochs
+from isobatch.guard.error import GuardError
 from isobatch.guard.finite import MAX_OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient, ZeroGradCheck
 from isobatch.guard.loader import LoaderWatch
@@ -274,10 +275,14 @@ class Guard:
     def _check(self) -> None:
         """Makes the checks that are due before a step, and goes on to the next."""
         run = self.run
-        for claim in CLAIMS:
-            if claim.due(run) and claim.check(self):
-                run.advance()
-                return
+        try:
+            over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
+        except GuardError:
+            self._remove()  # for a script that catches it
+            raise
+        if over:
+            run.advance()
+            return
         run.advance()
         if run.since == CLOSE_STEPS:
             self._settle()

@@ -54,6 +54,26 @@ class Focal(hf.Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
+class Summed(hf.Trainer):
+    """A loss of one's own, over the labels that the Trainer counts."""
+
+    processes = 1
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        logits, labels = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        loss = loss / (1 if num_items_in_batch is None else num_items_in_batch) * self.processes
+        return (loss, outputs) if return_outputs else loss
+
+
+class SummedOverAll(Summed):
+    """The same, multiplied by the processes, since the Trainer counts the labels of all of them."""
+
+    processes = property(lambda self: self.accelerator.num_processes)
+
+
 class ClipByValue(hf.TrainerCallback):
     """What the Trainer has no argument for."""
 
@@ -79,7 +99,7 @@ def main(
     model="llama",
     clip="norm",
     padded=False,
-    focal=False,
+    kind="Trainer",
     per_device=1,
     stop=None,
     path=None,
@@ -110,7 +130,8 @@ def main(
         disable_tqdm=True,
         **more,
     )
-    trainer = (Focal if focal else hf.Trainer)(
+    kinds = {"Trainer": hf.Trainer, "Focal": Focal, "Summed": Summed, "SummedOverAll": SummedOverAll}
+    trainer = kinds[kind](
         model=tiny(model),
         args=arguments,
         train_dataset=Blocks(size, padded, model == "bert"),

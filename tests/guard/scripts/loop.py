@@ -110,6 +110,7 @@ class Loop:
         seed = 0 if how.mistake == "one seed" else self.rank
         torch.manual_seed(seed)
         np.random.seed(seed)
+        self.draw = torch.Generator().manual_seed(seed)
         self.optimizer, self.scheduler = self._optimizer()
         self.averaged = (
             SWALR(self.optimizer, plan.lr / 3, anneal_epochs=2) if self.kind == "swa" else self.scheduler
@@ -202,6 +203,8 @@ class Loop:
         """The mean loss of a micro-batch."""
         if self.kind == "labels":
             return model(*batch)
+        if self.kind == "generator":
+            return mse_loss(model(batch[0]), batch[1] + torch.randn(batch[1].shape, generator=self.draw))
         if self.kind == "flow":
             x, y = batch
             noise, times = torch.randn_like(x), torch.from_numpy(np.random.rand(len(x), 1)).float()
