@@ -99,8 +99,8 @@ class MicroBatches:
         given = watch.given if watch is not None else 0
         if epoch is not None and epoch.trained > given > 0 and given != epoch.length:
             self._elsewhere(given, epoch)
-        known = epoch is not None and epoch.whole and run.plan.samples_per_epoch and not self.draws
-        if known and epoch.trained > len(epoch.sizes):
+        known = bool(run.plan.samples_per_epoch) and not self.draws
+        if known and epoch is not None and epoch.whole and epoch.trained > len(epoch.sizes):
             text = "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle does)"
             run.stop(Cause.SAMPLES_REPEATED, text)
         if run.near or crossing or run.micro != len(run.planned):

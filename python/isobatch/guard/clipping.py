@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import ELEMENTS, chunks, products, square
 from isobatch.guard.optimizer import clips_itself
-from isobatch.guard.run import Run, has_room, local, sharded
+from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 
 TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
 EXACT = 3e-3  # how far gradients of one precision may be from each other
@@ -96,7 +96,7 @@ class Clipping:
     """
 
     def __init__(
-        self, run: Run, model: nn.Module, params: list[Tensor], optimizer: Any, *, scaled: bool
+        self, run: Run, model: nn.Module, params: list[nn.Parameter], optimizer: Any, *, scaled: bool
     ) -> None:
         self._run, self._model, self._params, self._optimizer = run, model, params, optimizer
         self._sharded, self._scaled = sharded(model), scaled
@@ -120,7 +120,7 @@ class Clipping:
             handle.remove()
         self._handles.clear()
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _accumulated(self, _: Tensor) -> None:
         if not self._queued and not self._run.own:
             self._queued = True
@@ -128,7 +128,7 @@ class Clipping:
             # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once more.
             engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _backward_done(self) -> None:
         """Measures gradients that are averaged and not clipped yet."""
         self._queued = False

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, sharded
+from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
 MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
@@ -54,7 +54,7 @@ class Finite:
             for p in ([] if self.sharded else params)
         }
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _made(self, p: Tensor) -> None:
         """Counts a backward pass, by the sentinel: it is a micro-batch, as a call of the model may not be. Keeps a gradient, before DDP
         averages it; of a step's last backward alone, which has the sum of all micro-batches."""

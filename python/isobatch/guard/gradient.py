@@ -15,7 +15,7 @@ from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
-from isobatch.guard.run import Run, has_room, inner, local, sharded
+from isobatch.guard.run import Run, has_room, inner, local, outside_of_graphs, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
@@ -416,7 +416,7 @@ class ZeroGradCheck:
         """Removes the hook."""
         self._handle.remove()
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _arriving(self, _: Tensor) -> None:
         run, before = self._run, self._param.grad
         if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):

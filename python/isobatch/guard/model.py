@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import tensors_in
-from isobatch.guard.run import CallHook, Run, inner, local, sharded
+from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
 
@@ -43,7 +43,7 @@ class ModelWatch:
         if self._inner_hook is not None:
             self._inner_hook.remove()
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes calls past the wrapper, and finds a new one."""
         if model is not self.inner:
@@ -58,7 +58,7 @@ class ModelWatch:
                 self._called(args, kwargs)  # this call was past the new wrapper's hook already
         self._on_inputs(args, kwargs)
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model is self.model:
             self._called(args, kwargs)

@@ -13,7 +13,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
-from isobatch.guard.run import LOOK_EVERY_STEPS, Run
+from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
 from isobatch.integrations.torch.lr import PlanLR
 
 KINDS: dict[type, str] = {
@@ -81,7 +81,7 @@ class Optimizers:
         """Returns the identities of their parameters."""
         return {id(p) for group in self.param_groups for p in group["params"]}
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         # One inside another has the other's parameters.

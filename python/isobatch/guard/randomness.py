@@ -119,7 +119,7 @@ def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState
 class NormalDraws(TorchFunctionMode):
     """Counts the normal random numbers drawn from torch's own generators: `most` at once."""
 
-    most = 0
+    most: int = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -170,9 +170,10 @@ class Recomputation:
         if loss is None:
             return False
         state.restore()
-        with NormalDraws() as draws, torch.no_grad():
+        draws = NormalDraws()
+        with draws, torch.no_grad():
             loss(self._model, self._moved(batch))
-        return draws.most >= int(self._run.planned[0])
+        return draws.most >= self._run.planned[0]
 
     def of(
         self, batches: list[Any], states: list[RandomState], shares: list[float], seed: int | None = None

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,8 @@ from isobatch.planning.plan import Plan
 LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 CLOSE_STEPS = 2  # at these first steps everything is checked
 WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 
 class Run:
@@ -162,18 +164,24 @@ def has_room(device: torch.device, needed: int) -> bool:
     return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
 
 
+def outside_of_graphs(hook: Hook) -> Hook:
+    """Keeps a hook out of the graphs of torch.compile, which would trace it."""
+    return cast(Hook, torch.compiler.disable(hook))  # type: ignore[no-untyped-call]
+
+
 class CallHook:
     """Calls hook(model, args, kwargs) before each call of a model, outside of its graph where it was compiled in place."""
 
     def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
-        self._model, self._compiled = model, model._compiled_call_impl
-        if self._compiled is None:
+        self._model = model
+        self._compiled = compiled = model._compiled_call_impl
+        if compiled is None:
             self._handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
             return
 
         def called(*args: Any, **kwargs: Any) -> Any:
             hook(model, args, kwargs)
-            return self._compiled(*args, **kwargs)
+            return compiled(*args, **kwargs)
 
         self._called = model._compiled_call_impl = called
 

@@ -26,7 +26,7 @@ from isobatch.guard.optimizer import (
     torch_optimizer,
 )
 from isobatch.guard.reference import Loss, ReferenceLoss, Weight
-from isobatch.guard.run import CLOSE_STEPS, Run
+from isobatch.guard.run import CLOSE_STEPS, Run, outside_of_graphs
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
 from isobatch.planning.plan import Plan
@@ -107,6 +107,20 @@ class Guard:
     `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm, which rank 0 also
     gives as a warning.
     """
+
+    run: Run
+    watch: LoaderWatch | None
+    owner: Owner | None
+    model: ModelWatch
+    optimizer: Any
+    calls: MicroBatches
+    epochs: Epochs
+    samples: Samples
+    optimizers: Optimizers
+    rates: LearningRates
+    zero_grad: ZeroGradCheck
+    gradient: Gradient
+    finite: Finite
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
@@ -241,7 +255,7 @@ class Guard:
         if self.run.near:
             self.gradient.inputs(args, kwargs)
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
         if self._in_step:  # an optimizer calls the step of the class that it is derived from
@@ -268,7 +282,7 @@ class Guard:
 
         return args[:1], {**kwargs, "closure": watched}
 
-    @torch.compiler.disable
+    @outside_of_graphs
     def _stepped(self, *_: Any) -> None:
         self._in_step = False
 
