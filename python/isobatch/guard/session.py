@@ -38,7 +38,7 @@ NO_LOADER = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class GuardClaim:
     """A check before an optimizer step. All ranks make it together.
 
     Args:
@@ -68,35 +68,37 @@ def _settled(run: Run) -> bool:
     return run.since == CLOSE_STEPS - 1
 
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim(name="where the run starts", due=_first, check=lambda guard: guard.settle_start()),
-    Claim(
+CLAIMS: tuple[GuardClaim, ...] = (
+    GuardClaim(name="where the run starts", due=_first, check=lambda guard: guard.settle_start()),
+    GuardClaim(
         name="the optimizer's parameters",
         due=_first,
         check=lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer),
     ),
-    Claim(
+    GuardClaim(
         name="the optimizer's state", due=_first, check=lambda guard: check_state(guard.run, guard.optimizer)
     ),
-    Claim(name="the epoch under way", due=_first, check=lambda guard: guard.epochs.begin()),
-    Claim(name="the run's length", check=lambda guard: guard.calls.check_length()),
-    Claim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
-    Claim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
-    Claim(name="gradients cleared", due=_close, check=lambda guard: guard.zero_grad.check()),
-    Claim(name="accumulation", check=lambda guard: guard.calls.check()),
-    Claim(name="samples", due=_close, check=lambda guard: guard.samples.check()),
-    Claim(name="learning rates", check=lambda guard: guard.rates.check()),
-    Claim(
+    GuardClaim(name="the epoch under way", due=_first, check=lambda guard: guard.epochs.begin()),
+    GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
+    GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
+    GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
+    GuardClaim(name="gradients cleared", due=_close, check=lambda guard: guard.zero_grad.check()),
+    GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
+    GuardClaim(name="samples", due=_close, check=lambda guard: guard.samples.check()),
+    GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
+    GuardClaim(
         name="the optimizer's settings",
         due=_first,
         check=lambda guard: check_settings(guard.run, guard.optimizer),
     ),
-    Claim(name="finite gradients", check=lambda guard: guard.finite.check()),
-    Claim(name="the gradient", due=_close, check=lambda guard: guard.gradient.check()),
-    Claim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
-    Claim(name="epochs", check=lambda guard: guard.epochs.check()),
-    Claim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
-    Claim(name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)),
+    GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
+    GuardClaim(name="the gradient", due=_close, check=lambda guard: guard.gradient.check()),
+    GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
+    GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
+    GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
+    GuardClaim(
+        name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
+    ),
 )
 """In the order in which they are made before a step: what explains another fault comes before it."""
 
