@@ -13,7 +13,8 @@ HALVES = ("fp16", "float16", "16-mixed")
 class MicroBatches:
     """Compares the micro-batches before each optimizer step with the plan's accumulation.
 
-    `draws` becomes True where samples cannot be compared with the plan's, `vary` where the batches' sizes vary.
+    `draws` becomes True where samples cannot be compared with the plan's, `vary` where the batches' sizes
+    vary.
     """
 
     def __init__(self, run: Run, watch: LoaderWatch | None) -> None:
@@ -37,10 +38,12 @@ class MicroBatches:
         self._served = served
 
     def fold(self) -> list[bool] | None:
-        """Counts each batch of the loader once, where the loop calls the model several times for it, or for none.
+        """Counts each batch of the loader once, where the loop calls the model several times for it, or for
+        none.
 
         Returns:
-            Which calls were the first of a micro-batch; None where the calls are as planned, or nothing explains them.
+            Which calls were the first of a micro-batch; None where the calls are as planned, or nothing
+            explains them.
         """
         run, calls, self._calls = self._run, self._calls, []
         fetched, self._stepped = self._served - self._stepped, self._served
@@ -54,8 +57,11 @@ class MicroBatches:
         return first
 
     def _first_calls(self, calls: list[tuple[bool, int, Epoch | None]], fetched: int) -> list[bool] | None:
-        """Tells which calls begin a micro-batch: by the batches as they come, by those fetched ahead for the whole step,
-        or by the backward passes between the calls."""
+        """Tells for each call whether it begins a micro-batch.
+
+        The loader's batches tell it as they come, else the number fetched ahead for the step, else the
+        backward passes.
+        """
         run, planned, total = self._run, len(self._run.planned), len(calls)
         rest = total // self._calls_each if self._calls_each and total % self._calls_each == 0 else 0
         tail = 0 < rest < planned  # of an epoch
@@ -73,7 +79,8 @@ class MicroBatches:
             first = [index % each == 0 for index in range(total)]
         elif run.backwards == planned:
             note = CALLED.format("backward pass")
-            # Where the last call has no pass of its own, calls do not tell: the first ones stand for the passes.
+            # Where the last call has no pass of its own, calls do not tell: the first ones stand for the
+            # passes.
             first = by_pass if sum(by_pass) == planned else [index < planned for index in range(total)]
         if first is not None:
             run.note(note)
@@ -85,8 +92,8 @@ class MicroBatches:
         epoch = None if self._watch is None else self._watch.now
         if epoch is None:
             return True
-        seen = epoch.trained + (epoch.behind or epoch.skipped)
-        return epoch.length in (None, seen, epoch.skipped + epoch.trained)
+        trained = epoch.trained + (epoch.behind or epoch.skipped)
+        return epoch.length in (None, trained, epoch.skipped + epoch.trained)
 
     def check(self) -> None:
         """Checks the accumulation before an optimizer step, and whether the step is a whole one."""
@@ -96,21 +103,25 @@ class MicroBatches:
             return
         epoch = watch.now if watch is not None else None
         crossing = epoch is not None and epoch.trained < run.micro and run.plan.steps_per_epoch is not None
-        given = watch.given if watch is not None else 0
-        if epoch is not None and epoch.trained > given > 0 and given != epoch.length:
-            self._elsewhere(given, epoch)
+        served = watch.given if watch is not None else 0
+        if epoch is not None and epoch.trained > served > 0 and served != epoch.length:
+            self._elsewhere(served, epoch)
         known = bool(run.plan.samples_per_epoch) and not self.draws
         if known and epoch is not None and epoch.whole and epoch.trained > len(epoch.sizes):
-            text = "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle does)"
+            text = (
+                "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle "
+                "does)"
+            )
             run.stop(Cause.SAMPLES_REPEATED, text)
         if run.near or crossing or run.micro != len(run.planned):
             self._count(last=run.micro - epoch.trained if epoch is not None and crossing else 0)
         run.whole = run.micro == len(run.planned)
 
-    def _elsewhere(self, given: int, epoch: Epoch) -> None:
-        """Counts a step on other batches than those the loader gave, or once more on the same: an epoch has more steps
-        than it has of its own."""
-        run, epoch.trained = self._run, given
+    def _elsewhere(self, served: int, epoch: Epoch) -> None:
+        """Counts a step on other batches than those the loader gave, or once more on the same: an epoch has
+        more steps than it has of its own.
+        """
+        run, epoch.trained = self._run, served
         if run.near and run.plan.steps_per_epoch is not None:
             steps = f"{run.plan.steps_per_epoch:,}"
             text = f"this step has no new batch of the loader, whose epoch has {steps} steps by the plan"
@@ -119,8 +130,9 @@ class MicroBatches:
         run.note("some steps train on no new batch of the loader: samples are not compared with the plan's")
 
     def _count(self, *, last: int) -> None:
-        """Checks the accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may be smaller;
-        none mixes two epochs; `last` micro-batches of this step are of the last epoch."""
+        """Checks the accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may
+        be smaller; none mixes two epochs; `last` micro-batches of this step are of the last epoch.
+        """
         run, end = self._run, self.at_end()
         counted, planned = run.micro, len(run.planned)
         if run.plan.recipe.precision in HALVES and counted and (counted % planned == 0 or end):
@@ -136,8 +148,9 @@ class MicroBatches:
             run.stop(Cause.ANOTHER_ACCUMULATION, text)
 
     def check_length(self) -> bool:
-        """Tells whether the plan has no more steps. Many loops count to their last iteration, and take it, too: one more
-        is a note."""
+        """Tells whether the plan has no more steps. Many loops count to their last iteration, and take it,
+        too: one more is a note.
+        """
         run, total = self._run, self._run.plan.total_steps
         if total is None or run.step < total:
             return False

@@ -18,7 +18,9 @@ MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
 
 
 class Epochs:
-    """Compares epochs with the plan and with the ones before. `deals`: the sampler gives each sample to one rank."""
+    """Compares epochs with the plan and with the ones before. `deals`: the sampler gives each sample to one
+    rank.
+    """
 
     def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
         self._run, self._watch, self._calls, self.deals = run, watch, calls, True
@@ -37,10 +39,10 @@ class Epochs:
             run.unchecked.append(text)
         if epoch.place is not None:
             return
-        here = run.plan.position(int(run.start))
-        if run.plan.recipe.dataset_size is not None and here.epoch:
-            self._resumed_order(watch, epoch, here.epoch)
-        epoch.behind = (here.offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
+        position = run.plan.position(int(run.start))
+        if run.plan.recipe.dataset_size is not None and position.epoch:
+            self._resumed_order(watch, epoch, position.epoch)
+        epoch.behind = (position.offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
         if epoch.behind:
             text = "the epoch under way at the start: its sampler does not say where it resumes"
             run.unchecked.append(text)
@@ -48,7 +50,9 @@ class Epochs:
                 watch.skip(epoch.behind)
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
-        """Checks that a run that goes on does not begin with the order of an epoch before. Scripts may count from 1."""
+        """Stops a resumed run in the order of an earlier epoch. Scripts may count epochs from
+        1.
+        """
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
             run.unchecked.append(
@@ -95,7 +99,8 @@ class Epochs:
         if not epoch.odd:
             unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
         del epoch.ids[ORDER_IDS:]
-        # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not count.
+        # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not
+        # count.
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
             return
@@ -112,9 +117,9 @@ class Epochs:
         dataset = self._dataset
         if dataset > MAX_DISTINCT_SAMPLES or (len(ids) and int(ids.max()) >= dataset):
             return unknown
-        seen = torch.zeros(dataset, dtype=torch.uint8)
-        seen[torch.from_numpy(ids)] = 1
-        return int(self._run.most(seen).sum())
+        covered = torch.zeros(dataset, dtype=torch.uint8)
+        covered[torch.from_numpy(ids)] = 1
+        return int(self._run.most(covered).sum())
 
     def _order(self, last: Epoch, now: Epoch) -> None:
         first, second = list(last.ids[:ORDER_IDS]), list(now.ids[:ORDER_IDS])
@@ -130,7 +135,9 @@ class Epochs:
             self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
 
     def stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
-        """Ends the training for an epoch of other samples than the plan's; `every`: each rank had all of the dataset."""
+        """Ends the training for an epoch of other samples than the plan's; `every`: each rank had all of the
+        dataset.
+        """
         watch, dataset = self._watch, self._run.plan.recipe.dataset_size
         if watch is not None and watch.size and dataset and watch.size != dataset:
             text = f"the loader's dataset has {watch.size:,} samples, {dataset:,} planned"

@@ -1,4 +1,4 @@
-"""Compares the gradient of the first steps with that of the mean loss, and the ranks' gradients with each other."""
+"""Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,9 @@ ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 class Gradient:
-    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each other."""
+    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each
+    other.
+    """
 
     def __init__(
         self,
@@ -40,7 +42,8 @@ class Gradient:
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._reference: list[Tensor] = []
-        # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
+        # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper
+        # does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
@@ -69,7 +72,8 @@ class Gradient:
             )
         if self._sharded:
             run.unchecked.append(
-                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank holds its own part"
+                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank "
+                "holds its own part"
             )
 
     def remove(self) -> None:
@@ -90,7 +94,7 @@ class Gradient:
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
 
     def _leave_out_untrained(self) -> None:
-        """Leaves out the parameters that are in no optimizer: nobody clears their gradients."""
+        """Leaves out parameters without an optimizer: nobody clears their gradients."""
         owned = self._optimizers.owned()
         trained = [p for p in self._params if id(p) in owned]
         if 0 < len(trained) < len(self._params):  # with none, an optimizer has its own copies of them
@@ -134,7 +138,8 @@ class Gradient:
         if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
             self._leave("the loop takes batches from elsewhere")
             return
-        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
+        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room,
+        # or none tries.
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
@@ -158,8 +163,11 @@ class Gradient:
     def _size(
         self, grads: list[Tensor], batches: list[Any], starts: list[RandomState], calls: list[RandomState]
     ) -> None:
-        """Compares the gradient with the reference, with the random numbers from where the loader gave each batch; else
-        from where the model was called, since a script may draw what is not of its loss."""
+        """Compares the gradient with the reference.
+
+        Its random numbers begin where the loader gave each batch; else where the model was called, since a
+        script may draw numbers beside its loss.
+        """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
         if (shares := self._common_shares(batches)) is None:
@@ -194,7 +202,9 @@ class Gradient:
         self._explain(grads, like, gate, batches, states)
 
     def _common_shares(self, batches: list[Any]) -> list[float] | None:
-        """Returns the factor of each micro-batch's loss; None where the weight cannot be computed of the batches."""
+        """Returns the factor of each micro-batch's loss; None where the weight cannot be computed of the
+        batches.
+        """
         error, units = None, list[float]()
         weight = self._again.reference.weight
         try:
@@ -207,7 +217,7 @@ class Gradient:
         return self._shares(units)
 
     def _check_reduction(self, summed: bool | None) -> None:
-        """Checks that the reference is a mean: of a sum, the script's would be one, too, and nothing else would tell."""
+        """Stops if the reference is a sum. The script's is one then, too, and no comparison shows it."""
         run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
             run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
@@ -218,7 +228,9 @@ class Gradient:
     def _recomputed(
         self, batches: list[Any], states: list[RandomState], shares: list[float]
     ) -> tuple[list[Tensor], str | None, bool]:
-        """Computes the reference on this rank: the gradient, an error, and whether the model had the script's inputs."""
+        """Computes the reference on this rank: the gradient, an error, and whether the model had the script's
+        inputs.
+        """
         try:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
@@ -244,7 +256,10 @@ class Gradient:
     ) -> None:
         """Stops for a gradient unlike the reference, unless a healthy script may have such."""
         run, share = self._run, f"{like.residual:.1%}"
-        text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {share} of it in another direction"
+        text = (
+            f"the gradient is {like.unclipped:.4g} × that of the mean loss, {share} of it in another "
+            "direction"
+        )
         weights = [local(p.detach()) for p in self._params]
         beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
         why = self._why(grads, like, gate, batches, states)
@@ -266,7 +281,9 @@ class Gradient:
         run.stop(why, text)
 
     def _meant(self, grads: list[Tensor], batches: list[Any], states: list[RandomState]) -> str | None:
-        """Returns the reason of a healthy script's gradient unlike the reference; None where there is no sign of one."""
+        """Returns the reason of a healthy script's gradient unlike the reference; None where there is no sign
+        of one.
+        """
         run, reasons = self._run, list[str]()
         if self._clipping.changed(grads):
             reasons.append("the script changes the gradients between the backward and the step")
@@ -283,7 +300,9 @@ class Gradient:
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
-        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece by piece."""
+        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece
+        by piece.
+        """
         pieces = 5 * 8 * min(ELEMENTS, max(g.numel() for g in grads))
         return has_room(self._params[0].device, times * sum(g.nbytes for g in grads) + pieces)
 
@@ -292,7 +311,7 @@ class Gradient:
         return [] if self._sharded else [(p.data_ptr(), p._version) for p in self._params]
 
     def _settle(self, batch: Any) -> None:
-        """Finds out, once, what a Trainer's loss is a mean over, and whether the Trainer multiplies it."""
+        """Finds out, once, the units of a Trainer's mean loss, and the factor of the Trainer."""
         run, owner, reference = self._run, self._owner, self._again.reference
         self._owner = None
         if owner is None or not owner.counts_labels:
@@ -308,7 +327,7 @@ class Gradient:
             self._multiplied = float(run.plan.accumulation or 1) * (run.ranks if owner.over_ranks else 1)
         if reference.assumed and (counted is None or every):
             weight = every_label if every else None
-            self._again.reference = reference._replace(weight=weight, other=None)
+            self._again.reference = reference._replace(weight=weight, other_units=None)
 
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
@@ -317,20 +336,23 @@ class Gradient:
 
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
-        other, ratio = self._again.reference.other, self._other_ratio(batches)
-        if other is None or not any(abs(found / ratio - 1) <= gate for found in like[:2]):
+        alternative, ratio = self._again.reference.other_units, self._other_ratio(batches)
+        if alternative is None or not any(abs(size / ratio - 1) <= gate for size in like[:2]):
             return False
-        self._run.note(other.note.format(ratio=ratio))
+        self._run.note(alternative.note.format(ratio=ratio))
         return True
 
     def _other_ratio(self, batches: list[Any]) -> float:
-        """Computes the gradient's size where the script divides by the other units; 1 where there are none."""
-        _, weight, other, _ = self._again.reference
-        if other is None or weight is None:
+        """Computes the gradient's size if the script divides by the other units; 1 without such."""
+        _, weight, alternative, _ = self._again.reference
+        if alternative is None or weight is None:
             return 1.0
-        units = [sum(map(weight, batches)), sum(map(other.units, batches))]
+        units = [sum(map(weight, batches)), sum(map(alternative.units, batches))]
         counted = self._run.exchange("other units", units)
-        return float(sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted))
+        return float(
+            sum(reference_units for reference_units, _ in counted)
+            / sum(script_units for _, script_units in counted)
+        )
 
     def _why(
         self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
@@ -352,13 +374,15 @@ class Gradient:
 
     def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
         """Lists other factors of the micro-batches' mean losses, and their causes."""
-        _, weight, other, _ = self._again.reference
+        _, weight, alternative, _ = self._again.reference
         units = [] if weight is None else [float(weight(batch)) for batch in batches]
         if len(batches) > 1:
             yield [0.0] * (len(batches) - 1) + self._shares(units)[-1:], Cause.GRADIENTS_CLEARED
         yield self._equal_shares(batches), Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
         if weight is not None:
-            totals = [sum(units)] if other is None else [sum(map(other.units, batches)), sum(units)]
+            totals = (
+                [sum(units)] if alternative is None else [sum(map(alternative.units, batches)), sum(units)]
+            )
             for total in totals:
                 yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
 
@@ -371,12 +395,12 @@ class Gradient:
             "tolerance": max(0.02, gate / 3),
         }
         if self._multiplied == 1:
-            why = faults.gradient(ratio, **known)
-            return faults.trainer_loss(why, ratio, **known) if self._of_trainer else why
+            explain = faults.trainer_loss if self._of_trainer else faults.gradient
+            return explain(ratio, **known)
         return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
     def _compare(self, grads: list[Tensor], own: list[Tensor]) -> Likeness:
-        """Compares a gradient with the reference; `own` is this rank's part of that."""
+        """Compares a gradient with the reference. `own`: this rank's part of the reference."""
         self._reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in self._reference:
@@ -388,7 +412,9 @@ class Gradient:
         return [1 / len(batches)] * len(batches)
 
     def _shares(self, units: list[float]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss; `units`: what it is a mean over, if not samples."""
+        """Returns the factor of each micro-batch's mean loss; `units`: what it is a mean over, if not
+        samples.
+        """
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
         if self._again.reference.weight is None:
@@ -403,7 +429,9 @@ def _first_line(error: Exception) -> str:
 
 
 class ZeroGradCheck:
-    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last step's."""
+    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last
+    step's.
+    """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
         self._run, self._kept, owned = run, False, optimizers.owned()
@@ -425,5 +453,8 @@ class ZeroGradCheck:
     def check(self) -> None:
         """Checks before an optimizer step."""
         if self._kept:
-            text = "the first gradient of this step was added to the last step's, which zero_grad had not cleared"
+            text = (
+                "the first gradient of this step was added to the last step's, which zero_grad had not "
+                "cleared"
+            )
             self._run.stop(Cause.GRADIENTS_KEPT, text)

@@ -1,8 +1,9 @@
 """Notes the samples of a torch loader, without a change to the loop or to the loader.
 
-Python looks `__iter__` up in a class, so that an object cannot have its own. As torch does for the hooks of `optimizer.step`,
-the method of the class is wrapped while an object is watched: its calls on that object are noted, all others go straight on.
-The loader and its samplers remain the objects that they were, of the same class.
+Python looks `__iter__` up in a class, so that an object cannot have its own. As torch does for the hooks of
+`optimizer.step`, the method of the class is wrapped while an object is watched: its calls on that object are
+noted, all others go straight on. The loader and its samplers remain the objects that they were, of the same
+class.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MIN_TELLING_VALUES = 8  # different values of a tensor that no two batches have 
 
 
 class Epoch:
-    """Counts the samples that a sampler served since it was last iterated.
+    """Counts the samples of one pass over a sampler.
 
     Args:
         place: the (epoch, offset) at which a PlanSampler began.
@@ -39,8 +40,8 @@ class Epoch:
     Attributes:
         count: samples so far; `sizes`, those of each micro-batch.
         odd: an id that is no whole number, where there is one: then `ids` has none.
-        trained: micro-batches that went through the model; `skipped`, those before them that the loop left out, to resume;
-            `behind`, those that the run had trained on before it was resumed.
+        trained: micro-batches that went through the model; `skipped`, those before them that the loop left
+            out, to resume; `behind`, those that the run had trained on before it was resumed.
         given: micro-batches that the loader had given when the next epoch began.
     """
 
@@ -106,8 +107,8 @@ class Epoch:
 
     def step(self, micro: int) -> tuple[list[int], list[int]]:
         """Returns the sizes and the ids of the last `micro` micro-batches trained on."""
-        done = self.skipped + self.trained
-        before, sizes = sum(self.sizes[: done - micro]), self.sizes[done - micro : done]
+        passed = self.skipped + self.trained
+        before, sizes = sum(self.sizes[: passed - micro]), self.sizes[passed - micro : passed]
         return sizes, list(self.ids[before : before + sum(sizes)])
 
 
@@ -139,7 +140,8 @@ class LoaderWatch:
         while self.sharded and hasattr(inside, "batch_sampler"):
             inside = inside.batch_sampler
         self.sampler: Any = getattr(inside, "sampler", None) or getattr(loader, "sampler", None)
-        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a sampler of no use.
+        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a
+        # sampler of no use.
         self.own_batches = self.batch_sampler is not None and not isinstance(
             self.batch_sampler, BatchSampler | PlanSampler
         )
@@ -225,13 +227,14 @@ class LoaderWatch:
 
     def take(self, micro_batches: int) -> list[Any]:
         """Takes the next batches of the loader; fewer where the loop has them from elsewhere."""
-        taken = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
-        self.changed = self.changed or any(_writes(batch) != writes for batch, writes in taken)
-        return [batch for batch, _ in taken]
+        pairs = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+        self.changed = self.changed or any(_writes(batch) != writes for batch, writes in pairs)
+        return [batch for batch, _ in pairs]
 
     def contents(self, micro_batches: int) -> str | None:
-        """Returns a text of the bits in the next batches that nobody took; None where they are too few to tell batches
-        apart."""
+        """Returns a checksum of the next batches, as text; None if their values are too few to tell batches
+        apart.
+        """
         batches = [batch for batch, _ in list(self.batches)[:micro_batches]]
         telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
         return str(checksum(telling)) if telling else None
@@ -248,7 +251,9 @@ def _writes(batch: Any) -> int:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Tells whether equal tensors of two ranks mean the same samples: labels and masks of a few values do not."""
+    """Tells whether equal tensors of two ranks mean the same samples: labels and masks of a few values do
+    not.
+    """
     return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
 
 
@@ -287,7 +292,9 @@ class _Method:
         self.wrapped[self._key] = self
 
     def remove(self) -> None:
-        """Gives the class its own method back, unless somebody else has wrapped it since: then it hands all calls on."""
+        """Gives the class its own method back, unless somebody else has wrapped it since: then it hands all
+        calls on.
+        """
         kind, name = self._key
         if vars(kind).get(name) is not self._method:
             return

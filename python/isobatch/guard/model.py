@@ -16,7 +16,8 @@ from isobatch.words import few_ranks
 class ModelWatch:
     """Watches the calls of a wrapped model.
 
-    Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is watched.
+    Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is
+    watched.
     """
 
     def __init__(
@@ -26,7 +27,9 @@ class ModelWatch:
         on_forward: Callable[[], None],
         on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
     ) -> None:
-        """Hooks into the calls; `on_inputs` is called with those of the inner model, the guard's own among them."""
+        """Hooks into the calls; `on_inputs` is called with those of the inner model, the guard's own among
+        them.
+        """
         self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
         self._in_eval_mode = self._bypassed = False
@@ -67,7 +70,8 @@ class ModelWatch:
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run = self._run
-        # The wrapper's mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
+        # The wrapper's mode says nothing: Lightning sets it to eval for a validation, and restores the inner
+        # model's only.
         if run.own or not torch.is_grad_enabled():
             return
         if not self.inner.training:

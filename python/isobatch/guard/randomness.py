@@ -1,4 +1,6 @@
-"""Random states of the first steps' micro-batches: to draw a script's noise once more, and to compare the ranks' generators."""
+"""Random states of the first steps' micro-batches: to draw a script's noise once more, and to compare the
+ranks' generators.
+"""
 
 import hashlib
 import random
@@ -12,15 +14,22 @@ from torch.overrides import TorchFunctionMode
 from isobatch.guard.run import Run
 
 SAME_NOISE = (
-    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their generators are "
-    "equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the model is made"
+    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their "
+    "generators are "
+    "equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the model "
+    "is made"
 )
 NORMAL = {"randn", "randn_like", "normal", "normal_"}
 MAX_COMPARED_DRAWS = 64
 
 
+def cuda_in_use() -> bool:
+    """Tells whether the training has used CUDA."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 class RandomState(NamedTuple):
-    """States of the generators that scripts draw from by default: torch's on the CPU and on CUDA, Python's, NumPy's."""
+    """States of the default generators: torch's on the CPU and on CUDA, Python's, NumPy's."""
 
     cpu: Tensor
     cuda: Tensor | None
@@ -30,7 +39,7 @@ class RandomState(NamedTuple):
     @classmethod
     def now(cls) -> "RandomState":
         """Reads the states."""
-        cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        cuda = torch.cuda.get_rng_state() if cuda_in_use() else None
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state())
 
     def restore(self) -> None:
@@ -51,7 +60,8 @@ class RandomState(NamedTuple):
 
 
 def drawn_between(before: RandomState, after: RandomState, least: int) -> list[bool]:
-    """Tells for each generator whether at least `least` numbers were drawn: ranks may agree on a few on purpose.
+    """Tells for each generator whether at least `least` numbers were drawn: ranks may agree on a few on
+    purpose.
 
     >>> before = RandomState.now()
     >>> _ = torch.randn(8), random.random()
@@ -76,7 +86,8 @@ def drawn_between(before: RandomState, after: RandomState, least: int) -> list[b
 class Randomness:
     """Notes the random states at the start of each micro-batch and at the model's call, in the first steps.
 
-    A micro-batch starts when the loader gives it, or behind the last backward pass where the loop fetches ahead.
+    A micro-batch starts when the loader gives it, or behind the last backward pass where the loop fetches
+    ahead.
     """
 
     def __init__(self, run: Run) -> None:
@@ -99,14 +110,15 @@ class Randomness:
         self._calls = [call for call, is_first in zip(calls, first, strict=True) if is_first]
 
     def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState]]:
-        """Returns the states at the start and at the call of a step's last micro-batches, and forgets them."""
+        """Returns and forgets the states at the start and at the call of a step's last micro-batches."""
         calls, self._calls = self._calls[-micro_batches:], []
         return [start for start, _ in calls], [call for _, call in calls]
 
 
 def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:
-    """Tells whether all ranks' torch generators are equal when the first micro-batch starts, and whether the script
-    draws the same numbers on all ranks between loader and model."""
+    """Tells whether all ranks' torch generators are equal when the first micro-batch starts, and whether the
+    script draws the same numbers on all ranks between loader and model.
+    """
     if run.ranks == 1 or not all(run.exchange("calls", bool(calls))):
         return False, False
     drawn = drawn_between(starts[0], calls[0], min(run.plan.micro_batch or 1, MAX_COMPARED_DRAWS))

@@ -1,7 +1,8 @@
-"""Computes the gradient of a step once more: of the script's own batches, with its random numbers, by the intended loss.
+"""Computes the gradient of a step once more: of the script's own batches, with its random numbers, by the
+intended loss.
 
-With the script's random numbers, dropout and noise are no disturbance: a difference is the script's own doing. Mixup changes
-batches between loader and model: no reference can be computed from the loader's batches.
+With the script's random numbers, dropout and noise are no disturbance: a difference is the script's own
+doing. Mixup changes batches between loader and model: no reference can be computed from the loader's batches.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.distributed.fsdp import FSDPModule
 
 from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
-from isobatch.guard.randomness import NormalDraws, RandomState
+from isobatch.guard.randomness import NormalDraws, RandomState, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -32,16 +33,20 @@ class OtherUnits(NamedTuple):
 
 
 class ReferenceLoss(NamedTuple):
-    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may be another."""
+    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may
+    be another.
+    """
 
     loss: Loss | None
     weight: Weight | None
-    other: OtherUnits | None = None
+    other_units: OtherUnits | None = None
     assumed: bool = False
 
 
 class ModelInputs:
-    """Collects checksums of the model's inputs, by argument: in each micro-batch of a step, and in the guard's own calls."""
+    """Collects checksums of the model's inputs, by argument: in each micro-batch of a step, and in the
+    guard's own calls.
+    """
 
     def __init__(self, run: Run, model: nn.Module) -> None:
         self._run = run
@@ -57,7 +62,7 @@ class ModelInputs:
         self._script.append({})
 
     def fold(self, first: list[bool]) -> None:
-        """Puts the calls of a micro-batch together, by which of them were its first."""
+        """Puts the calls of a micro-batch together. `first`: whether a call begins one."""
         calls, self._script = self._script[-len(first) :], []
         for is_first, inputs in zip(first, calls, strict=True):
             if is_first:
@@ -81,7 +86,9 @@ class ModelInputs:
                 inputs.setdefault(name, set()).update(checksum([tensor]) for tensor in tensors)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Lists arguments by name, in the order of the model's signature; entries of a mapping by their keys, too."""
+        """Lists arguments by name, in the order of the model's signature; entries of a mapping by their keys,
+        too.
+        """
         named = {
             self._names[at] if at < len(self._names) else str(at): value for at, value in enumerate(args)
         }
@@ -103,8 +110,8 @@ class ModelInputs:
     def same(self, back: int) -> bool:
         """Tells whether the guard's own forward had the script's inputs in the micro-batch so far back.
 
-        The reference may pass labels where the script computes its loss from logits, and the script masks where the reference
-        has none; the first argument and all that both pass must be equal.
+        The reference may pass labels where the script computes its loss from logits, and the script masks
+        where the reference has none; the first argument and all that both pass must be equal.
         """
         script, own = self._script[-back], self._own
         if not own:
@@ -137,7 +144,9 @@ class Recomputation:
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
-        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
+        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be
+        noticed.
+        """
         plan, (loss, weight, *_) = self._run.plan, self.reference
         n = int(plan.micro_batches(self._run.rank)[0])
         if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
@@ -159,8 +168,9 @@ class Recomputation:
                 module.training = mode
 
     def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
-        """Tells whether the loss has random numbers outside of the model that nobody can draw again: its gradient differs
-        between seeds, though the model's call begins with the script's state."""
+        """Tells whether the loss has random numbers of unknown origin: its gradient differs between seeds.
+
+        The model's call begins with the script's state all the same."""
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
         return bool(difference(first, second).error > gate)
 
@@ -198,7 +208,8 @@ class Recomputation:
                 self._inputs.before = state
             kind, precision = total[0].device.type, self.precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
+                assert self.reference.loss is not None
+                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
@@ -216,27 +227,28 @@ class Recomputation:
     def _moved(self, batch: Any) -> Any:
         """Moves a micro-batch to the model's device, where no other one is at the same time."""
         device = self._params[0].device
-        return mapped(batch, lambda one: one.to(device) if hasattr(one, "to") else one)
+        return mapped(batch, lambda value: value.to(device) if hasattr(value, "to") else value)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not (self._sharded or reentrant(loss)):
             return torch.autograd.grad(loss, self._params, allow_unused=True)
-        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
+        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the
+        # script's own
         # gradients step aside.
-        kept = [p.grad for p in self._params]
+        script_grads = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        found = tuple(None if p.grad is None else local(p.grad) for p in self._params)
-        for p, grad in zip(self._params, kept, strict=True):
+        grads = tuple(None if p.grad is None else local(p.grad) for p in self._params)
+        for p, grad in zip(self._params, script_grads, strict=True):
             p.grad = grad
-        return found
+        return grads
 
     @contextlib.contextmanager
     def replay(self) -> Iterator[None]:
         """Restores the model's buffers and the random states afterwards."""
         buffers = [(b, b.clone()) for b in self._model.buffers()]
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        devices = list(range(torch.cuda.device_count())) if cuda_in_use() else []
         state, self._run.own = RandomState.now(), True
         try:
             with torch.random.fork_rng(devices):
@@ -246,6 +258,6 @@ class Recomputation:
             self._run.own = False
             for module in self._model.modules():
                 if isinstance(module, FSDPModule):
-                    module.reshard()  # a forward without a backward keeps whole weights, which a step would not change
+                    module.reshard()  # else the whole weights of a forward alone outlive the next step
             for buffer, value in buffers:
                 buffer.copy_(value)

@@ -58,7 +58,7 @@ class Samples:
                 self._whole_rounds(watch)
 
     def _same_order(self, watch: LoaderWatch) -> None:
-        """Checks that all ranks' samplers deal out one order."""
+        """Compares the seeds of all ranks' samplers."""
         run, sampler = self._run, watch.sampler
         if isinstance(watch.batch_sampler, PlanSampler):
             order: tuple[Any, ...] = (watch.batch_sampler.seed, True)
@@ -126,7 +126,7 @@ class Samples:
             self._run.stop(Cause.SAME_DATA, text, some)
 
     def _step(self, watch: LoaderWatch, contents: list[str | None]) -> None:
-        """Checks that no rank has another's samples, and the sizes of micro-batches."""
+        """Compares the ranks' samples with each other, and the sizes of micro-batches with the plan."""
         run, epoch = self._run, watch.now
         assert epoch is not None
         end = self._calls.at_end()
@@ -150,8 +150,9 @@ class Samples:
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str
     ) -> None:
-        """Judges samples on several ranks: a fault where a sampler should deal them out, or where ranks have the same
-        batches. Repeated augmentation gives a sample to several ranks, each another view of it."""
+        """Judges samples on several ranks: a fault where a sampler should deal them out, or where ranks have
+        the same batches. Repeated augmentation gives a sample to several ranks, each another view of it.
+        """
         run, sampler = self._run, watch.sampler
         text = f"{shared} samples of this step go to more than one rank"
         alike = [rank for rank, ids in enumerate(rank_ids) if rank_ids.count(ids) > 1 and len(ids) > 1]
@@ -169,7 +170,9 @@ class Samples:
     def _sizes(
         self, watch: LoaderWatch, rank_sizes: list[list[int]], planned: list[list[int]], off: list[int]
     ) -> None:
-        """Judges micro-batches of other sizes: a fault, unless the script divides them itself, or makes them by tokens."""
+        """Judges micro-batches of other sizes: a fault, unless the script divides them itself, or makes them
+        by tokens.
+        """
         run, sizes = self._run, rank_sizes[off[0]]
         if all(run.exchange("rows", run.rows == run.planned)):
             self._calls.draws = run.whole = True

@@ -32,7 +32,8 @@ from isobatch.guard.trainers import Owner, check_convention, check_length
 from isobatch.planning.plan import Plan
 
 NO_LOADER = (
-    "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md shows five lines "
+    "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
+    "shows five lines "
     "that make a loader of any function that returns batches"
 )
 
@@ -43,7 +44,8 @@ class GuardClaim:
 
     Args:
         name: what it is about.
-        check: stops the training where it departs from the plan. True: the plan has no such step, and nothing is left to check.
+        check: stops the training where it departs from the plan. True: the plan has no such step, and nothing
+            is left to check.
         due: whether it is made before the next step.
     """
 
@@ -106,8 +108,8 @@ CLAIMS: tuple[GuardClaim, ...] = (
 class Guard:
     """Watches a training script; see `isobatch.guard.guard`.
 
-    `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm, which rank 0 also
-    gives as a warning.
+    `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm,
+    which rank 0 also gives as a warning.
     """
 
     run: Run
@@ -145,12 +147,13 @@ class Guard:
         """Checks model, optimizer and loader before the first step, and takes its place in the loop.
 
         Args:
-            model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under fully_shard.
+            model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under
+                fully_shard.
             optimizer: the one that the loop steps, with or without a closure.
             loader: the training DataLoader; None: samples are unchecked.
-            start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan counts. None:
-                where the optimizer's PlanLR is at the first step, else the loader's PlanSampler, else the plan's last
-                move, else 0.
+            start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan
+                counts. None: where the optimizer's PlanLR is at the first step, else the loader's
+                PlanSampler, else the plan's last move, else 0.
             process_group: the data-parallel ranks, where they are not all.
             owner: the trainer that owns the loop; its callback passes it.
 
@@ -191,7 +194,7 @@ class Guard:
         return self
 
     def __deepcopy__(self, _: Any) -> "Guard":
-        """Returns itself: a copy of a model under guard, such as an average of its weights, is not guarded."""
+        """Returns itself: a copy of a guarded model, such as an average of its weights, is not guarded."""
         return self
 
     def lightning(self) -> Any:
@@ -201,7 +204,9 @@ class Guard:
         return lightning_callback(self)
 
     def transformers(self) -> Any:
-        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
+        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the
+        reference.
+        """
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
         if self._reference.loss is None:
@@ -289,7 +294,7 @@ class Guard:
         self._in_step = False
 
     def _check(self) -> None:
-        """Makes the checks that are due before a step, and goes on to the next."""
+        """Makes the checks due before a step, and goes on to the next step."""
         run = self.run
         try:
             over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
