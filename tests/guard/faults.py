@@ -6,7 +6,9 @@ from isobatch.guard import Cause
 
 
 class Fault(NamedTuple):
-    """A fault of `injected.py` in a script of `scripts/`; `detail` is in the diagnosis, `ranks` are those that the error names."""
+    """A fault of `injected.py` in a script of `scripts/`, with a `detail` of its diagnosis, and the `ranks`
+    named by the error.
+    """
 
     script: str
     name: str
@@ -17,10 +19,10 @@ class Fault(NamedTuple):
     ranks: tuple = ()
 
     def named_by(self, errors):
-        """Whether all ranks that saw an error name this fault first, and those ranks that are unlike others."""
-        seen = [error for error in errors if error is not None]
-        good = all(error.cause is self.cause and self.detail in error.diagnosis for error in seen)
-        return bool(seen) and good and {error.ranks for error in seen} == {self.ranks}
+        """Whether all ranks with an error name this fault first, and the right ranks."""
+        raised = [error for error in errors if error is not None]
+        good = all(error.cause is self.cause and self.detail in error.diagnosis for error in raised)
+        return bool(raised) and good and {error.ranks for error in raised} == {self.ranks}
 
 
 THREE = {"accumulation": 3}  # another number than that of ranks: factors then tell what they are of

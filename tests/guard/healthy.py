@@ -1,4 +1,4 @@
-"""Scripts as people write them, each by the plan, and what the guard may say of them: the table of docs/guard.md."""
+"""Scripts as people write them, each by its plan, and the notes of the guard: the table of docs/guard.md."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ ONE_MORE = "the loop takes one optimizer step more than the 9 planned"
 
 
 class Healthy(NamedTuple):
-    """A script, how it is run, and by what plan; the beginnings of what is left unchecked, and of what is noted."""
+    """A script, its options and its plan, and the beginnings of the guard's lists: unchecked, and notes."""
 
     kind: str
     script: str

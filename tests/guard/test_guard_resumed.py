@@ -1,4 +1,4 @@
-"""The guard in a run that goes on: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
+"""The guard in a resumed run: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ MOVES = {
 
 @pytest.fixture
 def going_on(two):
-    """What two ranks see in a loop that goes on at a step: with PlanLR and PlanSampler, or otherwise."""
+    """Outcomes of two ranks in a loop resumed at a step: with PlanLR and PlanSampler, or otherwise."""
 
     def outcomes(plan, at, resumed="plan", mistake="", kind=""):
         how = {"resumed": resumed, "at": at, "mistake": mistake, "kind": kind}
@@ -33,8 +33,8 @@ def going_on(two):
     return outcomes
 
 
-def healthy(found):
-    assert [(one.error, one.unchecked) for one in found] == [(None, [])] * 2
+def healthy(outcomes):
+    assert [(outcome.error, outcome.unchecked) for outcome in outcomes] == [(None, [])] * 2
     return True
 
 

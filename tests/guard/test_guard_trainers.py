@@ -1,4 +1,6 @@
-"""The guard in trainers that own the loop: what may hide a mistake there, checkpoints, other conventions. The mistakes are in `faults.py`."""
+"""The guard in trainers with their own loop: hidden mistakes, checkpoints, conventions. `faults.py` has the
+mistakes.
+"""
 
 import pytest
 
@@ -15,7 +17,9 @@ GPT2 = {"model": "gpt2"}
 
 @pytest.fixture
 def train(two):
-    """What two ranks see in a trainer's script, with a fault injected or none, by its recipe with other `fields`."""
+    """Outcomes of two ranks in a trainer's script, with a fault injected or none, by its recipe with other
+    `fields`.
+    """
 
     def outcomes(trainer, fault=None, fields=None, **options):
         for module in NEEDS[trainer]:
@@ -36,16 +40,16 @@ def test_clipping(train, trainer, mistake):
 
 @pytest.mark.parametrize("at", [3, 5])
 @pytest.mark.parametrize(
-    ("trainer", "left"),
+    ("trainer", "unchecked_texts"),
     [(LIGHTNING, 1), (TRANSFORMERS, 2)],  # the epoch under way, and in the Trainer the gradient's size
 )
-def test_a_checkpoint(train, tmp_path, trainer, left, at):
+def test_a_checkpoint(train, tmp_path, trainer, unchecked_texts, at):
     how = {"path": str(tmp_path / "run"), **({"workers": 0} if trainer == LIGHTNING else {})}
     for error, unchecked, _ in train(trainer, stop=at, **how):
         assert (error, unchecked) == (None, [])
     for error, unchecked, _ in train(trainer, **how):
         assert error is None
-        assert len(unchecked) == left * (at % 5 > 0)
+        assert len(unchecked) == unchecked_texts * (at % 5 > 0)
 
 
 def test_lightnings_workers_fetch_an_epoch_before_it_is_set(train, tmp_path):

@@ -1,5 +1,6 @@
-"""transformers' Trainer as the language-modeling examples use it: blocks of text whose labels are the input, the Trainer's own
-AdamW and schedule, evaluation, checkpoints and workers."""
+"""transformers' Trainer as the language-modeling examples use it: blocks of text whose labels are the input,
+the Trainer's own AdamW and schedule, evaluation, checkpoints and workers.
+"""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,9 @@ VOCABULARY, BLOCK = 32, 8
 
 
 class Blocks(torch.utils.data.Dataset):
-    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count; `classes`: each has one of two."""
+    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count; `classes`:
+    each has one of two.
+    """
 
     def __init__(self, size, padded, classes):
         self.tokens = torch.randint(VOCABULARY, (size, BLOCK), generator=torch.Generator().manual_seed(1))
@@ -55,7 +58,7 @@ class Focal(hf.Trainer):
 
 
 class Summed(hf.Trainer):
-    """A loss of one's own, over the labels that the Trainer counts."""
+    """A loss of the script's own, over the labels counted by the Trainer."""
 
     processes = 1
 
@@ -75,7 +78,7 @@ class SummedOverAll(Summed):
 
 
 class ClipByValue(hf.TrainerCallback):
-    """What the Trainer has no argument for."""
+    """Clips by value: the Trainer has no argument for it."""
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
@@ -105,7 +108,9 @@ def main(
     path=None,
     **more,
 ):
-    """Trains by the Trainer; to the step `stop`, with checkpoints in `path`, or on from there; `more` are further arguments of it."""
+    """Trains by the Trainer; to the step `stop`, with checkpoints in `path`, or on from there; `more` are
+    further arguments of it.
+    """
     hf.set_seed(42)
     size = plan.recipe.dataset_size
     arguments = hf.TrainingArguments(

@@ -86,7 +86,8 @@ def main(
 
     Args:
         size: samples, where a limit leaves some of them out.
-        stop: ends at this step, with a checkpoint in `path`; without it, a checkpoint there is where the run goes on.
+        stop: ends at this step, with a checkpoint in `path`; without it, a checkpoint there is where the run
+            goes on.
         workers: of the loader.
         more: further arguments of the Trainer.
     """

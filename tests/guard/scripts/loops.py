@@ -1,4 +1,4 @@
-"""Healthy loops that are no "for batch in loader: forward, backward, step": adversaries, episodes, several loaders."""
+"""Healthy loops of other forms than "for batch in loader": adversaries, episodes, several loaders."""
 
 import itertools
 
@@ -32,7 +32,7 @@ def epochs(loader):
 
 
 class Steps:
-    """An optimizer that follows the plan."""
+    """An optimizer by the plan."""
 
     def __init__(self, plan, model):
         self.optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
@@ -48,7 +48,7 @@ class Steps:
 
 
 def wgan(plan, guard, attached):
-    """Five steps of the critic for one of the generator, whose samples the critic only detaches."""
+    """Five steps of the critic, on detached samples, for one of the generator."""
     generator, critic, loader = net(3, 6), net(6, 1), loader_of(96, plan.micro_batch)
     generates, criticizes = Steps(plan, generator), Steps(plan, critic)
     if attached == "generator":
@@ -136,7 +136,9 @@ def unfrozen(plan, guard):
 
 
 def fetched_ahead(plan, guard, passes):
-    """A step's micro-batches are fetched ahead, and the model is called twice for each, with a backward pass or two."""
+    """A step's micro-batches are fetched ahead, and the model is called twice for each, with a backward pass
+    or two.
+    """
     model, loader = net(6, 2), loader_of(96, plan.micro_batch)
     optimizer = Steps(plan, model).optimizer
     watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
@@ -155,7 +157,9 @@ def fetched_ahead(plan, guard, passes):
 
 
 def rollouts(plan, guard):
-    """Completions of repeated prompts: a batch of the loader is made once, and then cut into the step's micro-batches."""
+    """Completions of repeated prompts: a batch of the loader is made once, and then cut into the step's
+    micro-batches.
+    """
     model, size = net(6, 2), plan.micro_batch * plan.accumulation
     data = TensorDataset(torch.randn(plan.recipe.dataset_size // 4, 6))
     sampler = Rollouts(len(data), 4, size, plan.accumulation)
