@@ -1,4 +1,4 @@
-"""Figures that are off, and the diagnosis that follows: no rank, no model."""
+"""Wrong figures and their diagnosis: no rank, no model."""
 
 import pytest
 
@@ -21,15 +21,15 @@ SHAPE = {"micro_batch": 8, "accumulation": 3, "ranks": 2}
     ],
 )
 def test_a_factor_names_its_faults(ratio, causes):
-    found = faults.gradient(ratio, **SHAPE)
-    assert list(found.causes) == causes
-    assert found.text.endswith(f"({ratio:.4g}×)")
+    diagnosis = faults.gradient(ratio, **SHAPE)
+    assert list(diagnosis.causes) == causes
+    assert diagnosis.text.endswith(f"({ratio:.4g}×)")
 
 
 def test_factors_that_coincide_are_both_named():
-    found = faults.gradient(2, micro_batch=8, accumulation=2, ranks=2)
-    assert set(found.causes) == {Cause.NOT_DIVIDED, Cause.SUMMED_OVER_RANKS}
-    assert ", or " in found.text
+    diagnosis = faults.gradient(2, micro_batch=8, accumulation=2, ranks=2)
+    assert set(diagnosis.causes) == {Cause.NOT_DIVIDED, Cause.SUMMED_OVER_RANKS}
+    assert ", or " in diagnosis.text
 
 
 def test_a_factor_of_nothing_known_has_no_diagnosis():
@@ -55,13 +55,13 @@ def ramp(step):
     ],
 )
 def test_a_learning_rate_names_its_fault(observed, first, cause):
-    found = faults.learning_rate(dict(enumerate(observed)), ramp, peak=1.0, pace=PACE)
-    assert (found[0], found[1].cause) == (first, cause)
+    diagnosis = faults.learning_rate(dict(enumerate(observed)), ramp, peak=1.0, pace=PACE)
+    assert (diagnosis[0], diagnosis[1].cause) == (first, cause)
 
 
 def test_a_scheduler_of_both_kinds_is_named_with_both():
-    _, found = faults.learning_rate({0: 0.0, 1: 0.6}, ramp, peak=1.0, pace=PACE)
-    assert found.causes == (Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH)
+    _, diagnosis = faults.learning_rate({0: 0.0, 1: 0.6}, ramp, peak=1.0, pace=PACE)
+    assert diagnosis.causes == (Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_scheduler_of_both_kinds_is_named_with_both():
     ],
 )
 def test_an_epoch_names_its_fault(served, unique, cause):
-    found = faults.epoch(
+    diagnosis = faults.epoch(
         served=served, planned=100, unique=unique, dataset=100, per_rank_all=False, drop_last=False, ranks=2
     )
-    assert found.cause is cause
+    assert diagnosis.cause is cause

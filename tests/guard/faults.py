@@ -6,7 +6,9 @@ from isobatch.guard import Cause
 
 
 class Fault(NamedTuple):
-    """A fault of `injected.py` in a script of `scripts/`; `detail` is in the diagnosis, `ranks` are those that the error names."""
+    """A fault of `injected.py` in a script of `scripts/`, with a `detail` of its diagnosis, and the `ranks`
+    named by the error.
+    """
 
     script: str
     name: str
@@ -17,10 +19,10 @@ class Fault(NamedTuple):
     ranks: tuple = ()
 
     def named_by(self, errors):
-        """Whether all ranks that saw an error name this fault first, and those ranks that are unlike others."""
-        seen = [error for error in errors if error is not None]
-        good = all(error.cause is self.cause and self.detail in error.diagnosis for error in seen)
-        return bool(seen) and good and {error.ranks for error in seen} == {self.ranks}
+        """Whether all ranks with an error name this fault first, and the right ranks."""
+        raised = [error for error in errors if error is not None]
+        good = all(error.cause is self.cause and self.detail in error.diagnosis for error in raised)
+        return bool(raised) and good and {error.ranks for error in raised} == {self.ranks}
 
 
 THREE = {"accumulation": 3}  # another number than that of ranks: factors then tell what they are of
@@ -69,8 +71,9 @@ PLAIN = [
     ("eval mode kept", Cause.EVAL_MODE, ""),
     ("not clipped", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
     ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
-    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
-    ("weights part later", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
+    ("other weights of rank 0", Cause.OTHER_WEIGHTS, "they differ"),
+    ("weights part later", Cause.OTHER_WEIGHTS, "they differ"),
     ("optimizer of another model", Cause.OPTIMIZER_PARAMETERS, ""),
     ("another lr", Cause.ANOTHER_LR, "1.5× the plan's"),
     ("another warmup", Cause.ANOTHER_LR, ""),
@@ -91,7 +94,7 @@ PLAIN = [
     ("another dataset", Cause.ANOTHER_DATASET, ""),
     ("missing set epoch", Cause.MISSING_SET_EPOCH, ""),
     ("num replicas 1", Cause.SAMPLER_REPLICAS, "num_replicas=1"),
-    ("another seed", Cause.SAMPLER_SEEDS, "", {"ranks": (1,)}),
+    ("another seed", Cause.SAMPLER_SEEDS, ""),
     ("not distributed", Cause.NOT_DISTRIBUTED, "all ranks see the same data"),
     ("samples repeated", Cause.SAMPLES_REPEATED, ""),
     ("an epoch ends early", Cause.ANOTHER_SAMPLES, "left before its end", {"fields": {"accumulation": 1}}),
@@ -120,7 +123,7 @@ TRAINER = [
         "drop_last is set where the plan pads",
         {"options": {"dataloader_drop_last": True}},
     ),
-    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
     ("nan on a rank", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("lr times ranks", Cause.ANOTHER_LR, "2× the plan's"),
     ("a run of another length", Cause.ANOTHER_LENGTH, ""),
@@ -147,7 +150,7 @@ LIGHTNING = [
     ("another micro batch", Cause.ANOTHER_MICRO_BATCH, ""),
     ("every micro batch a step", Cause.ANOTHER_ACCUMULATION, ""),
     ("a run of another length", Cause.ANOTHER_LENGTH, ""),
-    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
     ("nan on a rank", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("divided twice", Cause.DIVIDED_TWICE, "0.3333×"),
@@ -160,6 +163,14 @@ KINDS = [
     ("no zero grad", Cause.GRADIENTS_KEPT, "", {"options": {"kind": "lookahead"}}),
     ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "l2"}}),
     ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "objects"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "labels"}}),
+    ("no division", Cause.NOT_DIVIDED, "3×", {"options": {"kind": "flow"}}),
+    (
+        "another lr",
+        Cause.ANOTHER_LR,
+        "1.5× the plan's",
+        {"options": {"kind": "compiled step"}, "fields": FLAT},
+    ),
 ]
 STREAM = [
     ("ranks share the stream", Cause.SAME_DATA, ""),
@@ -171,7 +182,7 @@ TIMM = [
 ]
 VISION = [
     ("scheduler in epochs at every step", Cause.SCHEDULER_IN_EPOCHS, ""),
-    ("other weights", Cause.OTHER_WEIGHTS, "rank 1", {"ranks": (1,)}),
+    ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
 ]
 TITAN = [
     ("never synchronized", Cause.NEVER_AVERAGED, ""),

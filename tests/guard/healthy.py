@@ -1,4 +1,4 @@
-"""Scripts as people write them, each by the plan, and what the guard may say of them: the table of docs/guard.md."""
+"""Scripts as people write them, each by its plan, and the notes of the guard: the table of docs/guard.md."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ ONE_MORE = "the loop takes one optimizer step more than the 9 planned"
 
 
 class Healthy(NamedTuple):
-    """A script, how it is run, and by what plan; the beginnings of what is left unchecked, and of what is noted."""
+    """A script, its options and its plan, and the beginnings of the guard's lists: unchecked, and notes."""
 
     kind: str
     script: str
@@ -40,6 +40,7 @@ CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script ch
 DIRECTION, PENALTY = ("the gradient is",), ("the gradient has a term along the weights",)
 MOVED = ("the gradient's size: the script changes the weights",)
 EPOCHS = {"dataset_size": 96, "duration": "3ep"}
+AHEAD = {**EPOCHS, "accumulation": 2, "schedule": "constant", "warmup": None}
 NO_LOSS = ("the gradient's size: no loss was given",)
 OWN_STEPS = ("some steps train on no new batch",)
 LOOPS = [
@@ -50,6 +51,10 @@ LOOPS = [
     ({"loop": "in_turn", "attached": True}, {}, ("the gradient's size: the loop takes",), OWN_STEPS),
     ({"loop": "in_turn"}, EPOCHS, (NO_IDS, "the gradient's size: no loader"), ("a loss was given and no",)),
     ({"loop": "zipped"}, EPOCHS, NO_LOSS, CALLED),
+    ({"loop": "unfrozen"}, EPOCHS, (), ()),
+    ({"loop": "fetched_ahead", "passes": 1}, AHEAD, (), CALLED),
+    ({"loop": "fetched_ahead", "passes": 2}, AHEAD, (), CALLED),
+    ({"loop": "rollouts"}, AHEAD, NO_LOSS, ("the loop divides or repeats the loader's batches",)),
 ]
 KINDS = [
     ("warmed_up", {}, (), CALLED),
@@ -67,7 +72,8 @@ KINDS = [
     ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),
     ("l2", {}, (), PENALTY),
     ("l2", {"clip_norm": 0.1}, (), PENALTY),
-    ("teacher", {}, ("the gradient's size: the loss draws random numbers",), DIRECTION),
+    ("teacher", {}, (), ()),
+    ("generator", {}, ("the gradient's size: the loss draws random numbers",), DIRECTION),
     ("weighted", {}, (), ("Own gives some samples",)),
     ("repeated", {}, (), ("Own gives some samples",)),
     ("curriculum", {}, (), ("each epoch has the same order",)),
@@ -76,6 +82,13 @@ KINDS = [
     ("swa", {}, (), ("SWALR sets the learning rate from step 7 on",)),
     ("lookahead", {}, (), ()),
     ("autocast", {}, (), ()),
+    ("labels", {}, (), ()),
+    ("flow", {}, (), ()),
+    ("compiled step", {}, (), ()),
+    ("warms up", {"schedule": "constant"}, (), ()),
+    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients and are in no optimizer",)),
+    ("augmented", {}, (), ("Own gives some samples",)),
+    ("by weights", {}, (), ("WeightedRandomSampler gives some samples",)),
 ]
 
 SCRIPTS = [
@@ -103,7 +116,7 @@ SCRIPTS = [
     Healthy(*BERT, {"model": "bert"}),
     Healthy(
         *BERT,
-        {"model": "bert", "focal": True},
+        {"model": "bert", "kind": "Focal"},
         unchecked=("the gradient's size: the trainer's loss is not the model's own",),
         notes=("the gradient is",),
     ),

@@ -1,5 +1,7 @@
-"""Faults that people make, put into a script from outside: it trains by another plan than the guard's, or torch does what a
-wrong line in it would make torch do. The scripts stay as they are."""
+"""Common faults, put into a script from outside: another plan than the guard's, or another behaviour of
+torch.
+
+A wrong line in the script would have the same effect. The scripts stay as they are."""
 
 import contextlib
 import itertools
@@ -25,7 +27,9 @@ OPTIMIZERS = torch.optim.AdamW, torch.optim.SGD
 
 
 class Place:
-    """Where a fault is put: the script's module, the plan, this rank, the optimizer steps done and what the script made."""
+    """Where a fault is put: the script's module, the plan, this rank, the optimizer steps done and what the
+    script made.
+    """
 
     def __init__(self, plan, script):
         self.plan, self.module = plan, sys.modules[f"guard.scripts.{script}"]
@@ -52,7 +56,7 @@ class Place:
         self.put(thing, name, called)
 
     def after(self, kind, then):
-        """`then(thing)` for each that the script makes of a kind."""
+        """`then(thing)` for each object of a kind in the script."""
         own = kind.__init__
 
         def made(thing, *args, **kwargs):
@@ -82,7 +86,7 @@ class Place:
 
 @contextlib.contextmanager
 def injected(fault, plan, script):
-    """Gives the plan that the script then trains by."""
+    """Gives the script's plan."""
     place = Place(plan, script)
     with place.stack:
         place.count()
@@ -102,7 +106,7 @@ def fault(function):
 
 
 def _units(place):
-    """A micro-batch's samples; of a Trainer, whose mean is over labels, its labels."""
+    """A micro-batch's samples; in a Trainer, its labels."""
     return place.plan.micro_batch * (place.module.BLOCK - 1 if hasattr(place.module, "hf") else 1)
 
 
@@ -265,14 +269,22 @@ def eval_mode_kept(place):
 # Weights.
 
 
-@fault
-def other_weights(place):
-    def write(ddp):
-        if place.rank:
-            with torch.no_grad():
-                next(ddp.parameters()).flatten()[0] += 1e-3
+def _written_on(rank):
+    """One rank's weights are other ones."""
 
-    place.after(DDP, write)
+    def put(place):
+        def write(ddp):
+            if place.rank == rank:
+                with torch.no_grad():
+                    next(ddp.parameters()).flatten()[0] += 1e-3
+
+        place.after(DDP, write)
+
+    return put
+
+
+FAULTS["other weights"] = _written_on(1)
+FAULTS["other weights of rank 0"] = _written_on(0)
 
 
 @fault
@@ -302,7 +314,7 @@ def a_group_strays(place):
 
 
 def scheduled(place, wrap):
-    """`wrap(scheduler, step)` in place of the step of each scheduler that a script makes, after its first."""
+    """`wrap(scheduler, step)` in place of each step of the script's schedulers, but the first."""
     own = LRScheduler.step
 
     def step(self, *args, **kwargs):
@@ -410,7 +422,7 @@ FAULTS.update({name: _other(fields) for name, fields in OTHER_FIELDS.items()})
 
 
 def _patch(thing_of, name, new):
-    """`new(own)` in place of an attribute of what `thing_of` gives for the place."""
+    """`new(own)` in place of an attribute of `thing_of(place)`."""
 
     def put(place):
         thing = thing_of(place)
@@ -425,7 +437,7 @@ def _no_zero_grad(place):
 
 
 def _made_with(kind, change):
-    """`change(place, arguments)` of what makes an object: its positional ones after self, then a dict."""
+    """`change(place, arguments)` of a constructor: its positional ones after self, then a dict."""
 
     def put(place):
         own = kind.__init__
@@ -451,7 +463,7 @@ def _stretched(factor):
 
 @fault
 def optimizer_of_another_model(place):
-    """Made before what makes the parameters anew."""
+    """Made before the parameters are made anew."""
 
     def copied(_, args, kwargs):
         groups = [g if isinstance(g, dict) else {"params": [g]} for g in args[0]]
@@ -466,8 +478,8 @@ def _every_second(own):
     """Draws with replacement."""
 
     def again(self):
-        mine = list(own(self))
-        return iter([mine[at // 2 * 2] for at in range(len(mine))])
+        order = list(own(self))
+        return iter([order[at // 2 * 2] for at in range(len(order))])
 
     return again
 
@@ -540,7 +552,7 @@ class Everything(RandomSampler):
 
 @fault
 def the_trainer_multiplies(place):
-    """The mend of a model that ignores num_items_in_batch is left out."""
+    """A model ignoring num_items_in_batch is not marked."""
 
     def unmarked(_, args, kwargs):
         vars(kwargs["model"]).pop("accepts_loss_kwargs")
@@ -600,8 +612,8 @@ def a_scheduler_per_epoch(place):
     own = place.module.Lit.configure_optimizers
 
     def by_epoch(self):
-        found = own(self)
-        found["lr_scheduler"]["interval"] = "epoch"
-        return found
+        settings = own(self)
+        settings["lr_scheduler"]["interval"] = "epoch"
+        return settings
 
     place.put(place.module.Lit, "configure_optimizers", by_epoch)

@@ -1,4 +1,6 @@
-"""Runs a script of `scripts/` on each rank, whole: by the plan, or with a fault injected; and the plans that they train by."""
+"""Runs a script of `scripts/` on each rank, whole: by the plan, or with a fault injected; and the plans that
+they train by.
+"""
 
 import contextlib
 import gc
@@ -40,7 +42,7 @@ FORMS = {
 
 
 class Outcome(NamedTuple):
-    """What a rank saw: the guard's error or None, what it left unchecked, and what it noted."""
+    """The guard's result on a rank: its error or None, its unchecked list, its notes."""
 
     error: object
     unchecked: list
@@ -54,11 +56,11 @@ def run(script, plan_json, options=None, fault=None):
 
     multiprocessing.set_start_method("fork", force=True)  # of loaders' workers: in milliseconds
     stay_offline()
-    plan, made = ib.Plan.from_json(plan_json), []
+    plan, guards = ib.Plan.from_json(plan_json), []
 
     def guarded(_, *args, **kwargs):
-        made.append(guard(plan, *args, **kwargs))
-        return made[-1]
+        guards.append(guard(plan, *args, **kwargs))
+        return guards[-1]
 
     error = None
     with contextlib.ExitStack() as stack:
@@ -74,11 +76,12 @@ def run(script, plan_json, options=None, fault=None):
         try:
             main(followed, guarded, folder, **FORMS.get(script, {}) | (options or {}))
         except GuardError as caught:
-            # Its frames hold loaders' iterators: freed by the garbage collector, which ends the queues before their workers hear of
+            # Its frames hold loaders' iterators: freed by the garbage collector, which ends the queues before
+            # their workers hear of
             # it, each would be waited for.
             traceback.clear_frames(caught.__traceback__)
             error = caught.with_traceback(None)
-    return Outcome(error, made[0].unchecked if made else [], made[0].notes if made else [])
+    return Outcome(error, guards[0].unchecked if guards else [], guards[0].notes if guards else [])
 
 
 def unequal_steps(plan_json):
@@ -96,7 +99,7 @@ def unequal_steps(plan_json):
 
 
 def witnesses(plan_json, seeing):
-    """The ranks that see a fault, on those that do."""
+    """The ranks with a fault, on each of them."""
     from isobatch.guard.run import Run
 
     run = Run(ib.Plan.from_json(plan_json), [], [], None)
@@ -104,7 +107,7 @@ def witnesses(plan_json, seeing):
 
 
 def _clean():
-    """What libraries keep for a process."""
+    """Clears the libraries' state of a process."""
     gc.collect()  # iterators, with their workers
     torch._dynamo.reset()
     accelerate = sys.modules.get("accelerate")
@@ -138,7 +141,7 @@ RECIPES = {
 
 
 def plan_of(script, ranks=2, accumulation=None, **fields):
-    """The plan that a script trains by."""
+    """The plan of a script."""
     parts = accumulation or (1 if script in ("vision_reference", "loops") else 2)
     recipe = ib.Recipe(**{"effective_batch": 4 * ranks * parts, **COMMON, **RECIPES[script], **fields})
     plan = ib.plan(recipe, ranks)

@@ -45,7 +45,7 @@ UNEVEN = plan(effective_batch=40, dataset_size=400, split="uneven")
 
 @pytest.fixture
 def train(two):
-    """What two ranks see in a loop of `scripts/loop.py`, with a fault injected or none."""
+    """Outcomes of two ranks in a loop of `scripts/loop.py`, with a fault injected or none."""
 
     def outcomes(plan, fault=None, **how):
         return two(rank, "loop", plan, how, fault)
@@ -55,14 +55,14 @@ def train(two):
 
 @pytest.mark.parametrize("how", [{}, {"dropout": 0.5, "norm": True}, {"loss": False}, {"compiled": True}])
 def test_a_script_that_follows_the_plan_goes_through(train, how):
-    found = train(PLAIN, **how)
-    assert [one.error for one in found] == [None, None]
-    assert (found[0].unchecked == []) == how.get("loss", True)
+    outcomes = train(PLAIN, **how)
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert (outcomes[0].unchecked == []) == how.get("loss", True)
 
 
-@pytest.mark.parametrize("made", [RAGGED, UNEVEN])
-def test_weighted_losses_of_unequal_ranks_go_through(train, made):
-    assert [one.error for one in train(made, kind="unequal")] == [None, None]
+@pytest.mark.parametrize("planned", [RAGGED, UNEVEN])
+def test_weighted_losses_of_unequal_ranks_go_through(train, planned):
+    assert [outcome.error for outcome in train(planned, kind="unequal")] == [None, None]
 
 
 MISTAKES = {
@@ -102,7 +102,7 @@ def test_a_clipped_gradient_hides_nothing(train, mistake):
 
 @pytest.mark.parametrize("layers", [(1, 1), (0.25, 1), (1, 10), (0, 1)])
 def test_parameter_groups_may_have_a_factor_of_their_own(train, layers):
-    assert [one.error for one in train(PLAIN, layers=layers)] == [None, None]
+    assert [outcome.error for outcome in train(PLAIN, layers=layers)] == [None, None]
 
 
 def test_groups_that_are_all_off_alike_are_named_as_one_would_be(train):
@@ -146,11 +146,11 @@ def step(model, optimizer, x=None):
 
 
 def alone(lr, set_rate=None, steps=70):
-    """A loop of one process under guard, whose learning rate `set_rate` may spoil before a step."""
-    made = made_for(1, effective_batch=8, duration="100st", dataset_size=None)
+    """A loop of one process under guard. `set_rate` may spoil its learning rate before a step."""
+    planned = made_for(1, effective_batch=8, duration="100st", dataset_size=None)
     model, optimizer = linear(lr=lr)
-    scheduler = PlanLR(optimizer, made)
-    guard(made).attach(model, optimizer)
+    scheduler = PlanLR(optimizer, planned)
+    guard(planned).attach(model, optimizer)
     for step in range(steps):
         if set_rate is not None:
             set_rate(step, optimizer.param_groups[0])
@@ -185,22 +185,22 @@ def test_a_learning_rate_on_a_gpu_is_read_at_every_16th_step(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is shortened")
 def test_the_guard_makes_nothing_as_large_as_a_parameter_but_the_reference():
-    """In double precision each would be twice the largest parameter, in a step that may have no room for it."""
+    """In double precision each would be twice the largest parameter, perhaps without room in the step."""
 
     class Largest(TorchDispatchMode):
         elements = 0
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            made = function(*args, **(kwargs or {}))
-            if isinstance(made, torch.Tensor) and made.dtype is torch.float64:
-                self.elements = max(self.elements, made.numel())
-            return made
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.dtype is torch.float64:
+                self.elements = max(self.elements, result.numel())
+            return result
 
-    made = small(duration="2st", clip_norm=0.5, dataset_size=16)
+    planned = small(duration="2st", clip_norm=0.5, dataset_size=16)
     model = torch.nn.Embedding(tensors.ELEMENTS // 2, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(torch.arange(16), 8)
-    watch = guard(made, lambda m, b: m(b).square().mean()).attach(model, optimizer, loader)
+    watch = guard(planned, lambda m, b: m(b).square().mean()).attach(model, optimizer, loader)
     with Largest() as largest:
         for batch in loader:
             optimizer.zero_grad()
@@ -223,10 +223,10 @@ def test_a_learning_rate_that_is_no_number_is_seen_at_once(at):
 
 
 def test_a_sparse_gradient_may_be_the_one_that_is_kept():
-    made = small(duration="100st")
+    planned = small(duration="100st")
     model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True), torch.nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    guard(made).attach(model, optimizer)
+    guard(planned).attach(model, optimizer)
     with pytest.raises(GuardError, match=r"gradient of rank 0 at step 19 is not finite"):
         for step in range(40):
             loss = model(torch.arange(8)).mean()
@@ -235,21 +235,32 @@ def test_a_sparse_gradient_may_be_the_one_that_is_kept():
             optimizer.zero_grad()
 
 
-def test_a_loader_is_in_the_end_what_it_was():
-    """And its sampler's set_epoch may be called by name."""
-    made = small(dataset_size=16)
+class Loader(DataLoader):
+    pass
+
+
+def test_a_loader_stays_the_object_that_it_was():
+    """Its class and its attributes, under guard and afterwards; set_epoch may be called by name."""
     data = TensorDataset(torch.randn(16, 2))
     sampler = DistributedSampler(data, 1, 0)
-    loader = DataLoader(data, 8, sampler=sampler)
+    loader = Loader(data, 8, sampler=sampler)
+    kinds = [Loader, DistributedSampler, torch.utils.data.BatchSampler]
     model, optimizer = linear()
-    watch = guard(made).attach(model, optimizer, loader)
+    watch = guard(small(dataset_size=16)).attach(model, optimizer, loader)
+    second = guard(small(dataset_size=16)).attach(*linear(), loader)
     for epoch in range(2):
+        assert [type(value) for value in (loader, sampler, loader.batch_sampler)] == kinds
+        assert len(list(Loader(data, 4))) == 4  # another loader goes its own way
+        assert len(pickle.loads(pickle.dumps(loader))) == len(loader) == 2
         sampler.set_epoch(epoch=epoch)
         for (x,) in loader:
             step(model, optimizer, x)
+    assert watch.run.step == watch.watch.served == second.watch.served == 4
     watch.finish()
-    kinds = [DataLoader, DistributedSampler, torch.utils.data.BatchSampler]
-    assert [type(thing) for thing in (loader, sampler, loader.batch_sampler)] == kinds
+    assert "__iter__" in vars(Loader)
+    second.finish()
+    assert [type(value) for value in (loader, sampler, loader.batch_sampler)] == kinds
+    assert "__iter__" not in vars(Loader)
 
 
 def test_the_error_says_what_it_is_about_and_crosses_processes():
@@ -257,6 +268,74 @@ def test_the_error_says_what_it_is_about_and_crosses_processes():
     assert (error.step, error.cause, error.text, error.ranks) == (4, Cause.OTHER_WEIGHTS, "seen", (1,))
     assert error.diagnosis == "other weights on some ranks (rank 1)"
     assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Start all ranks")
+
+
+def test_ranks_with_one_seed_draw_the_same_samples(train):
+    for error, *_ in train(PLAIN, kind="by weights", mistake="one seed"):
+        assert named(error, Cause.SAME_DATA)
+
+
+def test_ranks_with_one_seed_draw_the_same_noise(train):
+    for kind, noted in ("flow", True), ("", False):
+        for error, _, notes in train(PLAIN, kind=kind, mistake="one seed", dropout=0.3):
+            assert error is None
+            assert [note.partition(" (")[0] for note in notes] == [
+                "all ranks draw the same random numbers beside their batches"
+            ] * noted
+
+
+def test_another_warmup_inside_the_optimizer_is_named(train):
+    for error, *_ in train(plan(schedule="constant"), kind="warms up", mistake="another warmup"):
+        assert named(error, Cause.ANOTHER_LR, "another warmup")
+
+
+def test_a_rate_of_the_optimizers_own_is_unchecked():
+    model, optimizer = linear()
+    optimizer.param_groups[0]["lr"] = None  # as transformers' Adafactor has it
+    watch = guard(small(duration="2st")).attach(model, optimizer)
+    assert "the learning rate: the optimizer has a relative one of its own" in watch.unchecked
+
+
+def test_clipping_with_a_parameter_that_nobody_clears_is_no_other_bound(train):
+    for error, _, notes in train(plan(clip_norm=0.05), kind="untrained"):
+        assert error is None
+        assert [note.split()[0] for note in notes] == ["1"]
+
+
+def test_ranks_are_named_by_a_majority_only(train):
+    assert tensors.differing([1, 0, 0]) == [0]
+    for error, *_ in train(PLAIN, "other weights of rank 0"):
+        assert error.ranks == ()
+        assert "rank 1" not in str(error)
+        assert named(error, Cause.OTHER_WEIGHTS, "they differ")
+
+
+def test_a_model_compiled_in_place_is_watched_from_outside():
+    model, optimizer = linear(3, 2)
+    model.compile(backend="eager", fullgraph=True)  # any hook in the graph would be an error
+    compiled = model._compiled_call_impl
+    planned = small(dataset_size=64, micro_batch=4)
+    loader = DataLoader(PAIRS, 4, shuffle=True)
+    watch = guard(planned, mean_loss).attach(model, optimizer, loader)
+    for _ in range(2):
+        for index, batch in enumerate(loader, 1):
+            (mean_loss(model, batch) / 2).backward()
+            if index % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    watch.finish()
+    assert watch.unchecked == []
+    assert model._compiled_call_impl is compiled
+
+
+def test_an_error_takes_the_guard_out_of_the_script():
+    loader, (model, optimizer) = Loader(TensorDataset(torch.randn(16, 2)), 8), linear(lr=0.3)
+    guard(small(dataset_size=16)).attach(model, optimizer, loader)
+    assert "__iter__" in vars(Loader)
+    with pytest.raises(GuardError):
+        step(model, optimizer)
+    assert "__iter__" not in vars(Loader)
+    step(model, optimizer)
 
 
 def test_who_catches_the_error_needs_no_torch():
@@ -267,12 +346,12 @@ def test_who_catches_the_error_needs_no_torch():
 def test_what_cannot_be_guarded_is_refused():
     with pytest.raises(ib.InputError, match="infeasible"):
         guard(made_for(1000))
-    made = made_for(1, effective_batch=8)
+    planned = made_for(1, effective_batch=8)
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ib.InputError, match="list cannot be watched"):
-        guard(made).attach(model, [])
+        guard(planned).attach(model, [])
     with pytest.raises(ib.InputError, match="tuple cannot be watched"):
-        guard(made).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())
+        guard(planned).attach(model, torch.optim.SGD(model.parameters(), lr=0.1), ())
 
 
 def test_samples_whose_ids_are_no_numbers_are_counted():
@@ -308,7 +387,8 @@ def test_samples_whose_ids_are_no_numbers_are_counted():
 
 def test_ranks_that_take_different_numbers_of_steps_are_named(two):
     for error in two(unequal_steps, PLAIN):
-        assert (error.cause, error.ranks) == (Cause.UNEQUAL_STEPS, (1,))
+        assert (error.cause, error.ranks) == (Cause.UNEQUAL_STEPS, ())
+        assert "0 at weights, 1 at weights" in error.text
 
 
 PAIRS = TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
@@ -318,17 +398,17 @@ def mean_loss(model, batch):
     return mse_loss(model(batch[0]), batch[1])
 
 
-def fit(made, loss, every=None, reference=mean_loss, weight=None, loader=None, epochs=1):
-    """One process under guard, which steps after every so many micro-batches."""
+def fit(planned, loss, every=None, reference=mean_loss, weight=None, loader=None, epochs=1):
+    """One process under guard, with a step after `every` micro-batches."""
     torch.manual_seed(0)
-    model, optimizer = linear(3, 2, made.lr)
+    model, optimizer = linear(3, 2, planned.lr)
     if loader is None:
-        loader = DataLoader(PAIRS, made.micro_batch, shuffle=True)
-    watch = guard(made, reference, weight).attach(model, optimizer, loader)
+        loader = DataLoader(PAIRS, planned.micro_batch, shuffle=True)
+    watch = guard(planned, reference, weight).attach(model, optimizer, loader)
     for _ in range(epochs):
         for index, batch in enumerate(loader, 1):
-            (loss(model, batch) / made.accumulation).backward()
-            if index % (every or made.accumulation) == 0:
+            (loss(model, batch) / planned.accumulation).backward()
+            if index % (every or planned.accumulation) == 0:
                 optimizer.step()
                 optimizer.zero_grad()
     return watch
@@ -371,7 +451,7 @@ def test_batches_of_varying_sizes_are_compared_by_their_weight(fault):
         pass
 
     batches = Batches([3 * at, 3 * at + 1, 3 * at + 2] if at % 2 else list(range(5)) for at in range(8))
-    made = small(effective_batch=8, micro_batch=4, duration="4st")
+    planned = small(effective_batch=8, micro_batch=4, duration="4st")
 
     def loss(model, batch):
         return mean_loss(model, batch) * (1 if fault else len(batch[0]) / 4)
@@ -379,15 +459,15 @@ def test_batches_of_varying_sizes_are_compared_by_their_weight(fault):
     loader = DataLoader(PAIRS, batch_sampler=batches)
     expected = pytest.raises(GuardError, match="own units") if fault else contextlib.nullcontext()
     with pytest.warns(UserWarning, match=r"micro-batches of \[5, 3\]"), expected:
-        assert fit(made, loss, weight=lambda b: len(b[0]), loader=loader).unchecked == []
+        assert fit(planned, loss, weight=lambda b: len(b[0]), loader=loader).unchecked == []
 
 
 def test_an_epoch_that_is_kept_and_repeated_is_named():
     """itertools.cycle keeps the batches of the first epoch: none is shuffled anew."""
     model, optimizer = linear(3, 2)
-    made = small(dataset_size=32)
+    planned = small(dataset_size=32)
     loader = DataLoader(TensorDataset(torch.randn(32, 3)), 8, shuffle=True)
-    guard(made).attach(model, optimizer, loader)
+    guard(planned).attach(model, optimizer, loader)
     with pytest.raises(GuardError, match="itertools.cycle") as caught:
         for (x,) in itertools.cycle(loader):
             step(model, optimizer, x)
@@ -415,12 +495,12 @@ def test_steps_that_a_scaler_may_have_skipped_are_named():
 
 
 def test_a_validation_through_the_wrapper_may_leave_it_in_eval_mode(train):
-    assert [one.error for one in train(PLAIN, evaluated=True)] == [None, None]
+    assert [outcome.error for outcome in train(PLAIN, evaluated=True)] == [None, None]
 
 
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
-    """Which samples are in a batch is unknown; the gradient's size is looked at all the same."""
+    """A batch's samples are unknown; the gradient's size is compared all the same."""
 
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -429,8 +509,8 @@ def test_a_loader_over_an_iterable_dataset_is_watched(batch_size):
                 yield torch.randn(*size, 3), torch.randn(*size, 2)
 
     def run(factor):
-        made, loader = small(dataset_size=32, micro_batch=4), DataLoader(Stream(), batch_size)
-        watch = fit(made, lambda m, b: factor * mean_loss(m, b), loader=loader, epochs=2)
+        planned, loader = small(dataset_size=32, micro_batch=4), DataLoader(Stream(), batch_size)
+        watch = fit(planned, lambda m, b: factor * mean_loss(m, b), loader=loader, epochs=2)
         watch.finish()
         return watch.unchecked
 
@@ -457,8 +537,8 @@ def test_batches_that_are_changed_on_the_way_have_no_reference(train, kind):
 
 @pytest.mark.parametrize(("seeing", "named_ranks"), [([0], [0]), ([1], [1]), ([0, 1], [])])
 def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
-    told = two(witnesses, PLAIN, seeing)
-    assert [told[rank] for rank in seeing] == [named_ranks] * len(seeing)
+    answers = two(witnesses, PLAIN, seeing)
+    assert [answers[rank] for rank in seeing] == [named_ranks] * len(seeing)
 
 
 UNLOADED = plan(dataset_size=None, duration="8st")
@@ -488,8 +568,8 @@ def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
     model = torch.nn.Linear(2, 1)
     masters = [torch.nn.Parameter(p.detach().double()) for p in model.parameters()]
     optimizer = torch.optim.SGD(masters, lr=0.1)
-    made = small(duration="1st")
-    watch = guard(made).attach(model, optimizer)
+    planned = small(duration="1st")
+    watch = guard(planned).attach(model, optimizer)
     model(torch.ones(8, 2)).mean().backward()
     if not copied:
         with pytest.raises(GuardError) as caught:
@@ -502,13 +582,13 @@ def test_an_optimizer_may_have_its_own_copies_of_the_parameters(copied):
     watch.finish()
 
 
-def two_layers(made, others=(), steps=4):
-    """A loop whose attached optimizer has the first of two layers; `others` make optimizers of the second."""
+def two_layers(planned, makers=(), steps=4):
+    """A loop of two layers: the attached optimizer has the first, `makers` make optimizers of the second."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
-    optimizers = [torch.optim.SGD(model[0].parameters(), lr=made.lr)]
-    optimizers += [other(model[1].parameters()) for other in others]
-    scheduler = PlanLR(optimizers[0], made)
-    watch = guard(made).attach(model, optimizers[0])
+    optimizers = [torch.optim.SGD(model[0].parameters(), lr=planned.lr)]
+    optimizers += [make_optimizer(model[1].parameters()) for make_optimizer in makers]
+    scheduler = PlanLR(optimizers[0], planned)
+    watch = guard(planned).attach(model, optimizers[0])
     for _ in range(steps):
         model(torch.ones(8, 2)).mean().backward()
         for optimizer in optimizers:
@@ -569,8 +649,8 @@ def test_an_optimizer_may_clip_by_itself(inside):
     model, optimizer = linear()
     if inside:
         optimizer.param_groups[0]["max_grad_norm"] = 0.1  # as LAMB has it
-    made = small(duration="2st", clip_norm=0.1)
-    guard(made).attach(model, optimizer)
+    planned = small(duration="2st", clip_norm=0.1)
+    guard(planned).attach(model, optimizer)
     expected = pytest.raises(GuardError, match="norm is 1.732 when the optimizer steps, 0.1 planned")
     with contextlib.nullcontext() if inside else expected:
         step(model, optimizer)
@@ -578,7 +658,7 @@ def test_an_optimizer_may_clip_by_itself(inside):
 
 @pytest.mark.parametrize("minutes", [7, 90])
 def test_the_guard_waits_as_long_as_the_training(minutes):
-    """A rank that saves a checkpoint keeps the others waiting: only the training knows for how long."""
+    """A rank saves a checkpoint and keeps the others waiting: only the training knows for how long."""
     limit = timedelta(minutes=minutes)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
     try:
@@ -588,10 +668,10 @@ def test_the_guard_waits_as_long_as_the_training(minutes):
 
 
 def test_without_room_for_another_gradient_it_is_unchecked(monkeypatch):
-    asked = []
-    monkeypatch.setattr(gradient, "has_room", lambda device, needed: asked.append(needed))
+    needs = []
+    monkeypatch.setattr(gradient, "has_room", lambda device, needed: needs.append(needed))
     watch = fit(SMALL, lambda m, b: 3 * mean_loss(m, b))  # too large, which nobody can look at
-    assert asked[-1] == 2 * 4 * 8 + 5 * 8 * 6  # two more gradients of eight float32, and pieces of the larger
+    assert needs[-1] == 2 * 4 * 8 + 5 * 8 * 6  # two more gradients of eight float32, and pieces of the larger
     assert watch.unchecked == ["the gradient's size: no room for another gradient on the GPU"]
 
 

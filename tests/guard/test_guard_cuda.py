@@ -1,4 +1,4 @@
-"""The guard on GPUs that are made up over the CPU (tests/fakecuda): halves, a loss scaler, waiting, memory."""
+"""The guard on imitated GPUs (tests/fakecuda): halves, a loss scaler, waiting, memory."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ RUNS = [
     (
         "large",
         {"precision": "bf16"},
-        [f"equal {what} on all ranks: {NO_ROOM}" for what in ("weights", "gradients")] + [NO_SIZE],
+        [f"equal {kind} on all ranks: {NO_ROOM}" for kind in ("weights", "gradients")] + [NO_SIZE],
     ),
 ]
 """A kind of loop, its recipe, and what the guard leaves unchecked, or says."""
@@ -51,8 +51,10 @@ def test_loops_on_gpus(tmp_path):
         )
         for rank in "01"
     ]
-    said = [rank.communicate(timeout=200) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    found = [json.loads(line) for line in said[0][0].splitlines()]
-    assert [one if isinstance(one, str) else one[0] for one in found] == [expected for *_, expected in runs]
-    assert found[1][1] == found[0][1], "the guard waits for the GPU in later steps"
+    answers = [rank.communicate(timeout=200) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], answers
+    outcomes = [json.loads(line) for line in answers[0][0].splitlines()]
+    assert [outcome if isinstance(outcome, str) else outcome[0] for outcome in outcomes] == [
+        expected for *_, expected in runs
+    ]
+    assert outcomes[1][1] == outcomes[0][1], "the guard waits for the GPU in later steps"

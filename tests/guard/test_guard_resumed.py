@@ -1,4 +1,4 @@
-"""The guard in a run that goes on: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
+"""The guard in a resumed run: moved by `replan`, or from a checkpoint, in the middle of an epoch or not."""
 
 import msgspec
 import pytest
@@ -24,16 +24,17 @@ MOVES = {
 
 @pytest.fixture
 def going_on(two):
-    """What two ranks see in a loop that goes on at a step: with PlanLR and PlanSampler, or otherwise."""
+    """Outcomes of two ranks in a loop resumed at a step: with PlanLR and PlanSampler, or otherwise."""
 
-    def outcomes(plan, at, resumed="plan", mistake=""):
-        return two(run, "loop", plan.to_json(), {"resumed": resumed, "at": at, "mistake": mistake})
+    def outcomes(plan, at, resumed="plan", mistake="", kind=""):
+        how = {"resumed": resumed, "at": at, "mistake": mistake, "kind": kind}
+        return two(run, "loop", plan.to_json(), how)
 
     return outcomes
 
 
-def healthy(found):
-    assert [(one.error, one.unchecked) for one in found] == [(None, [])] * 2
+def healthy(outcomes):
+    assert [(outcome.error, outcome.unchecked) for outcome in outcomes] == [(None, [])] * 2
     return True
 
 
@@ -74,6 +75,21 @@ def test_a_loop_may_pass_over_what_it_has_seen(going_on, at):
     for error, unchecked, _ in going_on(RUN, at, "by hand"):
         assert error is None
         assert unchecked == ([] if at % RUN.steps_per_epoch == 0 else [UNSEEN])
+
+
+@pytest.mark.parametrize("at", [5, 7])
+def test_the_order_of_the_first_epoch_again_is_named(going_on, at):
+    for error, *_ in going_on(RUN, at, "by hand", "first order"):
+        assert error.cause is Cause.MISSING_SET_EPOCH
+        assert "goes on in epoch 1, and DistributedSampler gives the order of epoch 0" in error.text
+
+
+def test_a_sampler_that_does_not_say_its_epoch_leaves_the_order_unchecked(going_on):
+    for error, unchecked, _ in going_on(RUN, 5, "by hand", kind="by weights"):
+        assert error is None
+        assert unchecked == [
+            "whether epoch 1 has a new order: WeightedRandomSampler does not say which it gives"
+        ]
 
 
 UNSEEN = "the epoch under way at the start: its sampler does not say where it resumes"

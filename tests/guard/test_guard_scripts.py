@@ -1,4 +1,6 @@
-"""Each kind of training script, whole, in two processes: the guard raises no false alarm, and names the cause of each fault."""
+"""Each kind of training script, whole, in two processes: the guard raises no false alarm, and names the cause
+of each fault.
+"""
 
 import importlib
 import subprocess
@@ -21,11 +23,22 @@ QUICK_KINDS = {
     "all_reduce",
     "l2",
     "teacher",
+    "generator",
     "curriculum",
     "tokens",
     "swa",
     "gan",
     "reinforce",
+    "compiled step",
+    "flow",
+    "labels",
+    "untrained",
+    "warms up",
+    "augmented",
+    "by weights",
+    "unfrozen",
+    "fetched_ahead",
+    "rollouts",
 }
 SLOW_CAUSES = (
     Cause.ANOTHER_LOSS,
@@ -38,7 +51,11 @@ SLOW_CAUSES = (
     Cause.SCHEDULER_TOO_EARLY,
 )
 QUICK_FAULTS = {
-    *(("plain", one.cause) for one in FAULTS if one.script == "plain" and one.cause not in SLOW_CAUSES),
+    *(
+        ("plain", entry.cause)
+        for entry in FAULTS
+        if entry.script == "plain" and entry.cause not in SLOW_CAUSES
+    ),
     ("iterable", Cause.WORKERS_REPEAT),
     ("nanogpt", Cause.SAME_DATA),
     ("nanogpt", Cause.GROUP_STRAYS),
@@ -46,27 +63,29 @@ QUICK_FAULTS = {
     *(("lit", cause) for cause in (Cause.SUMMED_LOSS, Cause.NOT_DISTRIBUTED, Cause.OTHER_WEIGHTS)),
     ("hf_trainer", "summed loss beside the trainers factor"),
     ("accelerated", Cause.SCHEDULER_PER_PROCESS),
+    ("loop", Cause.NOT_DIVIDED),
+    ("loop", Cause.ANOTHER_LR),
 }
 """The others are slow; fully sharded gradients have quick tests of their own in test_guard_wrappers.py."""
 
 
-def row(one, name, quick):
-    return pytest.param(one, id=name, marks=() if quick else pytest.mark.slow)
+def row(entry, name, quick):
+    return pytest.param(entry, id=name, marks=() if quick else pytest.mark.slow)
 
 
-def healthy_row(one):
-    options = one.options | one.fields
+def healthy_row(entry):
+    options = entry.options | entry.fields
     name = ", ".join(f"{key}={value}" for key, value in options.items())
     kind = options.get("kind", options.get("loop"))
-    quick = kind in QUICK_KINDS or (one.script in QUICK_SCRIPTS and "compiled" not in options)
-    return row(one, f"{one.script}: {name}" if name else one.script, quick)
+    quick = kind in QUICK_KINDS or (entry.script in QUICK_SCRIPTS and "compiled" not in options)
+    return row(entry, f"{entry.script}: {name}" if name else entry.script, quick)
 
 
-def fault_row(one):
+def fault_row(entry):
     return row(
-        one,
-        f"{one.options.get('kind', one.script)}: {one.name}",
-        bool({(one.script, one.cause), (one.script, one.name)} & QUICK_FAULTS),
+        entry,
+        f"{entry.options.get('kind', entry.script)}: {entry.name}",
+        bool({(entry.script, entry.cause), (entry.script, entry.name)} & QUICK_FAULTS),
     )
 
 
@@ -77,10 +96,10 @@ def need(script):
         pytest.importorskip(module, reason="the script uses it")
 
 
-def begin(found, expected):
+def begin(texts, expected):
     """Whether each text begins as expected, and none is left."""
-    assert len(found) == len(expected), found
-    assert [text for text, start in zip(found, expected, strict=True) if not text.startswith(start)] == []
+    assert len(texts) == len(expected), texts
+    assert [text for text, start in zip(texts, expected, strict=True) if not text.startswith(start)] == []
 
 
 @pytest.mark.parametrize("healthy", map(healthy_row, SCRIPTS))
@@ -97,7 +116,7 @@ def test_a_script_as_people_write_it_goes_through(two, healthy):
 def test_a_fault_is_named(two, fault):
     need(fault.script)
     plan = plan_of(fault.script, **fault.fields)
-    errors = [seen.error for seen in two(run, fault.script, plan.to_json(), fault.options, fault.name)]
+    errors = [outcome.error for outcome in two(run, fault.script, plan.to_json(), fault.options, fault.name)]
     assert fault.named_by(errors), [str(error) for error in errors]
 
 
@@ -112,9 +131,9 @@ def test_a_run_of_the_tables_goes_on_with_good_rows_of_its_own_version(bench, tm
     part, played = tmp_path / "guard.md.part", []
 
     def play(version, good):
-        def row(_, one):
-            played.append(one)
-            return one in good, f"{one} in {version}"
+        def row(_, entry):
+            played.append(entry)
+            return entry in good, f"{entry} in {version}"
 
         return bench.rows(None, ["a", "b"], row, part, bench.resume(part, version))
 
@@ -130,17 +149,17 @@ def test_the_version_of_a_work_tree_is_its_commit_and_its_changes(bench, tmp_pat
         return subprocess.check_output(command, cwd=tmp_path, text=True).strip()
 
     git("init", "-q")
-    file, found = tmp_path / "guard.py", []
+    file, versions = tmp_path / "guard.py", []
     for text in ("1", "2", "3"):
         file.write_text(text)
         if text == "1":
             git("add", ".")
             git("commit", "-qm", "first")
-        found.append(bench.version(tmp_path))
+        versions.append(bench.version(tmp_path))
     commit = git("rev-parse", "HEAD")
-    assert found[0] == commit
-    assert all(one.startswith(f"{commit} dirty ") for one in found[1:])
-    assert found[1] != found[2]
+    assert versions[0] == commit
+    assert all(version.startswith(f"{commit} dirty ") for version in versions[1:])
+    assert versions[1] != versions[2]
 
 
 def test_the_table_is_whole():

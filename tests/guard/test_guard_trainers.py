@@ -1,4 +1,6 @@
-"""The guard in trainers that own the loop: what may hide a mistake there, checkpoints, other conventions. The mistakes are in `faults.py`."""
+"""The guard in trainers with their own loop: hidden mistakes, checkpoints, conventions. `faults.py` has the
+mistakes.
+"""
 
 import pytest
 
@@ -15,7 +17,9 @@ GPT2 = {"model": "gpt2"}
 
 @pytest.fixture
 def train(two):
-    """What two ranks see in a trainer's script, with a fault injected or none, by its recipe with other `fields`."""
+    """Outcomes of two ranks in a trainer's script, with a fault injected or none, by its recipe with other
+    `fields`.
+    """
 
     def outcomes(trainer, fault=None, fields=None, **options):
         for module in NEEDS[trainer]:
@@ -36,16 +40,26 @@ def test_clipping(train, trainer, mistake):
 
 @pytest.mark.parametrize("at", [3, 5])
 @pytest.mark.parametrize(
-    ("trainer", "left"),
+    ("trainer", "unchecked_texts"),
     [(LIGHTNING, 1), (TRANSFORMERS, 2)],  # the epoch under way, and in the Trainer the gradient's size
 )
-def test_a_checkpoint(train, tmp_path, trainer, left, at):
-    path = str(tmp_path / "run")
-    for error, unchecked, _ in train(trainer, stop=at, path=path):
+def test_a_checkpoint(train, tmp_path, trainer, unchecked_texts, at):
+    how = {"path": str(tmp_path / "run"), **({"workers": 0} if trainer == LIGHTNING else {})}
+    for error, unchecked, _ in train(trainer, stop=at, **how):
         assert (error, unchecked) == (None, [])
-    for error, unchecked, _ in train(trainer, path=path):
+    for error, unchecked, _ in train(trainer, **how):
         assert error is None
-        assert len(unchecked) == left * (at % 5 > 0)
+        assert len(unchecked) == unchecked_texts * (at % 5 > 0)
+
+
+def test_lightnings_workers_fetch_an_epoch_before_it_is_set(train, tmp_path):
+    path = str(tmp_path / "run")
+    for error, *_ in train(LIGHTNING, stop=5, path=path):
+        assert error is None
+    for error, *_ in train(LIGHTNING, path=path):
+        assert error.cause is Cause.MISSING_SET_EPOCH
+        assert "the run goes on in epoch 1, and DistributedSampler gives the order of epoch 0" in error.text
+        assert "make the sampler in train_dataloader()" in error.advice
 
 
 @pytest.mark.parametrize(("convention", "trainer"), [("torch", TRANSFORMERS), ("transformers", LIGHTNING)])
@@ -54,6 +68,20 @@ def test_the_remedy_for_another_convention_is_known_at_the_start(train, conventi
     for error, *_ in train(trainer, fields={"convention": convention}):
         assert (error.cause, error.step) == (Cause.ANOTHER_CONVENTION, 0)
         assert f'convention="{tool}"' in error.diagnosis
+
+
+@pytest.mark.parametrize("kind", ["Summed", "SummedOverAll"])
+def test_a_loss_over_the_labels_of_all_processes(train, kind):
+    for error, unchecked, _ in train(TRANSFORMERS, padded=True, kind=kind):
+        assert unchecked == []
+        if kind == "SummedOverAll":
+            assert error is None
+        else:
+            assert (error.cause, error.diagnosis[-6:]) == (Cause.DIVIDED_BY_RANKS, "(0.5×)")
+            assert (
+                "num_items_in_batch counts the labels of all processes: multiply by their number"
+                in error.advice
+            )
 
 
 def test_labels_that_are_the_input_are_healthy_and_noted_once(train):

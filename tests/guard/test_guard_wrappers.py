@@ -1,4 +1,6 @@
-"""The guard where gradients are sharded, where they are made inside of optimizer.step(), and where they are scaled."""
+"""The guard where gradients are sharded, where they are made inside of optimizer.step(), and where they are
+scaled.
+"""
 
 import pytest
 
@@ -20,7 +22,7 @@ MISTAKES = {
 
 @pytest.fixture
 def train(two):
-    """What two ranks see in a loop of `scripts/loop.py`, with a fault injected or none, by the recipe with other `fields`."""
+    """Outcomes of two ranks in a loop of `scripts/loop.py`, with a fault or none, by other `fields`."""
 
     def outcomes(fields=None, fault=None, **how):
         plan = loop_of(**{"duration": "2ep", "warmup": "3st", **(fields or {})})
@@ -29,8 +31,8 @@ def train(two):
     return outcomes
 
 
-def healthy(found):
-    assert [one.error for one in found] == [None, None]
+def healthy(outcomes):
+    assert [outcome.error for outcome in outcomes] == [None, None]
     return True
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a training, in words, and what to do about it. No process, no model."""
+"""Causes of faults in a training, in words, with advice. No process, no model."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Cause(StrEnum):
-    """What most likely went wrong. `.text` says it in words, `.advice` what to do.
+    """Names a likely cause. `.text` has it in words, `.advice` the remedy.
 
     >>> Cause.SUMMED_LOSS.value, Cause.SUMMED_LOSS.text
     ('summed_loss', 'summed loss')
@@ -16,7 +16,7 @@ class Cause(StrEnum):
     advice: str
 
     def __new__(cls, value: str, text: str, advice: str) -> "Cause":
-        """A member of that value."""
+        """Makes a member."""
         member = str.__new__(cls, value)
         member._value_, member.text, member.advice = value, text, advice
         return member
@@ -36,20 +36,29 @@ class Cause(StrEnum):
     SUMMED_OVER_RANKS = (
         "summed_over_ranks",
         "gradients summed over ranks instead of averaged",
-        "remove the all-reduce or communication hook that sums, and any factor of the world size: DDP averages",
+        "remove the all-reduce or communication hook that sums, and any factor of the world size: DDP "
+        "averages",
     )
     TRAINER_MULTIPLIES = (
         "trainer_multiplies",
-        "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and the loss ignores "
+        "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and "
+        "the loss ignores "
         "num_items_in_batch",
-        "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama or GPT-2), set "
-        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must divide by num_items_in_batch, or the "
-        "Trainer's model_accepts_loss_kwargs be False",
+        "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama "
+        "or GPT-2), set "
+        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must return the "
+        "labels' sum / "
+        "num_items_in_batch × the number of processes, since that counts the labels of all of them (a "
+        "compute_loss_func: the "
+        "sum / num_items_in_batch alone, the Trainer multiplies), or set "
+        "trainer.model_accepts_loss_kwargs = False",
     )
     DIVIDED_BY_RANKS = (
         "divided_by_ranks",
         "divided by the world size twice: DDP averages already",
-        "remove the script's own division by the world size",
+        "remove the script's own division by the world size; in a compute_loss of transformers' Trainer, "
+        "num_items_in_batch "
+        "counts the labels of all processes: multiply by their number",
     )
     DIVIDED_TWICE = (
         "divided_twice",
@@ -64,7 +73,8 @@ class Cause(StrEnum):
     OWN_UNITS = (
         "own_units",
         "a mean over each micro-batch's own units",
-        "divide the sums of a step's micro-batches by the units of all of them (transformers: pass num_items_in_batch on)",
+        "divide the sums of a step's micro-batches by the units of all of them (transformers: pass "
+        "num_items_in_batch on)",
     )
     RANKS_OWN_UNITS = (
         "ranks_own_units",
@@ -73,14 +83,17 @@ class Cause(StrEnum):
     )
     NEVER_AVERAGED = (
         "never_averaged",
-        "gradients never averaged: forward inside no_sync and backward outside, or a model that is not wrapped in DDP",
-        "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync (fully_shard: with "
+        "gradients never averaged: forward inside no_sync and backward outside, or a model that is not "
+        "wrapped in DDP",
+        "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync "
+        "(fully_shard: with "
         "set_requires_gradient_sync(True))",
     )
     WRAPPER_BYPASSED = (
         "wrapper_bypassed",
         "the model inside the wrapper is called, not the wrapper",
-        "call the wrapped model, the one that is attached, for each micro-batch: only its forward prepares the averaging",
+        "call the wrapped model, the one that is attached, for each micro-batch: only its forward "
+        "prepares the averaging",
     )
     GRADIENTS_CLEARED = (
         "gradients_cleared",
@@ -95,7 +108,8 @@ class Cause(StrEnum):
     CLIPPED_OTHERWISE = (
         "clipped_otherwise",
         "gradients are not clipped as planned",
-        "clip with max_norm=plan.recipe.clip_norm before optimizer.step(), or plan with the script's clip_norm",
+        "clip with max_norm=plan.recipe.clip_norm before optimizer.step(), or plan with the script's "
+        "clip_norm",
     )
     GRADIENT_FACTOR = (
         "gradient_factor",
@@ -130,7 +144,8 @@ class Cause(StrEnum):
     NOT_FINITE = (
         "not_finite",
         "gradient not finite",
-        "look at the loss (torch.autograd.detect_anomaly finds the operation), or go back to an earlier checkpoint with a "
+        "look at the loss (torch.autograd.detect_anomaly finds the operation), or go back to an earlier "
+        "checkpoint with a "
         "lower learning rate",
     )
 
@@ -173,7 +188,8 @@ class Cause(StrEnum):
     SCHEDULER_TOO_SLOW = (
         "scheduler_too_slow",
         "a scheduler made for more steps than the optimizer takes",
-        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in micro-batches or in steps of one process",
+        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in micro-batches "
+        "or in steps of one process",
     )
     ANOTHER_SETTING = (
         "another_setting",
@@ -183,7 +199,8 @@ class Cause(StrEnum):
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
-        "make the optimizer of the model that is trained, after fully_shard, and after anything that makes its parameters anew",
+        "make the optimizer of the model that is trained, after fully_shard, and after anything that "
+        "makes its parameters anew",
     )
     NEW_STATE = (
         "new_state",
@@ -206,13 +223,14 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after plan.accumulation micro-batches, and at the epoch's end; call the wrapped model once for each",
+        "step the optimizer after plan.accumulation micro-batches, and at the epoch's end; call the "
+        "wrapped model once for each",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
         "skipped optimizer steps",
-        'a loss scaler that skips belongs in the recipe (precision="fp16"); a script that skips bad steps must skip them on all '
-        "ranks, with zero_grad and without the scheduler",
+        'a loss scaler that skips belongs in the recipe (precision="fp16"); a script that skips bad steps '
+        "must skip them on all ranks, with zero_grad and without the scheduler",
     )
     NO_STEP = (
         "no_step",
@@ -252,23 +270,28 @@ class Cause(StrEnum):
     MISSING_SET_EPOCH = (
         "missing_set_epoch",
         "missing set_epoch",
-        "call sampler.set_epoch(epoch) before each epoch",
+        "call sampler.set_epoch(epoch) before each epoch, also where a run resumes (Lightning with loader "
+        "workers does not: make "
+        "the sampler in train_dataloader(), and set it to self.trainer.current_epoch there)",
     )
     NOT_DISTRIBUTED = (
         "not_distributed",
         "the sampler is not distributed",
-        "give the loader a DistributedSampler or a PlanSampler (Lightning: use_distributed_sampler=True; Accelerate: prepare the "
+        "give the loader a DistributedSampler or a PlanSampler (Lightning: use_distributed_sampler=True; "
+        "Accelerate: prepare the "
         "loader)",
     )
     SAME_DATA = (
         "same_data",
         "ranks train on the same data",
-        "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on the rank",
+        "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on "
+        "the rank",
     )
     SAMPLER_REPLICAS = (
         "sampler_replicas",
         "the sampler divides the data by another number of ranks",
-        "leave out num_replicas and rank of DistributedSampler, or pass the world size and this process's rank",
+        "leave out num_replicas and rank of DistributedSampler, or pass the world size and this process's "
+        "rank",
     )
     SAMPLER_SEEDS = (
         "sampler_seeds",
@@ -303,12 +326,14 @@ class Cause(StrEnum):
     ANOTHER_PLACE = (
         "another_place",
         "the data continues at another place than the schedule",
-        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew with the moved plan",
+        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew "
+        "with the moved plan",
     )
     SAMPLER_COUNTS = (
         "sampler_counts",
         "the sampler or loader of this version counts otherwise",
-        "report it with the versions of torch and accelerate; until then plan with the numbers that were measured",
+        "report it with the versions of torch and accelerate; until then plan with the numbers that were "
+        "measured",
     )
     ANOTHER_RAMP = (
         "another_ramp",
@@ -365,7 +390,8 @@ class Cause(StrEnum):
     SLOW_LINK = (
         "slow_link",
         "a slow link, or another route than the expected one",
-        "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET decide it), its negotiated rate and "
+        "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET "
+        "decide it), its negotiated rate and "
         "its error counters (`ibstat`), and compare with nccl-tests (all_reduce_perf)",
     )
     WRONG_SUMS = (
@@ -388,11 +414,12 @@ class Cause(StrEnum):
     GPU_THROTTLED = (
         "gpu_throttled",
         "a GPU that is slowed down",
-        "look at `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`, at the host's cooling and its power limit; then run `dcgmi diag -r 3` (DCGM)",
+        "look at `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`, at the host's cooling and its power "
+        "limit; then run `dcgmi diag -r 3` (DCGM)",
     )
 
     def likely(self, detail: str = "") -> "Diagnosis":
-        """Returns this cause alone, with the detail that makes it concrete.
+        """Returns this cause alone, with a detail.
 
         >>> Cause.SUMMED_LOSS.likely("8×").text
         'summed loss (8×)'
@@ -401,7 +428,7 @@ class Cause(StrEnum):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What most likely went wrong, the likeliest cause first, and in words with their figures."""
+    """Lists likely causes, the likeliest first, and has them in words with their figures."""
 
     causes: tuple[Cause, ...]
     text: str
@@ -417,11 +444,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return "; or ".join(dict.fromkeys(cause.advice for cause in self.causes))
 
 
-def either(*found: Diagnosis) -> Diagnosis:
-    """Diagnoses that all explain what was seen.
+def either(*diagnoses: Diagnosis) -> Diagnosis:
+    """Joins diagnoses of the same observation.
 
     >>> either(Cause.RESUMED.likely(), Cause.ANOTHER_LR.likely("2×")).text
     'a resumed run, or another learning rate (2×)'
     """
-    causes = tuple(dict.fromkeys(cause for one in found for cause in one.causes))
-    return Diagnosis(causes=causes, text=", or ".join(one.text for one in found))
+    causes = tuple(dict.fromkeys(cause for diagnosis in diagnoses for cause in diagnosis.causes))
+    return Diagnosis(causes=causes, text=", or ".join(diagnosis.text for diagnosis in diagnoses))

@@ -1,4 +1,4 @@
-"""Explains a figure that is off by its most likely cause. Numbers in, a diagnosis out: no process, no model."""
+"""Explains wrong figures by their most likely causes. Numbers in, a diagnosis out: no process, no model."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,9 +11,10 @@ ULPS = 8
 def gradient(
     ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float = 0.02
 ) -> Diagnosis | None:
-    """Explains a gradient `ratio` times too large, its direction being right; None where nothing known does. DDP averages
-    over ranks, so the effective batch is not what a faulty gradient is multiplied by. Where the numbers coincide, all that
-    fit are named.
+    """Explains a gradient `ratio` times too large, its direction being right; None if nothing known does.
+
+    DDP averages over ranks, so a faulty gradient is not multiplied by the effective batch. Where numbers
+    coincide, all fitting causes are named.
 
     >>> gradient(4.0, micro_batch=8, accumulation=4, ranks=2).text
     'no division by the accumulation (4×)'
@@ -49,10 +50,12 @@ def gradient(
 def trainer_gradient(
     ratio: float, *, multiplied: float, micro_batch: float, accumulation: int, ranks: int, tolerance: float
 ) -> Diagnosis:
-    """Explains a gradient `ratio` times too large where the Trainer multiplies it already, and what there is beside; a `compute_loss` of the
-    script's own is not multiplied by the processes.
+    """Explains a gradient `ratio` times too large, `multiplied` by transformers' Trainer.
 
-    >>> trainer_gradient(32.0, multiplied=8, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).text[-65:]
+    The loss of a `compute_loss` in the script is not multiplied by the processes.
+
+    >>> sizes = {"micro_batch": 16, "accumulation": 4, "ranks": 2, "tolerance": 0.02}
+    >>> trainer_gradient(32.0, multiplied=8, **sizes).text[-65:]
     'num_items_in_batch (8×), and no division by the accumulation (4×)'
     """
     trainer, rest = Cause.TRAINER_MULTIPLIES, ratio / multiplied
@@ -65,14 +68,36 @@ def trainer_gradient(
     return Diagnosis(causes=(trainer, *beside.causes), text=text)
 
 
+def trainer_loss(
+    ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float
+) -> Diagnosis | None:
+    """Explains a gradient `ratio` times too large of a script's own loss function in transformers' Trainer.
+
+    >>> trainer_loss(8.0, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).cause.value
+    'trainer_multiplies'
+    """
+    why = gradient(
+        ratio, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
+    )
+    trainer = Cause.TRAINER_MULTIPLIES.likely(f"{ratio:.4g}×")
+    if accumulation > 1 and ranks > 1 and abs(ratio / (accumulation * ranks) - 1) <= tolerance:
+        return trainer
+    if why is not None and accumulation > 1 and abs(ratio / accumulation - 1) <= tolerance:
+        return either(why, trainer)
+    return why
+
+
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
-    """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a unit of 1."""
+    """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a
+    unit of 1.
+    """
     return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
 class Pace(NamedTuple):
-    """How often a wrong scheduler may be stepped for each optimizer step: `ranks` or `accumulation` times; or it counts in epochs
-    of so many steps."""
+    """How often a wrong scheduler may be stepped for each optimizer step: `ranks` or `accumulation` times; or
+    it counts in epochs of so many steps.
+    """
 
     accumulation: int
     ranks: int
@@ -95,8 +120,8 @@ def learning_rate(
         lr_at: the plan's.
         peak: the plan's largest.
         pace: how much too fast a scheduler may run.
-        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one that runs twice as
-            fast, so where this is another learning rate, nothing else is suspected.
+        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one
+            that runs twice as fast, so where this is another learning rate, nothing else is suspected.
         ulp: as in `close`.
 
     >>> found = learning_rate({0: 0.0, 1: 0.2, 2: 0.4}, lambda step: 0.1 * step, peak=1.0, pace=Pace(1, 2))
@@ -127,28 +152,30 @@ def learning_rate(
 
 
 def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
-    """Explains a scheduler that runs too fast or ahead; `runs` says whether it does, by a factor and by steps."""
+    """Explains a scheduler ahead of the plan, or too fast. `runs` tells whether it fits a factor and a lead
+    in steps.
+    """
     accumulation, ranks, epoch = pace
-    found = []
+    fitting = []
     # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
     per_micro_batch = any(runs(accumulation, ahead) for ahead in (0, accumulation - 1, accumulation))
     if ranks > 1 and runs(ranks):
-        found.append(Cause.SCHEDULER_PER_PROCESS.likely(f"{ranks}× too fast"))
+        fitting.append(Cause.SCHEDULER_PER_PROCESS.likely(f"{ranks}× too fast"))
     if accumulation > 1 and per_micro_batch:
-        found.append(Cause.SCHEDULER_PER_MICRO_BATCH.likely(f"{accumulation}× too fast"))
+        fitting.append(Cause.SCHEDULER_PER_MICRO_BATCH.likely(f"{accumulation}× too fast"))
     if epoch is not None and epoch > 1 and runs(epoch):
-        found.append(Cause.SCHEDULER_IN_EPOCHS.likely(f"{epoch}× too fast"))
+        fitting.append(Cause.SCHEDULER_IN_EPOCHS.likely(f"{epoch}× too fast"))
     if runs(1, 1):
-        found.append(Cause.SCHEDULER_TOO_EARLY.likely())
+        fitting.append(Cause.SCHEDULER_TOO_EARLY.likely())
     for factor in dict.fromkeys((accumulation, ranks, accumulation * ranks)):
-        if not found and factor > 1 and runs(1 / factor):
-            found.append(Cause.SCHEDULER_TOO_SLOW.likely(f"{factor}× too slow"))
+        if not fitting and factor > 1 and runs(1 / factor):
+            fitting.append(Cause.SCHEDULER_TOO_SLOW.likely(f"{factor}× too slow"))
     # One fault explains better than two.
-    if not found and min(accumulation, ranks) > 1 and runs(accumulation * ranks):
+    if not fitting and min(accumulation, ranks) > 1 and runs(accumulation * ranks):
         both = Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_MICRO_BATCH
         words = f"{both[0].text} and micro-batch ({accumulation * ranks}× too fast)"
-        found.append(Diagnosis(causes=both, text=words))
-    return found
+        fitting.append(Diagnosis(causes=both, text=words))
+    return fitting
 
 
 def epoch(
@@ -163,8 +190,8 @@ def epoch(
         per_rank_all: whether each rank served the whole dataset.
         drop_last: whether the sampler or the loader drops.
 
-    >>> found = epoch(served=200, planned=100, unique=100, dataset=100, per_rank_all=True, drop_last=False, ranks=2)
-    >>> found.text
+    >>> samples = {"served": 200, "planned": 100, "unique": 100, "dataset": 100}
+    >>> epoch(**samples, per_rank_all=True, drop_last=False, ranks=2).text
     'the sampler is not distributed (all ranks see the same data)'
     """
     if ranks > 1 and per_rank_all:

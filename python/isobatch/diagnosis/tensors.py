@@ -1,4 +1,6 @@
-"""Tensors and batches: pieces, how far some are from others, checksums over their bits, number formats, and what a loss does over a batch."""
+"""Tensors and batches: pieces, how far some are from others, checksums over their bits, number formats, and
+what a loss does over a batch.
+"""
 
 import contextlib
 import dataclasses
@@ -15,7 +17,9 @@ REDUCTION_GATE = 1e-3
 
 
 def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to each tensor in a batch, or to anything else but mappings, sequences and dataclasses."""
+    """Applies a function to each tensor in a batch, or to anything else but mappings, sequences and
+    dataclasses.
+    """
     if isinstance(batch, Mapping):
         return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
@@ -33,15 +37,15 @@ def tensors_in(batch: Any) -> list[Tensor]:
     >>> tensors_in({"x": torch.tensor(1), "y": [torch.tensor(2), 3]})
     [tensor(1), tensor(2)]
     """
-    found = list[Tensor]()
+    tensors = list[Tensor]()
 
-    def add(one: Any) -> Any:
-        if isinstance(one, Tensor):
-            found.append(one)
-        return one
+    def add(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        return value
 
     mapped(batch, add)
-    return found
+    return tensors
 
 
 def part(batch: Any, start: int, stop: int) -> Any:
@@ -53,7 +57,7 @@ def part(batch: Any, start: int, stop: int) -> Any:
     >>> part(namedtuple("Pair", "x y")(range(4), range(4)), 1, 3)
     Pair(x=range(1, 3), y=range(1, 3))
     """
-    return mapped(batch, lambda one: one[start:stop])
+    return mapped(batch, lambda column: column[start:stop])
 
 
 def reduction_of(
@@ -61,8 +65,8 @@ def reduction_of(
 ) -> Literal["mean", "sum", "neither"]:
     """Classifies a loss over a batch, by the losses of its two parts and their units.
 
-    >>> reduction_of(2.5, (1.0, 3.0), (1, 3)), reduction_of(4.0, (1.0, 3.0), (1, 3)), reduction_of(9.0, (1.0, 3.0), (1, 3))
-    ('mean', 'sum', 'neither')
+    >>> [reduction_of(whole, (1.0, 3.0), (1, 3)) for whole in (2.5, 4.0, 9.0)]
+    ['mean', 'sum', 'neither']
     """
     mean = sum(unit * loss for unit, loss in zip(units, losses, strict=True)) / sum(units)
     if abs(whole - mean) <= gate * abs(whole):
@@ -103,33 +107,40 @@ def square(tensor: Tensor) -> Tensor:
 
 
 class Difference(NamedTuple):
-    """How far some tensors are from a reference: `error` is relative L2, `ratio` how many times too large they are along
-    it, `residual` what such a factor leaves unexplained, relative to them."""
+    """The distance of tensors from a reference.
+
+    `error` is relative L2, `ratio` their size along the reference as a multiple of it, `residual` the part
+    that no such factor explains, relative to them.
+    """
 
     error: float
     ratio: float
     residual: float
 
-    def after(self, other: "Difference") -> "Difference":
+    def after(self, reference: "Difference") -> "Difference":
         """Combines it with the reference's own difference: the larger error, and both factors."""
         return Difference(
-            max(self.error, other.error), self.ratio * other.ratio, max(self.residual, other.residual)
+            max(self.error, reference.error),
+            self.ratio * reference.ratio,
+            max(self.residual, reference.residual),
         )
 
 
 def products(
-    found: Sequence[Tensor | None],
+    tensors: Sequence[Tensor | None],
     reference: Sequence[Tensor | None],
     before: Sequence[Tensor | None] | None = None,
     device: torch.device | None = None,
 ) -> list[float]:
-    """Sums d·d, f·f, f·r and r·r over tensors f, a reference r and their difference d, piece by piece; the arguments are those of `difference`.
+    """Sums d·d, f·f, f·r and r·r over tensors f, a reference r and their difference d, piece by piece.
+
+    The arguments are those of `difference`.
 
     >>> products([torch.tensor([3.0, 1.0])], [torch.tensor([2.0, 1.0])])
     [1.0, 10.0, 7.0, 5.0]
     """
     sums: Tensor | None = None
-    for f, r, b in zip(found, reference, before or [None] * len(reference), strict=True):
+    for f, r, b in zip(tensors, reference, before or [None] * len(reference), strict=True):
         some = f if f is not None else r
         if some is None or not some.numel():
             continue
@@ -144,19 +155,20 @@ def products(
 
 
 def difference(
-    found: Sequence[Tensor | None],
+    tensors: Sequence[Tensor | None],
     reference: Sequence[Tensor | None],
     before: Sequence[Tensor | None] | None = None,
     device: torch.device | None = None,
 ) -> Difference:
-    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the host's memory.
+    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the
+    host's memory.
 
     Args:
-        found, reference: one that is None counts as zeros.
-        before: what is subtracted from both, to compare what a step has changed.
+        tensors, reference: None counts as zeros.
+        before: subtracted from both, to compare the changes of a step.
         device: where to compute, if not there.
     """
-    off, ff, fr, rr = products(found, reference, before, device)
+    off, ff, fr, rr = products(tensors, reference, before, device)
     return Difference(
         error=math.sqrt(off / rr) if rr else (0.0 if not ff else math.inf),
         ratio=fr / rr if rr else math.nan,
@@ -175,8 +187,9 @@ WORDS = 1 << 22  # summed at a time: the sums need room on the device, 32 bytes 
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Computes two sums over the bits of some tensors, other ones where any bit is another (but for chance): plain, and weighted by
-    place."""
+    """Computes two sums over the bits of tensors, plain and weighted by place. Different bits give different
+    sums, but for chance.
+    """
     plain = placed = 0
     for tensor in tensors:
         raw = dense(tensor.detach()).contiguous().view(-1).view(torch.uint8)
@@ -193,8 +206,9 @@ def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def checksum_bytes(tensors: Sequence[Tensor]) -> int:
-    """Returns the memory that `checksum` takes beside the tensors: four numbers of 8 bytes for each word of a piece, and a copy of a
-    tensor that is not contiguous.
+    """Returns the bytes of memory used by `checksum` beside the tensors.
+
+    It takes four numbers of 8 bytes for each word of a piece, and a copy of a tensor that is not contiguous.
 
     >>> checksum_bytes([torch.zeros(10)])
     320
@@ -208,11 +222,18 @@ def checksum_bytes(tensors: Sequence[Tensor]) -> int:
     )
 
 
-def differing(group_sums: Sequence[Hashable]) -> list[int]:
-    """Finds the ranks with other sums than most; with two, the one that is not rank 0."""
-    counts = Counter(group_sums)
-    most = max(counts, key=lambda sums: (counts[sums], sums == group_sums[0]))
-    return [rank for rank, sums in enumerate(group_sums) if sums != most]
+def differing(rank_sums: Sequence[Hashable]) -> list[int]:
+    """Lists the ranks with other sums than most ranks. Where no majority agrees, as with two ranks, all of
+    them.
+
+    >>> differing("aab"), differing("ab"), differing("aa")
+    ([2], [0, 1], [])
+    """
+    counts = Counter(rank_sums)
+    most, votes = counts.most_common(1)[0]
+    if 2 * votes <= len(rank_sums):
+        return list(range(len(rank_sums)))
+    return [rank for rank, sums in enumerate(rank_sums) if sums != most]
 
 
 AUTOCAST: dict[str | None, torch.dtype | None] = {
@@ -236,10 +257,10 @@ def ulp(number: Any) -> float:
 
 @contextlib.contextmanager
 def float32_as(mode: Literal["ieee", "tf32"]) -> Iterator[None]:
-    """Computes float32 matrix products in full precision, or in TensorFloat-32, which rounds to 10 bits.
+    """Computes float32 matrix products in full precision, or in TensorFloat-32 (10 bits).
 
-    torch has switches of two generations, from 2.9 on, and torch.compile asks the older ones, which raise where the newer ones say
-    something else: so both are set, and put back.
+    torch has switches of two generations, from 2.9 on, and torch.compile asks the older ones, which raise
+    where the newer ones say something else: so both are set, and put back.
     """
     before = [(thing, name, _read(thing, name)) for thing, name in _SWITCHES]
     try:
@@ -269,7 +290,9 @@ _SWITCHES: list[tuple[Any, str]] = [
 
 
 def _read(thing: Any, name: str) -> Any:
-    """Reads a switch; None where this torch has none of the name, or refuses to tell, since the other generation was set."""
+    """Reads a switch; None where this torch has none of the name, or refuses to tell, since the other
+    generation was set.
+    """
     try:
         return getattr(thing, name, None)
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""Stops a training that does not follow its plan, with a `GuardError`: `guard(plan)`.
+"""Stops a training with a `GuardError` when it departs from its plan: `guard(plan)`.
 
-Each file looks at one thing; `session.py` puts them into a script, and `run.py` has their common ground.
+Each file makes one kind of check; `session.py` has the table of all, and `run.py` their common ground.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ def guard(
     loss: Callable[[nn.Module, Any], Tensor] | None = None,
     weight: Callable[[Any], float] | None = None,
 ) -> Guard:
-    """Makes a guard, to stop a training script in its first minute where it does not follow the plan.
+    """Makes a guard, to stop a training script in its first minute if it departs from the plan.
 
-    Before the first step: the world size, the ranks' weights, the sampler. At the first two steps: micro-batch and
-    accumulation, the samples of all ranks, gradients equal on all ranks and as large as those of the mean loss. At every
-    step: the accumulation, the learning rate of all parameter groups, and whether the gradient is finite. After each epoch:
-    the samples it covered, and that its order was new. At steps 2, 4, 8, 16 …: the ranks' weights. A plan that `replan`
-    moved, or a run that goes on from a checkpoint, is checked from there.
+    Before the first step: the world size, the ranks' weights, the sampler. At the first two steps:
+    micro-batch and accumulation, the samples of all ranks, gradients equal on all ranks and as large as those
+    of the mean loss. At every step: the accumulation, the learning rate of all parameter groups, and whether
+    the gradient is finite. After each epoch: the samples it covered, and that its order was new. At steps 2,
+    4, 8, 16 …: the ranks' weights. A plan that `replan` moved, or a run that goes on from a checkpoint, is
+    checked from there.
 
     Args:
         plan: what the script should do.
-        loss: (model, batch) → the mean loss over the samples of a loader's batch, a scalar; the reference for the
-            gradient's size. None: that is left unchecked; with transformers, a causal language model's own loss over the
-            labels that count.
+        loss: (model, batch) → the mean loss over the samples of a loader's batch, a scalar; the reference for
+            the gradient's size. None: that is left unchecked; with transformers, a causal language model's
+            own loss over the labels that count.
         weight: batch → what the loss is a mean over, where that is not samples.
 
     Returns:
-        A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and `.transformers()` are
+        A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and
+            `.transformers()` are
         callbacks. It raises `GuardError`, on all ranks where all of them see it.
 
     Raises:
         InputError: the plan is infeasible.
 
     >>> import torch, isobatch as ib
-    >>> plan = ib.plan(ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep"), 1)
+    >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
+    >>> plan = ib.plan(recipe, 1)
     >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     >>> loader = torch.utils.data.DataLoader(torch.randn(8, 3), batch_size=4)
     >>> watch = guard(plan, loss=lambda model, x: model(x).mean()).attach(model, optimizer, loader)
-    >>> for x in loader:
+    >>> for x in loader:  # doctest: +ELLIPSIS
     ...     model(x).mean().backward()
     ...     optimizer.step()
     Traceback (most recent call last):
-    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another learning rate (2× the plan's). Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
+    isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another ...
     """
     from isobatch.guard.session import Guard
     from isobatch.planning.plan import refuse_no_plan

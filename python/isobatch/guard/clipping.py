@@ -1,4 +1,6 @@
-"""Measures gradients between the backward and the step: how one is like a reference, what clips it, and what else the script does to it."""
+"""Measures gradients between backward and step: their likeness to a reference, the clipping, and other
+changes by the script.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import ELEMENTS, chunks, products, square
 from isobatch.guard.optimizer import clips_itself
-from isobatch.guard.run import Run, has_room, local, sharded
+from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 
 TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
 EXACT = 3e-3  # how far gradients of one precision may be from each other
@@ -21,8 +23,12 @@ Summed = Callable[[str, list[float]], list[float]]
 
 
 class Likeness(NamedTuple):
-    """Compares a gradient with the reference: how many times as large it is along it, and was before it was clipped; and how much of it
-    points elsewhere. `ratio` is NaN where the gradient was shortened otherwise than as a whole; `norm` and `planned` are those of both."""
+    """Compares a gradient with the reference.
+
+    `ratio` is its size along the reference, `unclipped` that before the clipping, as multiples of the
+    reference; `residual` the share in another direction; `norm` and `planned` are the norms of both. `ratio`
+    is NaN if the gradient was shortened otherwise than as a whole.
+    """
 
     ratio: float
     unclipped: float
@@ -36,7 +42,7 @@ class Likeness(NamedTuple):
 
 
 def compare(
-    found: list[Tensor], reference: list[Tensor], before: float, gate: float, summed: Summed
+    grads: list[Tensor], reference: list[Tensor], before: float, gate: float, summed: Summed
 ) -> Likeness:
     """Compares a gradient with a reference. Nothing here is as large as a parameter.
 
@@ -44,17 +50,17 @@ def compare(
         before: the gradient's norm before it was clipped; NaN where it is not known.
         gate: the residual from which on elements may have been shortened.
     """
-    _, ff, fr, rr = summed("sums", products(found, reference))
+    _, ff, fr, rr = summed("sums", products(grads, reference))
     residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
     ratio = fr / rr if rr else math.nan
     unclipped = 1.0 if math.isnan(before) or not ff else before / math.sqrt(ff)
     like = Likeness(ratio, ratio * unclipped, residual, math.sqrt(ff), math.sqrt(rr))
     if not residual > gate or math.isnan(before):
         return like
-    # Clipped element by element, or row by row? Then none is longer than it was, and the norm from before says how large.
+    # Clipped by element or by row? Then none is longer than before, and the norm from before tells its size.
     ratio = before / math.sqrt(rr)
     off = 0.0
-    for pair in zip(found, reference, strict=True):
+    for pair in zip(grads, reference, strict=True):
         for f, r in zip(*map(chunks, pair), strict=True):
             f, whole = f.double(), ratio * r.double()
             off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
@@ -65,11 +71,13 @@ def compare(
 
 
 def beside_weights(
-    found: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
+    grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
 ) -> Likeness:
-    """Compares what of a gradient and of the reference is at a right angle to each weight: a penalty on the weights' size is not in it."""
+    """Compares a gradient and the reference at a right angle to each weight, without a penalty on the
+    weights' size.
+    """
     figures = list[float]()
-    for f, r, w in zip(found, reference, weights, strict=True):
+    for f, r, w in zip(grads, reference, weights, strict=True):
         _, ff, fr, rr = products([f], [r])
         figures += [ff, fr, rr, *products([f], [w])[2:], products([r], [w])[2]]
     figures = summed("weights", figures)
@@ -88,19 +96,22 @@ def beside_weights(
 
 
 class Clipping:
-    """Remembers the norm of each step's gradient from before the script clipped it.
+    """Remembers the norm of each step's gradient before the clipping.
 
-    `hidden` is whether nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the GPU.
+    Attributes:
+        hidden: nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the
+            GPU.
+        partial: the script may have clipped other parameters with these, so that their norm tells nothing.
     """
 
     def __init__(
-        self, run: Run, model: nn.Module, params: list[Tensor], optimizer: Any, *, scaled: bool
+        self, run: Run, model: nn.Module, params: list[nn.Parameter], optimizer: Any, *, scaled: bool
     ) -> None:
         self._run, self._model, self._params, self._optimizer = run, model, params, optimizer
         self._sharded, self._scaled = sharded(model), scaled
         self._before: float | None = None
         self._sums: list[float] | None = None
-        self._queued = False
+        self._queued, self.partial = False, False
         # A norm before clipping would be in the loss scaler's units.
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
@@ -118,15 +129,18 @@ class Clipping:
             handle.remove()
         self._handles.clear()
 
+    @outside_of_graphs
     def _accumulated(self, _: Tensor) -> None:
         if not self._queued and not self._run.own:
             self._queued = True
             engine = torch.autograd.Variable._execution_engine
-            # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once more.
+            # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once
+            # more.
             engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
 
+    @outside_of_graphs
     def _backward_done(self) -> None:
-        """Measures gradients that are averaged and not clipped yet."""
+        """Measures gradients after the averaging and before the clipping."""
         self._queued = False
         if has_room(self._params[0].device, 8 * min(ELEMENTS, max(p.numel() for p in self._params))):
             grads = [p.grad for p in self._params]
@@ -134,7 +148,7 @@ class Clipping:
             self._sums = self._sums_of(grads)
 
     def _sums_of(self, grads: Iterable[Tensor | None]) -> list[float]:
-        """Sums each gradient: clipping by the norm multiplies all of these alike, what changes a gradient's direction does not."""
+        """Sums each gradient: clipping by the norm multiplies all sums alike, another direction does not."""
         return [0.0 if g is None else float(local(g).sum(dtype=torch.float32)) for g in grads]
 
     def changed(self, grads: list[Tensor]) -> bool:
@@ -145,7 +159,7 @@ class Clipping:
         return off > (EXACT * both) ** 2 * before
 
     def hooked(self) -> bool:
-        """Tells whether DDP averages by a hook, which may quantize."""
+        """Tells whether DDP averages by a hook, perhaps quantized."""
         return bool(getattr(getattr(self._model, "_orig_mod", self._model), "_comm_hooks", None))
 
     def summed(self, tag: str, own: list[float]) -> list[float]:
@@ -157,7 +171,7 @@ class Clipping:
         )
 
     def norms(self, grads: list[Tensor]) -> tuple[float, float]:
-        """Returns the gradient's norm before anybody clipped it, and now; NaN where the first is not known."""
+        """Returns the gradient's norm before the clipping, or NaN if unknown, and its norm now."""
         if self._before is None:
             return math.nan, math.nan
         after = sum(float(square(g)) for g in grads)
@@ -165,7 +179,7 @@ class Clipping:
         return math.sqrt(squares[0]), math.sqrt(squares[1])
 
     def check(self, grads: list[Tensor]) -> None:
-        """Stops where a gradient is longer than it may be when the optimizer steps, though nobody changed it."""
+        """Stops for an unclipped gradient above the planned norm."""
         run = self._run
         norms = run.exchange("norms before", self._before)
         apart = not self._sharded and None not in norms and max(norms) - min(norms) > EXACT * max(norms)
@@ -179,9 +193,11 @@ class Clipping:
             run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def check_bound(self, grads: list[Tensor], like: Likeness) -> None:
-        """Checks the norm of a gradient shortened in its own direction; notes where another means shortened it."""
+        """Checks the norm of a gradient shortened in its own direction; notes where another means shortened
+        it.
+        """
         bound = self._run.plan.recipe.clip_norm
-        if bound is None:
+        if bound is None or self.partial:
             return
         before, after = self.norms(grads)
         if math.isnan(like.ratio):
@@ -202,15 +218,20 @@ class Clipping:
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
 
     def allows(self, like: Likeness, gate: float, *, explained: bool) -> bool:
-        """Tells whether a gradient whose norm before clipping nobody saw is as long as the clipped reference, or as the bound. `explained`:
-        another factor is known."""
+        """Tells whether a gradient of unknown norm before clipping is as long as the clipped reference, or as
+        the bound.
+
+        `explained`: another factor is known."""
         bound = self._run.plan.recipe.clip_norm
         if bound is None or not self.hidden:
             return False
         bound *= float(getattr(self._optimizer, "grad_scale", None) or 1.0)
         shorter = min(bound, like.planned)
         if self._scaled and like.norm < 0.5 * shorter and not explained:
-            text = f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer steps"
+            text = (
+                f"the gradient's norm is {like.norm / shorter:.4g} × the planned one's when the optimizer "
+                "steps"
+            )
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
         if not self._scaled and shorter < like.planned and abs(like.norm / bound - 1) <= gate:
             self._run.unchecked += {HIDDEN} - set(self._run.unchecked)

@@ -1,4 +1,4 @@
-"""The guard's error, and what to do about it. Without torch: a launcher can catch it."""
+"""The guard's error, with advice. Without torch: a launcher can catch it."""
 
 from typing import Any
 
@@ -8,35 +8,39 @@ from isobatch.diagnosis.causes import Cause, Diagnosis
 class GuardError(RuntimeError):
     """Says how a training departs from its plan.
 
-    It is raised inside the training loop, by the call that could not go on: `attach`, `optimizer.step()`, the model's forward
-    or `finish`; on all ranks where all of them see it, else on those that do. Nobody needs to catch it: uncaught, it
+    It is raised inside the training loop, by `attach`, `optimizer.step()`, the model's forward or `finish`;
+    on all ranks if all of them see the fault, else on those that do. Nobody needs to catch it: uncaught, it
     ends the process with exit code 1, and torchrun then ends the others.
 
     Attributes:
         step: the optimizer step before which it was noticed, counted as the plan counts.
         text: what was seen, and what was planned.
-        cause: what most likely went wrong, a `Cause`.
+        cause: the likely cause, a `Cause`.
         diagnosis: the same in words with their figures; where several causes look the same, all of them.
         advice: what to do about it.
-        ranks: the data-parallel ranks that are unlike the others; empty where it is all of them, or none can be told.
+        ranks: the data-parallel ranks unlike the others; empty if all see the fault, or no majority agrees.
 
     >>> from isobatch.guard import Cause
-    >>> raise GuardError(3, Cause.ANOTHER_LR, "learning rate 0.2, 0.1 planned")
+    >>> raise GuardError(3, Cause.ANOTHER_LR, "learning rate 0.2, 0.1 planned")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    isobatch.guard.GuardError: isobatch guard, before step 3: learning rate 0.2, 0.1 planned → another learning rate. Make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan).
+    isobatch.guard.GuardError: isobatch guard, before step 3: learning rate 0.2, 0.1 planned → another ...
     """
 
     def __init__(
         self, step: int, diagnosis: Cause | Diagnosis, text: str, ranks: tuple[int, ...] = ()
     ) -> None:
-        self._found = diagnosis.likely() if isinstance(diagnosis, Cause) else diagnosis
+        self._diagnosis = diagnosis.likely() if isinstance(diagnosis, Cause) else diagnosis
         self.step, self.text, self.ranks = step, text, ranks
-        self.cause, self.diagnosis, self.advice = self._found.cause, self._found.text, self._found.advice
+        self.cause, self.diagnosis, self.advice = (
+            self._diagnosis.cause,
+            self._diagnosis.text,
+            self._diagnosis.advice,
+        )
         advice = f"{self.advice[0].upper()}{self.advice[1:]}"
         super().__init__(f"isobatch guard, before step {step}: {text} → {self.diagnosis}. {advice}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self._found, self.text, self.ranks)
+        return type(self), (self.step, self._diagnosis, self.text, self.ranks)
 
 
 GuardError.__module__ = "isobatch.guard"  # where it is public

@@ -1,19 +1,20 @@
-"""Notices NaN and infinite gradients: from what step on, and on what rank they began.
+"""Notices NaN and infinite gradients: the step and the rank where they began.
 
-A NaN that one rank makes is in the average of all, then in the weights, and stays. So each rank keeps one small gradient of
-its own of each step, from before DDP averages it, and looks at none of them: only at the averaged gradient, now and then. It is
-the same on all ranks, so they agree, without a word, that there is something to ask: whose own were bad first.
+A NaN of one rank is soon in the average of all, then in the weights, and stays. So each rank keeps one small
+gradient of its own of each step, from before the averaging, and reads only the averaged gradient, now and
+then. That is the same on all ranks: they agree without a message on when to ask whose own gradients were bad
+first.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, sharded
+from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
 MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
@@ -23,15 +24,25 @@ MAX_OVERFLOWS = 40  # consecutive steps that a loss scaler may skip: it starts a
 class Finite:
     """Watches all gradients at the first steps, and at every step a small one near the model's input.
 
-    A loss or an activation that is NaN makes all gradients before it NaN, this one too. What begins inside another gradient (a
-    row of an embedding, the last layer) is in the weights a step later, and in the gradients of all ranks.
+    A NaN in the loss or in an activation makes all gradients before it NaN, this one too. A NaN inside
+    another gradient (a row of an embedding, the last layer) is in the weights a step later, and in the
+    gradients of all ranks.
     """
 
     def __init__(
-        self, run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, *, ids_seen: bool = False
+        self,
+        run: Run,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        on_backward: Callable[[], None],
+        *,
+        ids_seen: bool = False,
     ) -> None:
-        """Hooks into the gradients; `ids_seen`: a loader shows each rank's samples."""
+        """Hooks into the gradients; `on_backward` is called by each pass, `ids_seen`: a loader shows each
+        rank's samples.
+        """
         self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
+        self._on_backward = on_backward
         params = [p for p in model.parameters() if p.requires_grad]
         small = [p for p in params if p.numel() <= MAX_SENTINEL_ELEMENTS] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
@@ -47,14 +58,18 @@ class Finite:
             for p in ([] if self.sharded else params)
         }
 
+    @outside_of_graphs
     def _made(self, p: Tensor) -> None:
-        """Counts a backward pass, by the sentinel: it is a micro-batch, as a call of the model may not be. Keeps a gradient, before DDP
-        averages it; of a step's last backward alone, which has the sum of all micro-batches."""
+        """Counts a backward pass, by the sentinel, and keeps a gradient before DDP averages it.
+
+        Only the step's last backward is kept: it has the sum of all micro-batches."""
         run = self._run
         if run.own:
             return
         if p is self._sentinel:
             run.backwards += 1
+            if run.near:
+                self._on_backward()
         if self._no_sync and not self._model.require_backward_grad_sync:
             return
         grad = p.grad
@@ -74,19 +89,22 @@ class Finite:
         for handle in self._handles.values():
             handle.remove()
 
-    def check(self) -> bool:
-        """Checks before an optimizer step. False where a loss scaler will have it skipped."""
+    def check(self) -> None:
+        """Checks before an optimizer step. A step that a loss scaler will skip is not a whole one."""
         run, history = self._run, self._history
         history.append(list(self._own.values()))
         self._own.clear()
         if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
-            for which in [which for which in self._handles if which != id(self._sentinel)]:
-                self._handles.pop(which).remove()
-        return self._look() if run.rare or len(history) % LOOK_EVERY_STEPS == 0 else True
+            for key in [key for key in self._handles if key != id(self._sentinel)]:
+                self._handles.pop(key).remove()
+        if run.rare or len(history) % LOOK_EVERY_STEPS == 0:
+            run.whole = self._look() and run.whole
 
     def stuck(self, patience: int) -> None:
-        """Ends a loop of more than `patience` micro-batches without an optimizer step, such as a loss scaler's when no scale is small
-        enough. Calls alone are none: an episode may have thousands."""
+        """Ends a loop of more than `patience` micro-batches without an optimizer step, as when no loss scale
+        is small enough.
+
+        Calls without a backward pass do not count: an episode may have thousands."""
         if not self.sharded and self._run.backwards < patience:
             return
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
@@ -100,13 +118,17 @@ class Finite:
         good = grad is None or _finite([local(grad)])
         if self.sharded:
             if not good:
-                text = "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it began"
+                text = (
+                    "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank "
+                    "it began"
+                )
                 run.stop(Cause.NOT_FINITE, text)
         elif not good or run.near:
             if not run.since and not self._ids_seen:
                 self._same_data(history[0])
             flags_of = run.exchange("finite", [_finite(own) for own in history])
-            # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one, perhaps.
+            # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one,
+            # perhaps.
             scaled = hasattr(self._optimizer, "found_inf")
             if scaled:
                 always = _false([any(flags) for flags in flags_of])
@@ -124,19 +146,21 @@ class Finite:
         return good
 
     def _same_data(self, own: list[Tensor]) -> None:
-        """Ends a training on equal data: gradients of different samples differ in some bit before they are averaged."""
-        sums = [float(one) for one in own]
+        """Ends a training on equal data: gradients of different samples differ in some bit before they are
+        averaged.
+        """
+        sums = [float(gradient) for gradient in own]
         every = self._run.exchange("own gradients", sums)
         if not any(sums):
             return
-        alike = [rank for rank, other in enumerate(every) if every.count(other) > 1 and any(other)]
+        alike = [rank for rank, values in enumerate(every) if every.count(values) > 1 and any(values)]
         if alike:
             some = alike if len(alike) < self._run.ranks else ()
-            whose = few_ranks(alike) if some else f"all {self._run.ranks} ranks"
-            self._run.stop(Cause.SAME_DATA, f"the local gradients of {whose} are equal to the last bit", some)
+            label = few_ranks(alike) if some else f"all {self._run.ranks} ranks"
+            self._run.stop(Cause.SAME_DATA, f"the local gradients of {label} are equal to the last bit", some)
 
     def _stop(self, bad: list[int], index: int) -> None:
-        """Names the ranks and the step, at `index` in the history, of the first gradients that were not finite."""
+        """Names the ranks and the step, at `index` in the history, of the first infinite or NaN gradients."""
         run = self._run
         step = run.step - len(self._history) + 1 + index
         if len(bad) in (0, run.ranks) and run.ranks > 1:

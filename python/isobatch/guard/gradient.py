@@ -1,4 +1,4 @@
-"""Compares the gradient of the first steps with that of the mean loss, and the ranks' gradients with each other."""
+"""Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,10 @@ from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
+from isobatch.guard.optimizer import Optimizers
+from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
-from isobatch.guard.run import Run, has_room, inner, local, sharded
+from isobatch.guard.run import Run, has_room, inner, local, outside_of_graphs, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
@@ -22,32 +24,38 @@ ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 class Gradient:
-    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each other."""
+    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each
+    other.
+    """
 
     def __init__(
         self,
         run: Run,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
+        optimizers: Optimizers,
         watch: LoaderWatch | None,
         reference: ReferenceLoss,
         owner: Owner | None = None,
     ) -> None:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
+        self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._reference: list[Tensor] = []
-        # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper does.
+        # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper
+        # does.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = self._precision == torch.float16
-        self._random: list[tuple[Tensor, Tensor | None]] = []
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         # By transformers' Trainer, where the model's loss ignores the labels of a step.
-        self._multiplied = 1.0
+        self._multiplied, self._of_trainer = 1.0, owner is not None and owner.counts_labels
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
-        self._clipping = Clipping(run, model, list(self._params), optimizer, scaled=self._scaled)
+        self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
+        if watch is not None:
+            watch.on_batch = self._random.begin
         why = None
         if reference.loss is None:
             why = "no loss was given"
@@ -64,105 +72,197 @@ class Gradient:
             )
         if self._sharded:
             run.unchecked.append(
-                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank holds its own part"
+                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank "
+                "holds its own part"
             )
 
     def remove(self) -> None:
         """Removes the hooks."""
         self._clipping.remove()
-        self._inputs.remove()
-        self._random.clear()
 
     def forward(self) -> None:
-        """Saves the random numbers of a micro-batch before it goes through the model."""
+        """Saves the random states of a micro-batch before it goes through the model."""
+        run = self._run
+        if run.since and not run.micro:
+            self._leave_out_untrained()
+        self._random.forward()
         if self._sized:
             self._inputs.forward()
             self._places = self._where()
-            cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-            self._random.append((torch.get_rng_state(), cuda))
             kind = self._params[0].device.type
             if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
 
-    def fold(self, fresh: list[bool]) -> None:
-        """Leaves of several calls for a batch the first one: `fresh`."""
-        if self._sized:
-            calls = self._random[-len(fresh) :]
-            self._random = [random for first, random in zip(fresh, calls, strict=True) if first]
-            self._inputs.fold(fresh)
+    def _leave_out_untrained(self) -> None:
+        """Leaves out parameters without an optimizer: nobody clears their gradients."""
+        owned = self._optimizers.owned()
+        trained = [p for p in self._params if id(p) in owned]
+        if 0 < len(trained) < len(self._params):  # with none, an optimizer has its own copies of them
+            self._params[:] = trained
+            self._clipping.partial = True
 
-    def check(self, *, whole: bool) -> None:
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the inputs of the model's call, the script's or the guard's own."""
+        if self._sized:
+            self._inputs.note(args, kwargs)
+
+    def backward(self) -> None:
+        """Begins the next micro-batch, where it is fetched already."""
+        self._random.begin()
+
+    def fold(self, first: list[bool]) -> None:
+        """Leaves the first call of each micro-batch."""
+        self._random.fold(first)
+        if self._sized:
+            self._inputs.fold(first)
+
+    def check(self) -> None:
         """Checks before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
         if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
             if self._sharded and self._clipping.hidden:
-                run.stop(
-                    Cause.NEVER_AVERAGED, "no gradient has reached the sharded parameters before this step"
-                )
+                text = "no gradient has reached the sharded parameters before this step"
+                run.stop(Cause.NEVER_AVERAGED, text)
             run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
-        if not self._sharded:
-            off = run.unlike("gradients", grads)
-            if off:
-                run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", off if run.ranks > 2 else ())
+        if not self._sharded and (ranks := run.unlike("gradients", grads)):
+            run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", ranks)
         self._clipping.check(grads)
-        if not self._sized or watch is None:
-            return
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
-        batches, random = watch.take(run.micro)[-planned:], self._random[-planned:]
-        self._random.clear()
-        if not whole:
+        starts, calls = self._random.take(planned)
+        batches = [] if watch is None else watch.take(run.micro)[-planned:]
+        if not run.since and watch is not None:
+            self._same_noise(batches, starts, calls)
+        if not self._sized or not run.whole:
             return
-        if not all(run.exchange("batches", len(batches) == len(random) == planned)):
+        if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
             self._leave("the loop takes batches from elsewhere")
             return
-        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room, or none tries.
+        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room,
+        # or none tries.
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
-        self._size(watch, grads, batches, random)
+        self._size(grads, batches, starts, calls)
         self._reference.clear()
         self._inputs.step()
 
-    def _size(self, watch: LoaderWatch, grads: list[Tensor], batches: list[Any], random: list[Any]) -> None:
-        run, plan = self._run, self._run.plan
-        error, summed, own, same = None, None, list[Tensor](), False
+    def _same_noise(self, batches: list[Any], starts: list[RandomState], calls: list[RandomState]) -> None:
+        """Notes where all ranks draw the same noise: for the loss, or inside the model."""
+        run = self._run
+        equal, drawn = same_generators(run, starts, calls)
+        if equal and not drawn and self._sized:
+            inside = False
+            if batches:
+                with self._again.replay(), contextlib.suppress(Exception):  # the reference says what is wrong
+                    inside = self._again.draws_noise(batches[0], starts[0])
+            drawn = all(run.exchange("noise", inside))
+        if drawn:
+            run.note(SAME_NOISE)
+
+    def _size(
+        self, grads: list[Tensor], batches: list[Any], starts: list[RandomState], calls: list[RandomState]
+    ) -> None:
+        """Compares the gradient with the reference.
+
+        Its random numbers begin where the loader gave each batch; else where the model was called, since a
+        script may draw numbers beside its loss.
+        """
+        run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
-        shares = self._shares(batches)
-        with self._again.replay():
-            with contextlib.suppress(Exception):  # a batch may be an object that cannot be divided
-                summed = self._again.is_summed(batches[0])
-            try:
-                own, same = self._again.of(batches, random, shares)
-            except Exception as raised:  # whatever the script's loss does with batches that it does not know
-                error = f"{type(raised).__name__}: {str(raised)[:200]}"
-        errors, unchanged = zip(*run.exchange("reference", (error, same and not watch.changed)), strict=True)
-        if why := next(filter(None, errors), None):
-            self._leave(f"the loss cannot be computed of the loader's batches ({why})")
+        if (shares := self._common_shares(batches)) is None:
             return
-        if summed is None and not self._run.since:
-            run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
-        if summed:
-            text = f"the loss is a sum over the {plan.micro_batch} samples of a micro-batch, not their mean"
-            run.stop(Cause.SUMMED_LOSS, text)
-        if not all(unchanged):
+        summed = None
+        with (
+            self._again.replay(),
+            contextlib.suppress(Exception),
+        ):  # a batch may be an object that cannot be divided
+            summed = self._again.is_summed(batches[0])
+        drawn = any(a.digests() != b.digests() for a, b in zip(starts, calls, strict=True))
+        attempts = [starts, calls] if any(run.exchange("drawn", drawn)) else [calls]
+        likes: list[tuple[Likeness, list[RandomState]]] = []
+        for states in attempts:
+            own, error, same = self._recomputed(batches, states, shares)
+            answers = run.exchange("reference", (error, same))
+            if why := next((error for error, _ in answers if error), None):
+                self._leave(f"the loss cannot be computed of the loader's batches ({why})")
+                return
+            if states is attempts[0]:
+                self._check_reduction(summed)
+            if all(same for _, same in answers):
+                likes.append((self._compare(grads, own), states))
+                if self._agrees(grads, likes[-1][0], batches):
+                    return
+        if not likes:
             self._leave("the script changes the batches between loader and model")
             return
-        like, gate = self._compare(grads, own), GATES[self._precision]
-        clipping = self._clipping
+        like, states = min(likes, key=lambda attempt: attempt[0].residual)
+        if states is not likes[-1][1]:
+            self._compare(grads, self._recomputed(batches, states, shares)[0])
+        self._explain(grads, like, gate, batches, states)
+
+    def _common_shares(self, batches: list[Any]) -> list[float] | None:
+        """Returns the factor of each micro-batch's loss; None where the weight cannot be computed of the
+        batches.
+        """
+        error, units = None, list[float]()
+        weight = self._again.reference.weight
+        try:
+            units = [] if weight is None else [float(weight(batch)) for batch in batches]
+        except Exception as raised:  # such as of rows that a trainer turns into samples itself
+            error = _first_line(raised)
+        if why := next(filter(None, self._run.exchange("weight", error)), None):
+            self._leave(f"the weight cannot be computed of the loader's batches ({why})")
+            return None
+        return self._shares(units)
+
+    def _check_reduction(self, summed: bool | None) -> None:
+        """Stops if the reference is a sum. The script's is one then, too, and no comparison shows it."""
+        run, micro = self._run, self._run.plan.micro_batch
+        if summed is None and not run.since:
+            run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
+        if summed:
+            text = f"the loss is a sum over the {micro} samples of a micro-batch, not their mean"
+            run.stop(Cause.SUMMED_LOSS, text)
+
+    def _recomputed(
+        self, batches: list[Any], states: list[RandomState], shares: list[float]
+    ) -> tuple[list[Tensor], str | None, bool]:
+        """Computes the reference on this rank: the gradient, an error, and whether the model had the script's
+        inputs.
+        """
+        try:
+            with self._again.replay():
+                own, same = self._again.of(batches, states, shares)
+        except Exception as raised:  # whatever the script's loss does with batches that it does not know
+            return [], _first_line(raised), False
+        return own, None, same and not (self._watch is not None and self._watch.changed)
+
+    def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
+        """Tells whether a gradient is the reference's, as it is clipped."""
+        gate, clipping = GATES[self._precision], self._clipping
         if self._sharded and not (like.residual <= gate and like.ratio > 0):
             clipping.check_shards(grads, self._reference, gate)
-        if like.residual <= gate:
-            known = self._factor(like.ratio, gate) is not None
-            if like.close(gate) or clipping.allows(like, gate, explained=known):
-                clipping.check_bound(grads, like)
-                return
-        if like.residual <= gate and self._excused(like, gate, batches):
-            return
-        text = f"the gradient is {like.unclipped:.4g} × that of the mean loss, {like.residual:.1%} of it in another direction"
+        if not like.residual <= gate:
+            return False
+        known = self._factor(like.ratio, gate) is not None
+        if like.close(gate) or clipping.allows(like, gate, explained=known):
+            clipping.check_bound(grads, like)
+            return True
+        return self._excused(like, gate, batches)
+
+    def _explain(
+        self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
+    ) -> None:
+        """Stops for a gradient unlike the reference, unless a healthy script may have such."""
+        run, share = self._run, f"{like.residual:.1%}"
+        text = (
+            f"the gradient is {like.unclipped:.4g} × that of the mean loss, {share} of it in another "
+            "direction"
+        )
         weights = [local(p.detach()) for p in self._params]
         beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
-        why = self._why(grads, like, gate, batches, random)
+        why = self._why(grads, like, gate, batches, states)
         if why is ELSE and beside.residual <= gate:
             why = self._factor(beside.unclipped, gate) or ELSE
         if why is ELSE and beside.residual <= gate and beside.close(gate):
@@ -170,7 +270,7 @@ class Gradient:
                 "the gradient has a term along the weights beside the mean loss's, such as an L2 penalty's"
             )
             return
-        if why is ELSE and (meant := self._meant(grads, batches, random)):
+        if why is ELSE and (meant := self._meant(grads, batches, states)):
             run.note(f"{text}: {meant}")
             self._leave(meant)
             return
@@ -180,8 +280,10 @@ class Gradient:
             return
         run.stop(why, text)
 
-    def _meant(self, grads: list[Tensor], batches: list[Any], random: list[Any]) -> str | None:
-        """Finds what a healthy script does that makes its gradient another than the reference; None where nothing is seen."""
+    def _meant(self, grads: list[Tensor], batches: list[Any], states: list[RandomState]) -> str | None:
+        """Returns the reason of a healthy script's gradient unlike the reference; None where there is no sign
+        of one.
+        """
         run, reasons = self._run, list[str]()
         if self._clipping.changed(grads):
             reasons.append("the script changes the gradients between the backward and the step")
@@ -189,16 +291,18 @@ class Gradient:
             reasons.append("a communication hook changes the gradients")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
-        if found := [one for own in run.exchange("reasons", reasons) for one in own]:
-            return str(found[0])
+        if common := [reason for rank_reasons in run.exchange("reasons", reasons) for reason in rank_reasons]:
+            return str(common[0])
         if not all(run.exchange("room", self._room(grads, 3))):
             return None
         with self._again.replay():
-            draws = self._again.draws(batches, random, self._shares(batches), GATES[self._precision])
+            draws = self._again.draws(batches, states, self._equal_shares(batches), GATES[self._precision])
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
-        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece by piece."""
+        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece
+        by piece.
+        """
         pieces = 5 * 8 * min(ELEMENTS, max(g.numel() for g in grads))
         return has_room(self._params[0].device, times * sum(g.nbytes for g in grads) + pieces)
 
@@ -207,7 +311,7 @@ class Gradient:
         return [] if self._sharded else [(p.data_ptr(), p._version) for p in self._params]
 
     def _settle(self, batch: Any) -> None:
-        """Finds out, once, what a Trainer's loss is a mean over, and whether the Trainer multiplies it."""
+        """Finds out, once, the units of a Trainer's mean loss, and the factor of the Trainer."""
         run, owner, reference = self._run, self._owner, self._again.reference
         self._owner = None
         if owner is None or not owner.counts_labels:
@@ -223,7 +327,7 @@ class Gradient:
             self._multiplied = float(run.plan.accumulation or 1) * (run.ranks if owner.over_ranks else 1)
         if reference.assumed and (counted is None or every):
             weight = every_label if every else None
-            self._again.reference = reference._replace(weight=weight, other=None)
+            self._again.reference = reference._replace(weight=weight, other_units=None)
 
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
@@ -232,23 +336,26 @@ class Gradient:
 
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
-        other, ratio = self._again.reference.other, self._other_ratio(batches)
-        if other is None or not any(abs(found / ratio - 1) <= gate for found in like[:2]):
+        alternative, ratio = self._again.reference.other_units, self._other_ratio(batches)
+        if alternative is None or not any(abs(size / ratio - 1) <= gate for size in like[:2]):
             return False
-        self._run.note(other.note.format(ratio=ratio))
+        self._run.note(alternative.note.format(ratio=ratio))
         return True
 
     def _other_ratio(self, batches: list[Any]) -> float:
-        """Computes the gradient's size where the script divides by the other units; 1 where there are none."""
-        _, weight, other, _ = self._again.reference
-        if other is None or weight is None:
+        """Computes the gradient's size if the script divides by the other units; 1 without such."""
+        _, weight, alternative, _ = self._again.reference
+        if alternative is None or weight is None:
             return 1.0
-        units = [sum(map(weight, batches)), sum(map(other.units, batches))]
+        units = [sum(map(weight, batches)), sum(map(alternative.units, batches))]
         counted = self._run.exchange("other units", units)
-        return float(sum(ours for ours, _ in counted) / sum(theirs for _, theirs in counted))
+        return float(
+            sum(reference_units for reference_units, _ in counted)
+            / sum(script_units for _, script_units in counted)
+        )
 
     def _why(
-        self, found: list[Tensor], like: Likeness, gate: float, batches: list[Any], random: list[Any]
+        self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
     ) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         if like.residual <= gate:
@@ -259,22 +366,23 @@ class Gradient:
             return next(filter(None, (self._factor(ratio, gate) for ratio in ratios)), factor)
         for shares, cause in self._other_shares(batches):
             with self._again.replay():
-                local, _ = self._again.of(batches, random, shares)
-            like = self._compare(found, local)
+                own, _ = self._again.of(batches, states, shares)
+            like = self._compare(grads, own)
             if like.residual <= gate:
                 return self._factor(like.unclipped, gate) or cause.likely()
         return ELSE
 
     def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
         """Lists other factors of the micro-batches' mean losses, and their causes."""
-        _, weight, other, _ = self._again.reference
-        equal = [1 / len(batches)] * len(batches)
+        _, weight, alternative, _ = self._again.reference
+        units = [] if weight is None else [float(weight(batch)) for batch in batches]
         if len(batches) > 1:
-            yield [0.0] * (len(batches) - 1) + self._shares(batches)[-1:], Cause.GRADIENTS_CLEARED
-        yield equal, Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
+            yield [0.0] * (len(batches) - 1) + self._shares(units)[-1:], Cause.GRADIENTS_CLEARED
+        yield self._equal_shares(batches), Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
         if weight is not None:
-            units = [float(weight(batch)) for batch in batches]
-            totals = [sum(units)] if other is None else [sum(map(other.units, batches)), sum(units)]
+            totals = (
+                [sum(units)] if alternative is None else [sum(map(alternative.units, batches)), sum(units)]
+            )
             for total in totals:
                 yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
 
@@ -287,36 +395,48 @@ class Gradient:
             "tolerance": max(0.02, gate / 3),
         }
         if self._multiplied == 1:
-            return faults.gradient(ratio, **known)
+            explain = faults.trainer_loss if self._of_trainer else faults.gradient
+            return explain(ratio, **known)
         return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
 
-    def _compare(self, found: list[Tensor], own: list[Tensor]) -> Likeness:
-        """Compares a gradient with the reference, of which `own` is this rank's part."""
+    def _compare(self, grads: list[Tensor], own: list[Tensor]) -> Likeness:
+        """Compares a gradient with the reference. `own`: this rank's part of the reference."""
         self._reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in self._reference:
                 r *= scale
-        before, gate = self._clipping.norms(found)[0], GATES[self._precision]
-        return compare(found, self._reference, before, gate, self._clipping.summed)
+        before, gate = self._clipping.norms(grads)[0], GATES[self._precision]
+        return compare(grads, self._reference, before, gate, self._clipping.summed)
 
-    def _shares(self, batches: list[Any]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss."""
+    def _equal_shares(self, batches: list[Any]) -> list[float]:
+        return [1 / len(batches)] * len(batches)
+
+    def _shares(self, units: list[float]) -> list[float]:
+        """Returns the factor of each micro-batch's mean loss; `units`: what it is a mean over, if not
+        samples.
+        """
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
-        weight = self._again.reference.weight
-        if weight is None:
+        if self._again.reference.weight is None:
             return [float(share) for share in run.plan.loss_weights(run.rank)]
-        units = [float(weight(batch)) for batch in batches]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
 
 
-class ZeroGradCheck:
-    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last step's."""
+def _first_line(error: Exception) -> str:
+    line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {line[:200]}"
 
-    def __init__(self, run: Run, model: nn.Module) -> None:
-        self._run, self._kept = run, False
-        self._param = min((p for p in model.parameters() if p.requires_grad), key=Tensor.numel)
+
+class ZeroGradCheck:
+    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last
+    step's.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
+        self._run, self._kept, owned = run, False, optimizers.owned()
+        params = [p for p in model.parameters() if p.requires_grad]
+        self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
         # A sharded parameter's own hook is never called: then nothing is seen.
         self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
 
@@ -324,6 +444,7 @@ class ZeroGradCheck:
         """Removes the hook."""
         self._handle.remove()
 
+    @outside_of_graphs
     def _arriving(self, _: Tensor) -> None:
         run, before = self._run, self._param.grad
         if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
@@ -332,5 +453,8 @@ class ZeroGradCheck:
     def check(self) -> None:
         """Checks before an optimizer step."""
         if self._kept:
-            text = "the first gradient of this step was added to the last step's, which zero_grad had not cleared"
+            text = (
+                "the first gradient of this step was added to the last step's, which zero_grad had not "
+                "cleared"
+            )
             self._run.stop(Cause.GRADIENTS_KEPT, text)

@@ -1,13 +1,20 @@
-"""Notes the samples of a torch loader, without a change to the loop: the loader's and its sampler's class are replaced by
-a subclass with notes."""
+"""Notes the samples of a torch loader, without a change to the loop or to the loader.
+
+Python looks `__iter__` up in a class, so that an object cannot have its own. As torch does for the hooks of
+`optimizer.step`, the method of the class is wrapped while an object is watched: its calls on that object are
+noted, all others go straight on. The loader and its samplers remain the objects that they were, of the same
+class.
+"""
 
 from __future__ import annotations
 
+import functools
 from array import array
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
+from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
 
 from isobatch.diagnosis.tensors import checksum, tensors_in
@@ -17,23 +24,39 @@ from isobatch.integrations.torch.sampler import PlanSampler
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_DISTINCT_SAMPLES = 50_000_000  # above it an epoch's samples are counted, not told apart
 MAX_COUNTED_IDS = 65_536  # of its ids
-PACKED_BATCHES = 64  # micro-batches whose ids are packed at once: less of a loop's time, and of a processor's cache, than one by one
+PACKED_BATCHES = 64  # micro-batches whose ids are packed at once, in less time than one by one
+MIN_TELLING_VALUES = 8  # different values of a tensor that no two batches have alike
 
 
 class Epoch:
-    """Counts what a sampler served since it was last iterated.
+    """Counts the samples of one pass over a sampler.
 
-    `count` is how many samples, `sizes` of the micro-batches; `place` is the (epoch, offset) at which a
-    PlanSampler began; `odd` an id that is no whole number, where there is one: then `ids` has none. `trained` counts micro-batches that went through the model, `skipped` those before them that the loop
-    left out, to resume; `given` those that the loader had given when the next epoch began. `limited` is whether a trainer takes only the
-    first `length`.
+    Args:
+        place: the (epoch, offset) at which a PlanSampler began.
+        length: micro-batches in all, as far as the sampler knows.
+        limited: a trainer takes only the first `length`.
+        order: the epoch by whose number the sampler shuffles, where it has one.
+
+    Attributes:
+        count: samples so far; `sizes`, those of each micro-batch.
+        odd: an id that is no whole number, where there is one: then `ids` has none.
+        trained: micro-batches that went through the model; `skipped`, those before them that the loop left
+            out, to resume; `behind`, those that the run had trained on before it was resumed.
+        given: micro-batches that the loader had given when the next epoch began.
     """
 
-    def __init__(self, place: tuple[int, int] | None, length: int | None, *, limited: bool = False) -> None:
+    def __init__(
+        self,
+        place: tuple[int, int] | None,
+        length: int | None,
+        *,
+        limited: bool = False,
+        order: int | None = None,
+    ) -> None:
         self.sizes, self.count = list[int](), 0
         self._ids, self._noted = array("q"), list[tuple[int, ...]]()
-        self.place, self._length, self._ended = place, length, False
-        self.trained = self.skipped = self.given = 0
+        self.place, self.order, self._length, self._ended = place, order, length, False
+        self.trained = self.skipped = self.given = self.behind = 0
         self.limited = limited
         self.odd = ""
 
@@ -84,18 +107,23 @@ class Epoch:
 
     def step(self, micro: int) -> tuple[list[int], list[int]]:
         """Returns the sizes and the ids of the last `micro` micro-batches trained on."""
-        done = self.skipped + self.trained
-        before, sizes = sum(self.sizes[: done - micro]), self.sizes[done - micro : done]
+        passed = self.skipped + self.trained
+        before, sizes = sum(self.sizes[: passed - micro]), self.sizes[passed - micro : passed]
         return sizes, list(self.ids[before : before + sum(sizes)])
 
 
 class LoaderWatch:
     """Takes notes of a loader.
 
-    `now` is the epoch under way and `last` the one before it, None where there is none; `batches` what the loader gave and
-    nobody took yet, as long as `keep` holds, `given` how many it gave in this epoch, `served` in all; `epoch_set` whether set_epoch was called.
-    `sampled` is whether ids can be seen at all: an iterable dataset has none. `changed` is whether the script wrote into a
-    batch that was taken; `digests` are those of the first batches, where there are workers and no ids.
+    Attributes:
+        now: the epoch under way; `last`, the one before it; None where there is none.
+        batches: what the loader gave and nobody took yet, as long as `keep` holds.
+        given: batches of this epoch; `served`, of all.
+        on_batch: called before the loader gives a batch.
+        epoch_set: set_epoch was called.
+        sampled: ids can be seen; an iterable dataset has none.
+        changed: the script wrote into a batch that was taken.
+        digests: those of the first batches, where there are workers and no ids.
     """
 
     def __init__(self, loader: Any, limit: int | None = None) -> None:
@@ -106,9 +134,14 @@ class LoaderWatch:
         self.batches: deque[tuple[Any, int]] = deque()  # with the writes into it so far
         self.keep, self.given, self.served, self.changed = True, 0, 0, False
         self.digests = list[Any]()
+        self.on_batch: Callable[[], None] | None = None
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
-        self.sampler: Any = getattr(self.batch_sampler, "sampler", None) or getattr(loader, "sampler", None)
-        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a sampler of no use.
+        inside: Any = self.batch_sampler
+        while self.sharded and hasattr(inside, "batch_sampler"):
+            inside = inside.batch_sampler
+        self.sampler: Any = getattr(inside, "sampler", None) or getattr(loader, "sampler", None)
+        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a
+        # sampler of no use.
         self.own_batches = self.batch_sampler is not None and not isinstance(
             self.batch_sampler, BatchSampler | PlanSampler
         )
@@ -123,11 +156,11 @@ class LoaderWatch:
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
         self.size = (length(dataset) or 0) if self.sampled else 0
-        self._kinds = [_retype(loader, "__iter__", self._batches)]
+        self._watched = [_Watched(loader, "__iter__", self._batches)]
         if self.sampled:
-            self._kinds.append(_retype(self.batch_sampler, "__iter__", self._ids))
+            self._watched.append(_Watched(self.batch_sampler, "__iter__", self._ids))
         if callable(getattr(self.sampler, "set_epoch", None)):
-            self._kinds.append(_retype(self.sampler, "set_epoch", self._set_epoch))
+            self._watched.append(_Watched(self.sampler, "set_epoch", self._set_epoch))
 
     @property
     def sharded(self) -> bool:
@@ -135,10 +168,10 @@ class LoaderWatch:
         return _is_a("BatchSamplerShard", self.batch_sampler)
 
     def remove(self) -> None:
-        """Gives loader and samplers their own classes back."""
-        for thing, kind in reversed(self._kinds):
-            _set_class(thing, kind)
-        self._kinds.clear()
+        """Notes nothing more."""
+        for watched in self._watched:
+            watched.remove()
+        self._watched.clear()
 
     def _batches(self, own: Any) -> Iterator[Any]:
         inner = own()
@@ -151,6 +184,8 @@ class LoaderWatch:
                     self.batches.append((batch, _writes(batch)))
                     if self.workers > 1 and not self.sampled:
                         self.digests.append(checksum(tensors_in(batch)))
+                if self.on_batch is not None:
+                    self.on_batch()
                 yield batch
 
         return noted()
@@ -162,7 +197,9 @@ class LoaderWatch:
         inner, every = own(), self.size <= MAX_DISTINCT_SAMPLES
 
         def noted() -> Iterator[list[int]]:
-            epoch = Epoch(place, size, limited=self.limit is not None)
+            order = getattr(self.sampler, "epoch", None)
+            order = order if isinstance(order, int) else None
+            epoch = Epoch(place, size, limited=self.limit is not None, order=order)
             if self.now is not None:
                 self.now.given = self.given
             if self.now is None or self.now.trained:
@@ -190,50 +227,102 @@ class LoaderWatch:
 
     def take(self, micro_batches: int) -> list[Any]:
         """Takes the next batches of the loader; fewer where the loop has them from elsewhere."""
-        taken = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
-        self.changed = self.changed or any(_writes(batch) != writes for batch, writes in taken)
-        return [batch for batch, _ in taken]
+        pairs = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+        self.changed = self.changed or any(_writes(batch) != writes for batch, writes in pairs)
+        return [batch for batch, _ in pairs]
+
+    def contents(self, micro_batches: int) -> str | None:
+        """Returns a checksum of the next batches, as text; None if their values are too few to tell batches
+        apart.
+        """
+        batches = [batch for batch, _ in list(self.batches)[:micro_batches]]
+        telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
+        return str(checksum(telling)) if telling else None
 
     def rest(self) -> None:
         """Drops batches, and keeps no more."""
-        self.keep = False
+        self.keep, self.on_batch = False, None
         self.batches.clear()
 
 
 def _writes(batch: Any) -> int:
     """Counts the writes into a batch's tensors: mixup does so in place."""
-    return sum(one._version for one in tensors_in(batch) if not one.is_inference())
+    return sum(tensor._version for tensor in tensors_in(batch) if not tensor.is_inference())
 
 
-def _is_a(name: str, thing: Any) -> bool:
-    """Tells whether a thing's class, or a base of it, is so named."""
-    return any(base.__name__ == name for base in type(thing).__mro__)
+def _is_telling(tensor: Tensor) -> bool:
+    """Tells whether equal tensors of two ranks mean the same samples: labels and masks of a few values do
+    not.
+    """
+    return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
 
 
-def length(thing: Any) -> int | None:
+def _is_a(name: str, value: Any) -> bool:
+    """Tells whether a value's class, or a base of it, is so named."""
+    return any(base.__name__ == name for base in type(value).__mro__)
+
+
+def length(value: Any) -> int | None:
     """Returns a length; None where there is none."""
     try:
-        return len(thing)
+        return len(value)
     except (TypeError, NotImplementedError):
         return None
 
 
-def _retype(thing: Any, method: str, noted: Any) -> tuple[Any, type]:
-    """Turns calls of `thing.method(*args)` into `noted(the method as it was, *args)`. Returns the thing and its class before."""
-    kind = type(thing)
+class _Method:
+    """Wraps a method of a class, for as long as an object of the class is watched."""
 
-    def called(self: Any, *args: Any, **named: Any) -> Any:
-        return noted(lambda *given: getattr(kind, method)(self, *given), *args, **named)
+    wrapped: ClassVar[dict[tuple[type, str], _Method]] = {}
 
-    new = type(kind.__name__, (kind,), {"__module__": kind.__module__, method: called})
-    try:
-        _set_class(thing, new)
-    except TypeError:
-        text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
-        raise InputError(text, field="loader") from None
-    return thing, kind
+    def __init__(self, kind: type, name: str) -> None:
+        self._key, self._own = (kind, name), vars(kind).get(name)
+        self.listeners = dict[int, list[Callable[..., Any]]]()
+        inherited, listeners = getattr(kind, name), self.listeners
+
+        @functools.wraps(inherited)
+        def method(owner: Any, *args: Any, **named: Any) -> Any:
+            call = functools.partial(inherited, owner)
+            for listener in listeners.get(id(owner), ()):
+                call = functools.partial(listener, call)
+            return call(*args, **named)
+
+        self._method = method
+        setattr(kind, name, method)
+        self.wrapped[self._key] = self
+
+    def remove(self) -> None:
+        """Gives the class its own method back, unless somebody else has wrapped it since: then it hands all
+        calls on.
+        """
+        kind, name = self._key
+        if vars(kind).get(name) is not self._method:
+            return
+        if self._own is None:
+            delattr(kind, name)
+        else:
+            setattr(kind, name, self._own)
+        del self.wrapped[self._key]
 
 
-def _set_class(thing: Any, kind: type) -> None:
-    """Sets the real one: Accelerate's loaders pose as another class."""
-    vars(object)["__class__"].__set__(thing, kind)
+class _Watched:
+    """Turns calls of `value.name(*args)` into `listener(the method as it was, *args)`."""
+
+    def __init__(self, value: Any, name: str, listener: Callable[..., Any]) -> None:
+        kind = type(value)  # the real one: Accelerate's loaders pose as another class
+        try:
+            self._method = _Method.wrapped.get((kind, name)) or _Method(kind, name)
+        except (TypeError, AttributeError):
+            text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
+            raise InputError(text, field="loader") from None
+        self._value, self._listener = value, listener
+        self._method.listeners.setdefault(id(value), []).append(listener)
+
+    def remove(self) -> None:
+        """Watches no more."""
+        listeners = self._method.listeners
+        listeners[id(self._value)].remove(self._listener)
+        if not listeners[id(self._value)]:
+            del listeners[id(self._value)]
+        if not listeners:
+            self._method.remove()

@@ -1,4 +1,6 @@
-"""The optimizer: its parameters, settings and state at the first step, and the learning rate of every group at every step."""
+"""The optimizer: its parameters, settings and state at the first step, and the learning rate of every group
+at every step.
+"""
 
 import math
 from bisect import bisect_left
@@ -13,7 +15,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
-from isobatch.guard.run import LOOK_EVERY_STEPS, Run
+from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
 from isobatch.integrations.torch.lr import PlanLR
 
 KINDS: dict[type, str] = {
@@ -26,13 +28,13 @@ WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
 MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
 FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
 MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
-STEPS_AHEAD = 64  # whose learning rates are worked out at once: the code is then not fetched anew each time
+STEPS_AHEAD = 64  # learning rates that are worked out at once: the code is then not fetched anew each time
 SETTING_TOLERANCE = 1e-6
 MAX_STEPS = 2**40  # of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
-    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's.
+    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's, schedulefree's.
 
     Raises:
         InputError: it cannot be watched.
@@ -44,6 +46,8 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
         if len(several) > 1:
             unchecked.append("optimizers other than the first")
         optimizer = several[0]
+    if type(optimizer).__name__ == "ScheduleFreeWrapper":
+        optimizer = optimizer.base
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         kind = type(optimizer).__name__
         raise InputError(f"{kind} cannot be watched: give the torch optimizer inside it", field="optimizer")
@@ -51,7 +55,9 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
 
 
 def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
-    """Checks the optimizer for gradients where the model has some: its own copies of the parameters may have them, too."""
+    """Checks the optimizer for gradients where the model has some: its own copies of the parameters may have
+    them, too.
+    """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
         text = f"the model has gradients, and none of the optimizer's {len(own)} parameters has one"
@@ -59,7 +65,7 @@ def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
 
 
 class Optimizers:
-    """Finds the optimizers that step on the model's parameters in the first steps: the attached one, then others."""
+    """Finds the optimizers of the model's parameters in the first steps: the attached one, then others."""
 
     def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
         self._run, self._found = run, [optimizer]
@@ -75,24 +81,37 @@ class Optimizers:
         """Removes the hook."""
         self._handle.remove()
 
-    def _owned(self) -> set[int]:
+    def owned(self) -> set[int]:
+        """Returns the identities of their parameters."""
         return {id(p) for group in self.param_groups for p in group["params"]}
 
+    @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         # One inside another has the other's parameters.
-        if own & self._named.keys() and not own & self._owned():
+        if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)
 
     def check(self) -> None:
-        """Notes the parameters with gradients that none of them has, unless an optimizer has its own copies."""
-        owned = self._owned()
-        left = [name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None]
-        if left and owned & self._named.keys():
+        """Notes parameters with gradients and no optimizer, unless an optimizer has its own copies."""
+        owned = self.owned()
+        untrained = [
+            name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None
+        ]
+        if untrained and owned & self._named.keys():
             self._run.note(
-                f"{len(left)} of the model's {len(self._named)} parameters have gradients and are in no optimizer that steps, "
-                f"such as {left[0]}: they do not train"
+                f"{len(untrained)} of the model's {len(self._named)} parameters have gradients and are in "
+                "no optimizer that steps, "
+                f"such as {untrained[0]}: they do not train"
             )
+
+
+def own_warmup(group: dict[str, Any]) -> int:
+    """Returns the length of a warmup inside the optimizer's own step, as schedule-free ones have it, in
+    steps; else 0.
+    """
+    steps = group.get("warmup_steps") or 0
+    return int(steps) if isinstance(steps, int | float) else 0
 
 
 def clips_itself(optimizer: Any) -> bool:
@@ -103,17 +122,21 @@ def clips_itself(optimizer: Any) -> bool:
 
 
 def check_settings(run: Run, optimizer: Any) -> None:
-    """Checks each setting of the recipe in one group at least: others may have a factor of their own, or none."""
+    """Checks each setting of the recipe in one group at least: others may have a factor of their own, or
+    none.
+    """
     recipe, plan, groups = run.plan.recipe, run.plan, optimizer.param_groups
-    kind, wanted = KINDS.get(type(optimizer)), str(recipe.optimizer)
-    same = {kind, wanted} == {"adam", "adamw"} and not any(group.get("weight_decay") for group in groups)
-    if kind is not None and wanted in KINDS.values() and kind != wanted and not same:
-        text = f"the optimizer is {type(optimizer).__name__}, {wanted} planned"
+    kind, planned_kind = KINDS.get(type(optimizer)), str(recipe.optimizer)
+    same = {kind, planned_kind} == {"adam", "adamw"} and not any(
+        group.get("weight_decay") for group in groups
+    )
+    if kind is not None and planned_kind in KINDS.values() and kind != planned_kind and not same:
+        text = f"the optimizer is {type(optimizer).__name__}, {planned_kind} planned"
         run.stop(Cause.ANOTHER_SETTING.likely("another optimizer"), text, run.witnesses("optimizer"))
     more = {name: group[name] for group in groups for name in WITHOUT_FIELD if group.get(name)}
     if more:
-        said = ", ".join(f"{name}={value}" for name, value in more.items())
-        run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {said}")
+        settings = ", ".join(f"{name}={value}" for name, value in more.items())
+        run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
     planned = {
         "momentum": plan.momentum if recipe.momentum is not None else None,
         "betas": plan.betas if recipe.betas is not None else None,
@@ -121,9 +144,9 @@ def check_settings(run: Run, optimizer: Any) -> None:
         "weight_decay": plan.weight_decay if recipe.weight_decay else None,
     }
     for name, want in planned.items():
-        found = [group[name] for group in groups if name in group]
-        if want is not None and found and not any(_close(value, want) for value in found):
-            text = f"{name} {_words(found[0])}, {_words(want)} planned"
+        values = [group[name] for group in groups if name in group]
+        if want is not None and values and not any(_close(value, want) for value in values):
+            text = f"{name} {_words(values[0])}, {_words(want)} planned"
             run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
 
 
@@ -132,8 +155,8 @@ def waits(rate: Any) -> bool:
     return isinstance(rate, Tensor) and not rate.is_cpu
 
 
-def _close(found: Any, want: Any) -> bool:
-    pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+def _close(value: Any, want: Any) -> bool:
+    pairs = zip(value, want, strict=True) if isinstance(want, tuple) else [(value, want)]
     return all(math.isclose(float(a), float(b), rel_tol=SETTING_TOLERANCE) for a, b in pairs)
 
 
@@ -153,9 +176,11 @@ def check_state(run: Run, optimizer: Any) -> None:
         run.stop(Cause.NEW_STATE, text)
 
 
-def settle_start(run: Run, optimizer: Any, given: int | None, place: tuple[int, int] | None) -> None:
-    """Sets the plan's step at the start of this training: the one given, else where the optimizer's PlanLR is, else where
-    the loader's PlanSampler began, else the plan's last move. The sampler must have begun where the plan is at that step.
+def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[int, int] | None) -> None:
+    """Sets the plan's step at the start of this training, and compares the sampler with it.
+
+    It is `start_step`, else the step of the optimizer's PlanLR, else of the loader's PlanSampler, else of the
+    plan's last move.
 
     Args:
         place: (epoch, offset) at which a PlanSampler began; None where there is none.
@@ -163,8 +188,8 @@ def settle_start(run: Run, optimizer: Any, given: int | None, place: tuple[int, 
     if run.plan.recipe.dataset_size is None:
         place = None  # the plan knows no epochs
     scheduler = PlanLR.of(optimizer)
-    if given is not None:
-        run.start = given
+    if start_step is not None:
+        run.start = start_step
     elif scheduler is not None:
         position = scheduler.position
         run.start = int(position) if position.denominator == 1 else position
@@ -172,9 +197,13 @@ def settle_start(run: Run, optimizer: Any, given: int | None, place: tuple[int, 
         run.start = _step_at(run, place)
     if place is None or run.plan.recipe.ramp is not None or not isinstance(run.start, int):
         return
-    here = run.plan.position(int(run.start))
-    if (here.epoch, here.offset) != place:
-        text = f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch {here.epoch}, {here.offset}"
+    planned = run.plan.position(int(run.start))
+    if (planned.epoch, planned.offset) != place:
+        text = (
+            f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch "
+            f"{planned.epoch}, "
+            f"{planned.offset}"
+        )
         run.stop(Cause.ANOTHER_PLACE, text)
 
 
@@ -184,8 +213,8 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
     steps = range(int(run.start), MAX_STEPS if plan.total_steps is None else plan.total_steps + 1)
 
     def where(step: int) -> tuple[int, int]:
-        here = plan.position(step)
-        return here.epoch or 0, here.offset or 0
+        position = plan.position(step)
+        return position.epoch or 0, position.offset or 0
 
     return steps[min(bisect_left(steps, place, key=where), len(steps) - 1)]
 
@@ -204,9 +233,12 @@ class _Bounds(NamedTuple):
 
 
 class LearningRates:
-    """Checks each group's learning rate: the plan's, times a constant: the group's `lr_multiplier` where it has one, as PlanLR
-    sets it, else the factor that it has at the first step whose rate is not 0. Without any multiplier, one group must have
-    factor 1: one that was made with the plan's learning rate, where a scheduler wrote that down, else one that has it then."""
+    """Checks each group's learning rate: the plan's, times a constant factor of the group.
+
+    The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a
+    rate above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning
+    rate, if a scheduler wrote that down, else a group at it.
+    """
 
     def __init__(self, run: Run, optimizer: Any) -> None:
         self._run, self._optimizer = run, optimizer
@@ -220,6 +252,15 @@ class LearningRates:
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
             run.unchecked.append("the learning rate: the recipe has no duration")
+        elif any(group["lr"] is None for group in optimizer.param_groups):  # transformers' Adafactor
+            self._planned = False
+            run.unchecked.append("the learning rate: the optimizer has a relative one of its own")
+        self._own_warmup = 0
+        if self._planned and (lengths := {own_warmup(group) for group in optimizer.param_groups} - {0}):
+            self._own_warmup = max(lengths)
+            if lengths != {planned := int(run.plan.warmup_steps or 0)}:
+                text = f"the optimizer's own warmup_steps is {max(lengths):,}, {planned:,} planned"
+                run.stop(Cause.ANOTHER_LR.likely("another warmup"), text, run.witnesses("warmup"))
 
     def check(self) -> None:
         """Checks before an optimizer step."""
@@ -263,7 +304,10 @@ class LearningRates:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:
-        return self._run.plan.lr_at(float(self._run.start) + since)
+        """Returns the plan's learning rate; where the optimizer warms up inside its step, the one behind the
+        warmup.
+        """
+        return self._run.plan.lr_at(max(float(self._run.start) + since, self._own_warmup))
 
     def _settle(self, planned: float, rates: list[float]) -> None:
         """Finds the missing factors of groups."""
@@ -302,7 +346,10 @@ class LearningRates:
         alike = len(set(rates)) == 1  # then the groups differ in other things, such as their weight decay
         factor = self._factors[index]
         of = "" if alike else f" of parameter group {index}"
-        text = f"learning rate {rates[index]:.6g}{of}, {planned * (1.0 if factor is None else factor):.6g} planned"
+        text = (
+            f"learning rate {rates[index]:.6g}{of}, {planned * (1.0 if factor is None else factor):.6g} "
+            "planned"
+        )
         if len(stray) < len(groups):
             why = Cause.GROUP_STRAYS.likely(f"group {index}")
         elif not alike and factor is None and not self._was_peak(index):
@@ -315,7 +362,7 @@ class LearningRates:
     def _why(self, index: int, rates: list[float]) -> Diagnosis:
         """Diagnoses a group's learning rate off the plan's."""
         run, group, factor = self._run, self._optimizer.param_groups[index], self._factors[index] or 1.0
-        initial = None if (made := group.get("initial_lr")) is None else float(made) / factor
+        initial = None if (initial_lr := group.get("initial_lr")) is None else float(initial_lr) / factor
         self._observed[run.since] = rates
         observed = {step: row[index] / factor for step, row in self._observed.items()}
         fault = faults.learning_rate(
@@ -340,5 +387,5 @@ class LearningRates:
             range(min(self._run.plan.total_steps or 0, MAX_SEARCHED_STEPS))
         )
         lr = self._optimizer.param_groups[self._plain]["lr"]
-        found = np.flatnonzero(np.abs(np.asarray(values) - rate) <= faults.ULPS * ulp(lr) * self._peak)
-        return found.tolist() if len(found) <= 3 else []
+        steps = np.flatnonzero(np.abs(np.asarray(values) - rate) <= faults.ULPS * ulp(lr) * self._peak)
+        return steps.tolist() if len(steps) <= 3 else []

@@ -1,32 +1,28 @@
-"""Computes the gradient of a step once more: of the script's own batches, with its own random numbers, by the intended loss.
+"""Computes the gradient of a step once more: of the script's own batches, with its random numbers, by the
+intended loss.
 
-With the script's random numbers dropout is no disturbance: what differs is the script's own doing. Mixup, noise and the like change batches
-between loader and model: then no reference can be computed from the loader's.
+With the script's random numbers, dropout and noise are no disturbance: a difference is the script's own
+doing. Mixup changes batches between loader and model: no reference can be computed from the loader's batches.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.distributed.fsdp import FSDPModule
 
 from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
+from isobatch.guard.randomness import NormalDraws, RandomState, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
 Digest = tuple[int, int]
-Random = tuple[Tensor, Tensor | None]  # the states of the CPU's generator, and of CUDA's
-
-
-def _restore(random: Random) -> None:
-    """Sets random states."""
-    torch.set_rng_state(random[0])
-    if random[1] is not None:
-        torch.cuda.set_rng_state(random[1])
 
 
 class OtherUnits(NamedTuple):
@@ -37,62 +33,93 @@ class OtherUnits(NamedTuple):
 
 
 class ReferenceLoss(NamedTuple):
-    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may be another."""
+    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may
+    be another.
+    """
 
     loss: Loss | None
     weight: Weight | None
-    other: OtherUnits | None = None
+    other_units: OtherUnits | None = None
     assumed: bool = False
 
 
 class ModelInputs:
-    """Collects the checksums of the model's inputs in each micro-batch of a step, and in the guard's own forwards."""
+    """Collects checksums of the model's inputs, by argument: in each micro-batch of a step, and in the
+    guard's own calls.
+    """
 
     def __init__(self, run: Run, model: nn.Module) -> None:
-        self._run, self._model = run, model
-        self._script: list[set[Digest]] = []
-        self.before: Random | None = None  # the random state to restore before the model's next own call
-        self._own = set[Digest]()
-        self._handle = model.register_forward_pre_hook(self._note, with_kwargs=True)
-
-    def __deepcopy__(self, _: Any) -> "ModelInputs":
-        return self  # the hook of a model's copy: it asks for nothing of its own
-
-    def remove(self) -> None:
-        """Removes the hook."""
-        self._handle.remove()
+        self._run = run
+        self._script: list[dict[str, set[Digest]]] = []
+        self._own: dict[str, set[Digest]] = {}
+        self.before: RandomState | None = None  # to restore before the model's next own call
+        parameters = inspect.signature(getattr(model, "module", model).forward).parameters
+        variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+        self._names = [name for name, parameter in parameters.items() if parameter.kind not in variable]
 
     def forward(self) -> None:
         """Begins a micro-batch."""
-        self._script.append(set())
+        self._script.append({})
 
-    def fold(self, fresh: list[bool]) -> None:
-        """Puts the calls of a batch together: `fresh` are those that were its first."""
-        calls, self._script = self._script[-len(fresh) :], []
-        for first, inputs in zip(fresh, calls, strict=True):
-            if first:
-                self._script.append(set())
-            if self._script:
-                self._script[-1] |= inputs
+    def fold(self, first: list[bool]) -> None:
+        """Puts the calls of a micro-batch together. `first`: whether a call begins one."""
+        calls, self._script = self._script[-len(first) :], []
+        for is_first, inputs in zip(first, calls, strict=True):
+            if is_first:
+                self._script.append({})
+            if self._script:  # else a call before the first micro-batch, such as a warm-up
+                for name, digests in inputs.items():
+                    self._script[-1].setdefault(name, set()).update(digests)
 
-    def _note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the arguments of a call."""
         if not torch.is_grad_enabled() or not (self._run.own or self._script):
             return
         if self.before is not None:
-            _restore(self.before)
+            self.before.restore()
             self.before = None
-        tensors = tensors_in([*args, *kwargs.values()])
-        # Those of per-sample gradients have no bits to read.
-        if not any(map(is_functorch_wrapped_tensor, tensors)):
-            (self._own if self._run.own else self._script[-1]).update(checksum([one]) for one in tensors)
+        inputs = self._own if self._run.own else self._script[-1]
+        for name, value in self._named(args, kwargs):
+            tensors = tensors_in(value)
+            # Those of per-sample gradients have no bits to read.
+            if tensors and not any(map(is_functorch_wrapped_tensor, tensors)):
+                inputs.setdefault(name, set()).update(checksum([tensor]) for tensor in tensors)
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """Lists arguments by name, in the order of the model's signature; entries of a mapping by their keys,
+        too.
+        """
+        named = {
+            self._names[at] if at < len(self._names) else str(at): value for at, value in enumerate(args)
+        }
+        named |= {name: kwargs[name] for name in self._names if name in kwargs}
+        return [
+            part
+            for name, value in (named | kwargs).items()
+            for part in (
+                [(f"{name}.{key}", entry) for key, entry in value.items()]
+                if isinstance(value, Mapping)
+                else [(name, value)]
+            )
+        ]
 
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""
         self._own.clear()
 
     def same(self, back: int) -> bool:
-        """Tells whether the guard's own forward had the script's inputs only, in the micro-batch so far back."""
-        return self._own <= self._script[-back]
+        """Tells whether the guard's own forward had the script's inputs in the micro-batch so far back.
+
+        The reference may pass labels where the script computes its loss from logits, and the script masks
+        where the reference has none; the first argument and all that both pass must be equal.
+        """
+        script, own = self._script[-back], self._own
+        if not own:
+            return True
+        both = [name for name in own if name in script]
+        if both and (both[0] == next(iter(own)) or "." in both[0]):
+            return all(own[name] <= script[name] for name in both)
+        return set().union(*own.values()) <= set().union(*script.values())
 
     def step(self) -> None:
         """Begins the next step."""
@@ -117,7 +144,9 @@ class Recomputation:
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
-        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be noticed."""
+        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be
+        noticed.
+        """
         plan, (loss, weight, *_) = self._run.plan, self.reference
         n = int(plan.micro_batches(self._run.rank)[0])
         if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
@@ -138,28 +167,49 @@ class Recomputation:
             for module, mode in modes.items():
                 module.training = mode
 
-    def draws(self, batches: list[Any], random: list[Random], shares: list[float], gate: float) -> bool:
-        """Tells whether the loss has random numbers outside of the model, as one against a teacher with dropout: its gradient is then
-        another from other states, though the model's call begins with the script's."""
-        one, other = (self.of(batches, random, shares, seed)[0] for seed in (1, 2))
-        return bool(difference(one, other).error > gate)
+    def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
+        """Tells whether the loss has random numbers of unknown origin: its gradient differs between seeds.
+
+        The model's call begins with the script's state all the same."""
+        first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
+        return bool(difference(first, second).error > gate)
+
+    def draws_noise(self, batch: Any, state: RandomState) -> bool:
+        """Tells whether the loss draws normal random numbers, a noise, for each sample."""
+        loss = self.reference.loss
+        if loss is None:
+            return False
+        state.restore()
+        draws = NormalDraws()
+        with draws, torch.no_grad():
+            loss(self._model, self._moved(batch))
+        return draws.most >= self._run.planned[0]
 
     def of(
-        self, batches: list[Any], random: list[Random], shares: list[float], seed: int | None = None
+        self, batches: list[Any], states: list[RandomState], shares: list[float], seed: int | None = None
     ) -> tuple[list[Tensor], bool]:
-        """Returns the gradient of this rank's mean losses, where it is sharded of all ranks'; and whether the model had the
-        script's inputs. `seed`: the script's random states are restored at the model's calls only."""
+        """Computes the gradient of this rank's mean losses, or of all ranks' where it is sharded.
+
+        Args:
+            batches, states: micro-batches, and the random states that each begins with.
+            shares: factors of their losses.
+            seed: of the random numbers before the model's call, which begins with `states` then.
+
+        Returns:
+            The gradient, and whether the model had the script's inputs.
+        """
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
-        for index, (batch, state, share) in enumerate(zip(batches, random, shares, strict=True)):
+        for index, (batch, state, share) in enumerate(zip(batches, states, shares, strict=True)):
             self._inputs.begin_own()
             if seed is None:
-                _restore(state)
+                state.restore()
             else:
                 torch.manual_seed(seed)
                 self._inputs.before = state
             kind, precision = total[0].device.type, self.precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
-                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)  # type: ignore[misc]
+                assert self.reference.loss is not None
+                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)
             same = same and self._inputs.same(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
@@ -177,32 +227,37 @@ class Recomputation:
     def _moved(self, batch: Any) -> Any:
         """Moves a micro-batch to the model's device, where no other one is at the same time."""
         device = self._params[0].device
-        return mapped(batch, lambda one: one.to(device) if hasattr(one, "to") else one)
+        return mapped(batch, lambda value: value.to(device) if hasattr(value, "to") else value)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not (self._sharded or reentrant(loss)):
             return torch.autograd.grad(loss, self._params, allow_unused=True)
-        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the script's own
+        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the
+        # script's own
         # gradients step aside.
-        kept = [p.grad for p in self._params]
+        script_grads = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        found = tuple(None if p.grad is None else local(p.grad) for p in self._params)
-        for p, grad in zip(self._params, kept, strict=True):
+        grads = tuple(None if p.grad is None else local(p.grad) for p in self._params)
+        for p, grad in zip(self._params, script_grads, strict=True):
             p.grad = grad
-        return found
+        return grads
 
     @contextlib.contextmanager
     def replay(self) -> Iterator[None]:
-        """Restores the model's buffers and the random state afterwards."""
+        """Restores the model's buffers and the random states afterwards."""
         buffers = [(b, b.clone()) for b in self._model.buffers()]
-        self._run.own = True
-        devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        devices = list(range(torch.cuda.device_count())) if cuda_in_use() else []
+        state, self._run.own = RandomState.now(), True
         try:
             with torch.random.fork_rng(devices):
                 yield
         finally:
+            state.restore()
             self._run.own = False
+            for module in self._model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()  # else the whole weights of a forward alone outlive the next step
             for buffer, value in buffers:
                 buffer.copy_(value)

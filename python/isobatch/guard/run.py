@@ -1,12 +1,14 @@
-"""The common ground of all checks: the plan, the other ranks, the training's step, and the wrapper around its model."""
+"""The common ground of all checks: the plan, the other ranks, the training's step, and the wrapper around its
+model.
+"""
 
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -20,20 +22,28 @@ from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differin
 from isobatch.guard.error import GuardError
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
-from isobatch.words import few_ranks
 
 LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
 CLOSE_STEPS = 2  # at these first steps everything is checked
 WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
 
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
 
 class Run:
     """Follows a training under guard.
 
-    `start` is the plan's step at which it begins, `since` the optimizer steps since then, `micro` the micro-batches since the
-    last of them, by the model's calls, and `backwards` by its gradients, where these are seen; `skipped` the steps that a loss scaler left out; `own` whether a forward is the guard's; `unchecked` what
-    could not be looked at, and why, `notes` what is not as expected and does no harm. `near` is whether this is one of the first steps; `rare` whether it is step 0, 1, 2, 4, 8 …:
-    what is done only then costs nothing in a long run.
+    Attributes:
+        start: the plan's step at which it begins; `since`, the optimizer steps since then.
+        micro: micro-batches since the last step, by the model's calls; `backwards`, by its gradients, where
+            these are seen.
+        rows: samples in the model's input at each call since the last step, in the first steps.
+        whole: this step is a whole one on all ranks, as far as can be known.
+        skipped: steps that a loss scaler left out.
+        own: a forward is the guard's.
+        near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …: a check then costs nothing
+            in a long run.
+        unchecked: checks that could not be made, and why; `notes`, harmless surprises.
     """
 
     def __init__(
@@ -42,10 +52,11 @@ class Run:
         self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.backwards, self.skipped = 0, 0, 0, 0
-        self.own, self.near, self.rare = False, True, True
-        there = dist.is_available() and dist.is_initialized()
-        self.ranks = dist.get_world_size(process_group) if there else 1
-        self.rank = dist.get_rank(process_group) if there else 0
+        self.own, self.near, self.rare, self.whole = False, True, True, False
+        self.rows = list[int]()
+        distributed = dist.is_available() and dist.is_initialized()
+        self.ranks = dist.get_world_size(process_group) if distributed else 1
+        self.rank = dist.get_rank(process_group) if distributed else 0
         self._control: Any = None
         if self.ranks > 1:  # Objects cross by gloo, whatever the gradients use.
             members = None if process_group is None else dist.get_process_group_ranks(process_group)
@@ -67,12 +78,13 @@ class Run:
         return int(self.start) + self.since
 
     def advance(self) -> None:
-        """Goes on to the next step. What is asked many times at each step is worked out here, once."""
+        """Goes on to the next step. Flags that are read many times in a step are set here, once."""
         self.since, self.micro, self.backwards = self.since + 1, 0, 0
+        self.rows.clear()
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns everybody's value, of a type. That all ranks are at the same check is checked by the way."""
+        """Returns all ranks' values, of a type, and compares the places of all ranks by the way."""
         if self.ranks == 1:
             return [value]
         try:
@@ -80,18 +92,21 @@ class Run:
         except RuntimeError as error:
             cause = either(Cause.DEAD_RANK.likely(), Cause.UNEQUAL_STEPS.likely())
             raise GuardError(self.step, cause, f"no answer at {tag}: {error}") from error
-        off = [rank for rank, (where, _) in enumerate(answers) if where != answers[0][0]]
-        if off:
-            self.stop(Cause.UNEQUAL_STEPS, f"{few_ranks(off)} at another step than rank 0", off)
+        if ranks := differing([place for place, _ in answers]):
+            steps = ", ".join(f"{since:,} at {check}" for (since, check), _ in answers[:8])
+            self.stop(Cause.UNEQUAL_STEPS, f"the ranks have taken different numbers of steps: {steps}", ranks)
         return [value for _, value in answers]
 
-    def unlike(self, what: str, tensors: Sequence[Tensor]) -> list[int]:
-        """Lists the ranks whose tensors are not those of the others; none where a GPU has no room to read them, which is then unchecked."""
-        room = all(has_room(one.device, checksum_bytes(tensors)) for one in tensors[:1])
-        sums = self.exchange(what, checksum(tensors) if room else None, tuple[int, int] | None)
+    def unlike(self, name: str, tensors: Sequence[Tensor]) -> list[int]:
+        """Lists the ranks with other tensors than most ranks, or all ranks where no majority agrees.
+
+        Where a GPU has no room to read the tensors, the list is empty, and the comparison is unchecked.
+        """
+        room = all(has_room(tensor.device, checksum_bytes(tensors)) for tensor in tensors[:1])
+        sums = self.exchange(name, checksum(tensors) if room else None, tuple[int, int] | None)
         if None not in sums:
             return differing(sums)
-        text = f"equal {what} on all ranks: no room on a GPU to read them"
+        text = f"equal {name} on all ranks: no room on a GPU to read them"
         if text not in self.unchecked:
             self.unchecked.append(text)
         return []
@@ -103,13 +118,16 @@ class Run:
             if self.rank == 0:
                 warnings.warn(f"isobatch guard: {text}", stacklevel=2)
 
-    def witnesses(self, what: str) -> list[int]:
-        """Returns the ranks with the same fault, where each looks by itself, of those that see it within some seconds; none where all
-        do, or they are alone. The step's all-reduce keeps ranks together, so the others need not be asked."""
+    def witnesses(self, name: str) -> list[int]:
+        """Returns the ranks with the same fault within some seconds, where each rank looks by itself.
+
+        The list is empty if all of them do, or this rank is alone. The step's all-reduce keeps ranks
+        together, so that a rank without the fault need not answer.
+        """
         if self.ranks == 1:
             return []
         store = dist.distributed_c10d._get_default_store()
-        keys = [f"isobatch-guard/{self._key}/{what}/{self.step}/{rank}" for rank in range(self.ranks)]
+        keys = [f"isobatch-guard/{self._key}/{name}/{self.step}/{rank}" for rank in range(self.ranks)]
         store.set(keys[self.rank], "")
         end = time.monotonic() + WITNESS_SECONDS
         while True:
@@ -129,27 +147,66 @@ class Run:
     def stop(
         self, why: Cause | Diagnosis, text: str, ranks: Sequence[int] = (), *, step: int | None = None
     ) -> NoReturn:
-        """Ends the training."""
-        raise GuardError(self.step if step is None else step, why, text, tuple(ranks))
+        """Ends the training. Ranks are named only where the others are right."""
+        named = tuple(ranks) if len(ranks) < self.ranks else ()
+        raise GuardError(self.step if step is None else step, why, text, named)
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """Returns how long the training itself waits for a rank: one that saves a checkpoint or compiles is late, not lost. None, torch's own, where
-    the group does not say."""
+    """Returns the training's own time limit for a rank; None, torch's default, if the group does not say.
+
+    A rank that saves a checkpoint or compiles is late, not lost."""
     group: Any = process_group or dist.group.WORLD
     try:
-        found: timedelta = max(group._get_backend(device).options._timeout for device in group._device_types)
+        timeout: timedelta = max(
+            group._get_backend(device).options._timeout for device in group._device_types
+        )
     except (AttributeError, RuntimeError):
         return None
-    return found
+    return timeout
 
 
 def has_room(device: torch.device, needed: int) -> bool:
-    """Tells whether a GPU has so many bytes to spare: free, or the allocator's own and not given out."""
+    """Tells whether a GPU has this number of bytes to spare, free or unused by the allocator."""
     if device.type != "cuda":
         return True
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
+
+
+def outside_of_graphs(hook: Hook) -> Hook:
+    """Keeps a hook out of the graphs of torch.compile."""
+    return cast(Hook, torch.compiler.disable(hook))  # type: ignore[no-untyped-call]
+
+
+class CallHook:
+    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph where it was compiled
+    in place.
+    """
+
+    def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
+        self._model = model
+        self._compiled = compiled = model._compiled_call_impl
+        if compiled is None:
+            self._handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+            return
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            hook(model, args, kwargs)
+            return compiled(*args, **kwargs)
+
+        self._called = model._compiled_call_impl = called
+
+    def __deepcopy__(self, _: Any) -> "CallHook":
+        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
+        return self
+
+    def remove(self) -> None:
+        """Calls it no more."""
+        if self._compiled is None:
+            self._handle.remove()
+        elif self._model._compiled_call_impl is self._called:
+            self._model._compiled_call_impl = self._compiled
 
 
 def inner(model: nn.Module) -> nn.Module:
@@ -159,12 +216,16 @@ def inner(model: nn.Module) -> nn.Module:
 
 
 def sharded(model: nn.Module) -> bool:
-    """Tells whether each rank holds its own part of the weights: fully_shard, or the older FullyShardedDataParallel."""
+    """Tells whether each rank holds its own part of the weights: fully_shard, or the older
+    FullyShardedDataParallel.
+    """
     return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules())
 
 
 def divisor(model: nn.Module, ranks: int) -> float:
-    """Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another factor, as torchtitan does."""
+    """Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another
+    factor, as torchtitan does.
+    """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
@@ -178,14 +239,14 @@ def divisor(model: nn.Module, ranks: int) -> float:
 
 def reentrant(loss: Tensor) -> bool:
     """Tells whether the older kind of activation checkpoint is in a graph: it refuses torch.autograd.grad."""
-    nodes, seen = [loss.grad_fn], set[Any]()
+    nodes, visited = [loss.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
         if node.name() == "CheckpointFunctionBackward":
             return True
-        seen.add(node)
+        visited.add(node)
         nodes.extend(following for following, _ in node.next_functions)
     return False
 

@@ -1,5 +1,7 @@
-"""Puts the checks into a training script, and runs them in turn."""
+"""Puts the guard into a training script, and makes its checks in turn."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,9 +9,13 @@ import torch.distributed as dist
 from torch import nn
 
 from isobatch.diagnosis.causes import Cause
+from isobatch.guard.calls import MicroBatches
+from isobatch.guard.epochs import Epochs
+from isobatch.guard.error import GuardError
 from isobatch.guard.finite import MAX_OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient, ZeroGradCheck
 from isobatch.guard.loader import LoaderWatch
+from isobatch.guard.model import ModelWatch
 from isobatch.guard.optimizer import (
     LearningRates,
     Optimizers,
@@ -20,29 +26,111 @@ from isobatch.guard.optimizer import (
     torch_optimizer,
 )
 from isobatch.guard.reference import Loss, ReferenceLoss, Weight
-from isobatch.guard.run import Run, inner, local, sharded
+from isobatch.guard.run import CLOSE_STEPS, Run, outside_of_graphs
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
 from isobatch.planning.plan import Plan
-from isobatch.words import few_ranks
 
 NO_LOADER = (
-    "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md shows five lines "
+    "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
+    "shows five lines "
     "that make a loader of any function that returns batches"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardClaim:
+    """A check before an optimizer step. All ranks make it together.
+
+    Args:
+        name: what it is about.
+        check: stops the training where it departs from the plan. True: the plan has no such step, and nothing
+            is left to check.
+        due: whether it is made before the next step.
+    """
+
+    name: str
+    check: Callable[["Guard"], bool | None]
+    due: Callable[[Run], bool] = lambda _: True
+
+
+def _first(run: Run) -> bool:
+    return not run.since
+
+
+def _close(run: Run) -> bool:
+    return run.near
+
+
+def _rare(run: Run) -> bool:
+    return run.rare
+
+
+def _settled(run: Run) -> bool:
+    return run.since == CLOSE_STEPS - 1
+
+
+CLAIMS: tuple[GuardClaim, ...] = (
+    GuardClaim(name="where the run starts", due=_first, check=lambda guard: guard.settle_start()),
+    GuardClaim(
+        name="the optimizer's parameters",
+        due=_first,
+        check=lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer),
+    ),
+    GuardClaim(
+        name="the optimizer's state", due=_first, check=lambda guard: check_state(guard.run, guard.optimizer)
+    ),
+    GuardClaim(name="the epoch under way", due=_first, check=lambda guard: guard.epochs.begin()),
+    GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
+    GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
+    GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
+    GuardClaim(name="gradients cleared", due=_close, check=lambda guard: guard.zero_grad.check()),
+    GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
+    GuardClaim(name="samples", due=_close, check=lambda guard: guard.samples.check()),
+    GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
+    GuardClaim(
+        name="the optimizer's settings",
+        due=_first,
+        check=lambda guard: check_settings(guard.run, guard.optimizer),
+    ),
+    GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
+    GuardClaim(name="the gradient", due=_close, check=lambda guard: guard.gradient.check()),
+    GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
+    GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
+    GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
+    GuardClaim(
+        name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
+    ),
+)
+"""In the order in which they are made before a step: what explains another fault comes before it."""
 
 
 class Guard:
     """Watches a training script; see `isobatch.guard.guard`.
 
-    `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm, which rank 0 also
-    gives as a warning.
+    `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm,
+    which rank 0 also gives as a warning.
     """
+
+    run: Run
+    watch: LoaderWatch | None
+    owner: Owner | None
+    model: ModelWatch
+    optimizer: Any
+    calls: MicroBatches
+    epochs: Epochs
+    samples: Samples
+    optimizers: Optimizers
+    rates: LearningRates
+    zero_grad: ZeroGradCheck
+    gradient: Gradient
+    finite: Finite
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
+        self._in_step = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -59,12 +147,13 @@ class Guard:
         """Checks model, optimizer and loader before the first step, and takes its place in the loop.
 
         Args:
-            model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under fully_shard.
+            model: what the loop calls once for each micro-batch: the DDP wrapper, or a model under
+                fully_shard.
             optimizer: the one that the loop steps, with or without a closure.
             loader: the training DataLoader; None: samples are unchecked.
-            start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan counts. None:
-                where the optimizer's PlanLR is at the first step, else the loader's PlanSampler, else the plan's last
-                move, else 0.
+            start_step: the optimizer steps done, where the run goes on from a checkpoint, counted as the plan
+                counts. None: where the optimizer's PlanLR is at the first step, else the loader's
+                PlanSampler, else the plan's last move, else 0.
             process_group: the data-parallel ranks, where they are not all.
             owner: the trainer that owns the loop; its callback passes it.
 
@@ -76,34 +165,36 @@ class Guard:
         self.unchecked.clear()
         optimizer = torch_optimizer(optimizer, self.unchecked)
         self.notes.clear()
-        self._model, self._optimizer, self._start_step = model, optimizer, start_step
-        self._run = run = Run(self.plan, self.unchecked, self.notes, process_group)
-        self._watch = LoaderWatch(loader, owner and owner.limit) if loader is not None else None
+        self.optimizer, self._start_step = optimizer, start_step
+        self.run = run = Run(self.plan, self.unchecked, self.notes, process_group)
+        self.watch = watch = LoaderWatch(loader, owner and owner.limit) if loader is not None else None
         if self._reference.loss is not None and loader is None:
             run.note(NO_LOADER)
-        watch = self._watch
         if owner is None and watch is not None and (watch.sharded or watch.dispatched):
             owner = Owner("transformers")
-        if owner is not None:
-            check_convention(run, owner)
-        self._owner = owner
-        self._replicated, self._inner = not sharded(model), inner(model)
-        self._equal_weights()
-        self._samples = Samples(run, watch, weighted=self._reference.weight is not None)
-        self._optimizers = Optimizers(run, self._inner, optimizer)
-        self._rates = LearningRates(run, self._optimizers)
-        self._finite = Finite(run, model, optimizer, ids_seen=watch is not None and watch.sampled)
-        self._zero_grad: ZeroGradCheck | None = ZeroGradCheck(run, self._inner)
-        self._gradient: Gradient | None = Gradient(run, model, optimizer, watch, self._reference, owner)
-        self._in_eval_mode = False
+        self.owner = owner
+        check_convention(run, owner)
+        self.model = ModelWatch(run, model, self._forward, self._inputs)
+        self.model.check_weights()
+        self.calls = MicroBatches(run, watch)
+        self.epochs = Epochs(run, watch, self.calls)
+        weighted = self._reference.weight is not None
+        self.samples = Samples(run, watch, self.calls, self.epochs, weighted=weighted)
+        self.optimizers = Optimizers(run, self.model.inner, optimizer)
+        self.rates = LearningRates(run, self.optimizers)
+        self.zero_grad = ZeroGradCheck(run, self.model.inner, self.optimizers)
+        self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self._reference, owner)
+        ids_seen = watch is not None and watch.sampled
+        self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
+        self._in_step = False
         self._handles = [
-            model.register_forward_pre_hook(self._forward, prepend=True),
             optimizer.register_step_pre_hook(self._stepping),
+            optimizer.register_step_post_hook(self._stepped),
         ]
         return self
 
     def __deepcopy__(self, _: Any) -> "Guard":
-        """Returns itself: a copy of a model under guard, such as an average of its weights, is not guarded."""
+        """Returns itself: a copy of a guarded model, such as an average of its weights, is not guarded."""
         return self
 
     def lightning(self) -> Any:
@@ -113,7 +204,9 @@ class Guard:
         return lightning_callback(self)
 
     def transformers(self) -> Any:
-        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the reference."""
+        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the
+        reference.
+        """
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
         if self._reference.loss is None:
@@ -126,15 +219,16 @@ class Guard:
         Raises:
             GuardError: the last epoch did not serve what the plan says, or the optimizer never stepped.
         """
-        if self._handles:
-            self._remove()
-            if not self._run.since and self._run.micro:
-                text = f"{self._run.micro} micro-batches, and no step of the optimizer that is attached"
-                self._run.stop(Cause.NO_STEP, text)
-            self._samples.finish()
-            total = self._run.plan.total_steps
-            if self._run.since and total is not None and self._run.step < total:
-                self._run.note(f"the run ends after {self._run.step:,} of {total:,} planned optimizer steps")
+        if not self._handles:
+            return
+        self._remove()
+        run, total = self.run, self.run.plan.total_steps
+        if not run.since and run.micro:
+            text = f"{run.micro} micro-batches, and no step of the optimizer that is attached"
+            run.stop(Cause.NO_STEP, text)
+        self.epochs.finish()
+        if run.since and total is not None and run.step < total:
+            run.note(f"the run ends after {run.step:,} of {total:,} planned optimizer steps")
 
     def _remove(self) -> None:
         if not self._handles:
@@ -142,41 +236,52 @@ class Guard:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._finite.remove()
+        self.model.remove()
+        self.finite.remove()
         self._settle()
-        if self._watch is not None:
-            self._watch.remove()
+        if self.watch is not None:
+            self.watch.remove()
 
-    def _forward(self, *_: Any) -> None:
-        run = self._run
-        # The wrapper's own mode says nothing: Lightning sets it to eval for a validation, and restores the inner model's only.
-        if run.own or not torch.is_grad_enabled():
-            return
-        if not self._inner.training:
-            self._in_eval_mode = True
-            return
-        if self._gradient is not None:
-            self._gradient.forward()
-        self._samples.forward()
-        if run.micro > self._patience:
-            self._finite.stuck(self._patience)
+    def _settle(self) -> None:
+        """Removes the checks of the first steps."""
+        self.gradient.remove()
+        self.optimizers.remove()
+        self.zero_grad.remove()
+        if self.watch is not None:
+            self.watch.rest()
 
+    def _forward(self) -> None:
+        self._in_step = False
+        if self.run.near:
+            self.gradient.forward()
+        self.calls.forward()
+        if self.run.micro > self._patience:
+            self.finite.stuck(self._patience)
+
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.run.near:
+            self.gradient.inputs(args, kwargs)
+
+    @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
+        if self._in_step:  # an optimizer calls the step of the class that it is derived from
+            return None
+        self._in_step = True
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._before_update()
+            self._check()
             return None
-        run, first = self._run, True
+        run, first = self.run, True
 
         def watched() -> Any:
             nonlocal first
             if first:
                 first = False
                 loss = closure()
-                self._before_update()
+                self._check()
                 return loss
-            run.own = True  # some optimizers evaluate again and again: that is no other micro-batch
+            run.own = True  # some optimizers evaluate again and again, on no other micro-batch
             try:
                 return closure()
             finally:
@@ -184,84 +289,32 @@ class Guard:
 
         return args[:1], {**kwargs, "closure": watched}
 
-    def _before_update(self) -> None:
-        run, gradient = self._run, self._gradient
-        if not run.since:
-            place = self._watch.now.place if self._watch is not None and self._watch.now is not None else None
-            settle_start(run, self._optimizer, self._start_step, place)
-            check_parameters(run, self._model, self._optimizer)
-            check_state(run, self._optimizer)
-            self._samples.begin()
-        if self._ended():
+    @outside_of_graphs
+    def _stepped(self, *_: Any) -> None:
+        self._in_step = False
+
+    def _check(self) -> None:
+        """Makes the checks due before a step, and goes on to the next step."""
+        run = self.run
+        try:
+            over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
+        except GuardError:
+            self._remove()  # for a script that catches it
+            raise
+        if over:
+            run.advance()
             return
-        fresh = self._samples.fold()
-        if fresh is not None and gradient is not None:
-            gradient.fold(fresh)
-        if not run.micro:
-            self._no_forward()
-        if self._zero_grad is not None:
-            self._zero_grad.check()
-        whole = self._samples.check()
-        self._rates.check()
-        if not run.since:
-            check_settings(run, self._optimizer)
-        whole = self._finite.check() and whole
-        if gradient is not None:
-            gradient.check(whole=whole)
-        if run.rare:
-            self._equal_weights()
-        self._samples.epochs()
-        self._in_eval_mode = False
         run.advance()
-        if gradient is not None and not run.near:
-            self._optimizers.check()
+        if run.since == CLOSE_STEPS:
             self._settle()
-            if self._owner is not None:
-                check_length(run, self._owner)
 
-    def _ended(self) -> bool:
-        """Tells whether the plan has no more steps. Many loops count to their last iteration, and take it, too: one more is a note."""
-        run, total = self._run, self.plan.total_steps
-        if total is None or run.step < total:
-            return False
-        if run.step > total and not self._samples.vary:
-            run.stop(Cause.ANOTHER_LENGTH, f"two more optimizer steps, {total:,} planned")
-        run.note(f"the loop takes one optimizer step more than the {total:,} planned")
-        run.advance()
-        return True
+    def settle_start(self) -> None:
+        """Finds the plan's step at the start of this training."""
+        epoch = None if self.watch is None else self.watch.now
+        settle_start(self.run, self.optimizer, self._start_step, None if epoch is None else epoch.place)
 
-    def _no_forward(self) -> None:
-        """Diagnoses a step without a micro-batch through the wrapper."""
-        run = self._run
-        if self._in_eval_mode:
-            run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
-        if not any(p.grad is not None for p in self._inner.parameters()):
-            return
-        if run.since:
-            run.stop(Cause.STEPPED_TWICE, "no forward since the last optimizer step")
-        if self._inner is not self._model:
-            run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
-
-    def _settle(self) -> None:
-        """Removes the checks of the first steps."""
-        if self._gradient is not None:
-            self._gradient.remove()
-            self._gradient = None
-        self._optimizers.remove()
-        if self._zero_grad is not None:
-            self._zero_grad.remove()
-            self._zero_grad = None
-        if self._watch is not None:
-            self._watch.rest()
-
-    def _equal_weights(self) -> None:
-        if not self._replicated:
-            return
-        run = self._run
-        off = run.unlike("weights", [local(p) for p in self._model.parameters()])
-        if off:
-            run.stop(
-                Cause.OTHER_WEIGHTS.likely(few_ranks(off)),
-                f"the weights of {few_ranks(off)} are not those of the others",
-                off,
-            )
+    def fold(self) -> None:
+        """Counts the calls of the model by micro-batch."""
+        first = self.calls.fold()
+        if first is not None and self.run.near:
+            self.gradient.fold(first)

@@ -17,9 +17,10 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
 
 class Owner(NamedTuple):
-    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it knows; `counts_labels` where it
-    is transformers' Trainer, `over_ranks` where that counts the labels of all processes; `limit`, the micro-batches of an epoch, where it
-    takes fewer than the loader has."""
+    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it
+    knows; `counts_labels` where it is transformers' Trainer, `over_ranks` where that counts the labels of all
+    processes; `limit`, the micro-batches of an epoch, where it takes fewer than the loader has.
+    """
 
     convention: Literal["transformers", "lightning"]
     total_steps: int | None = None
@@ -28,26 +29,29 @@ class Owner(NamedTuple):
     limit: int | None = None
 
 
-def check_convention(run: Run, owner: Owner) -> None:
-    """Checks that the plan counts an epoch's end as the trainer does."""
+def check_convention(run: Run, owner: Owner | None) -> None:
+    """Compares the plan's and the trainer's ways to count an epoch's end."""
     plan = run.plan
-    if plan.recipe.convention == owner.convention or plan.moves:
+    if owner is None or plan.recipe.convention == owner.convention or plan.moves:
         return
     recipe = msgspec.structs.replace(plan.recipe, convention=owner.convention)
-    other = make_plan(recipe, plan.cluster, **plan.settings._asdict())
-    differ = [name for name in COUNTS if getattr(plan, name) != getattr(other, name)]
+    by_owner = make_plan(recipe, plan.cluster, **plan.settings._asdict())
+    differ = [name for name in COUNTS if getattr(plan, name) != getattr(by_owner, name)]
     if differ:
-        said = ", ".join(f"{name} {getattr(other, name)}, {getattr(plan, name)} planned" for name in differ)
-        text = f"{owner.convention} counts {said} with convention={plan.recipe.convention!r}"
+        counts = ", ".join(
+            f"{name} {getattr(by_owner, name)}, {getattr(plan, name)} planned" for name in differ
+        )
+        text = f"{owner.convention} counts {counts} with convention={plan.recipe.convention!r}"
         run.stop(Cause.ANOTHER_CONVENTION.likely(f'convention="{owner.convention}"'), text)
 
 
-def check_length(run: Run, owner: Owner) -> None:
-    """Compares the trainer's steps with the plan's. Asked after the first ones, since another micro-batch or accumulation makes another
-    length, and is the better diagnosis."""
-    planned, found = run.plan.total_steps, owner.total_steps
-    if None not in (planned, found) and planned != found:
-        text = f"the trainer will take {found:,} optimizer steps, {planned:,} planned"
+def check_length(run: Run, owner: Owner | None) -> None:
+    """Compares the trainer's steps with the plan's, after the first ones: another micro-batch or accumulation
+    makes another length, and is the better diagnosis.
+    """
+    planned, steps = run.plan.total_steps, owner and owner.total_steps
+    if planned is not None and steps is not None and planned != steps:
+        text = f"the trainer will take {steps:,} optimizer steps, {planned:,} planned"
         run.stop(Cause.ANOTHER_LENGTH, text)
 
 
@@ -63,22 +67,30 @@ def lightning_callback(guard: Any) -> Any:
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Attaches at the first place with the final optimizers and loaders."""
-            loader, done = trainer.train_dataloader, trainer.global_step
+            loader, steps_done = trainer.train_dataloader, trainer.global_step
             single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
             steps, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
-            # An averaging callback adds an epoch without steps, and a loop of the module's own steps when it likes.
-            averages = any(type(one).__name__ == "StochasticWeightAveraging" for one in trainer.callbacks)
+            # An averaging callback adds an epoch without steps, and a loop of the module's own steps when it
+            # likes.
+            averages = any(
+                type(callback).__name__ == "StochasticWeightAveraging" for callback in trainer.callbacks
+            )
             known = pl_module.automatic_optimization and not averages and 0 < steps < float("inf")
             # By limit_train_batches or overfit_batches.
             limited = single is not None and batches < (length(single) or 0)
             owner = Owner("lightning", int(steps) if known else None, limit=int(batches) if limited else None)
             guard.attach(
-                trainer.strategy.model, trainer.optimizers[0], single, start_step=done or None, owner=owner
+                trainer.strategy.model,
+                trainer.optimizers[0],
+                single,
+                start_step=steps_done or None,
+                owner=owner,
             )
             if len(trainer.optimizers) > 1:
                 guard.unchecked.append("optimizers other than the first")
-            # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes where it was.
-            if not (done and hasattr(loader, "load_state_dict")):
+            # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes
+            # where it was.
+            if not (steps_done and hasattr(loader, "load_state_dict")):
                 iter(trainer.fit_loop._data_fetcher)
 
         def on_train_end(self, *_: Any) -> None:
@@ -116,35 +128,44 @@ def model_loss(model: nn.Module, batch: Any) -> Tensor:
 
 
 def takes_labels(model: nn.Module) -> bool:
-    """Tells whether the Trainer hands the number of a step's labels to the model, by its own rule (transformers, trainer.py), and leaves
-    the division by them to it."""
+    """Tells whether the Trainer leaves the division by a step's labels to the model, by its rule in
+    trainer.py.
+    """
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     known = getattr(model, "accepts_loss_kwargs", None)
     arguments = inspect.signature(model.forward).parameters.values()
-    return bool(known) if known is not None else any(one.kind is one.VAR_KEYWORD for one in arguments)
+    return (
+        bool(known)
+        if known is not None
+        else any(parameter.kind is parameter.VAR_KEYWORD for parameter in arguments)
+    )
 
 
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
-    """Returns the labels that the model's own mean loss is over, by its loss for a number of them that none has; None where it ignores the
-    number."""
-    asked = 2 * batch["labels"].numel() + 1
-    number = torch.tensor(asked, device=batch["labels"].device)
-    mean, other = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
-    return None if abs(other - mean) <= 1e-6 * abs(mean) else round(asked * other / mean)
+    """Returns the number of labels in the model's own mean loss; None if it ignores the Trainer's number.
+
+    It is found by the loss for a number that no batch has."""
+    items = 2 * batch["labels"].numel() + 1
+    number = torch.tensor(items, device=batch["labels"].device)
+    mean, of_items = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
+    return None if abs(of_items - mean) <= 1e-6 * abs(mean) else round(items * of_items / mean)
 
 
 def every_label(batch: Any) -> float:
-    """Counts the labels as the Trainer does where it does not know of the model's shift: each row's first one too."""
+    """Counts the labels as the Trainer does where it does not know of the model's shift: each row's first one
+    too.
+    """
     return float((batch["labels"] != -100).sum())
 
 
 FIRST_LABELS = OtherUnits(
     every_label,
-    "the Trainer counts each row's first label, which the model has no prediction for: the gradient is {ratio:.4g} × that of "
+    "the Trainer counts each row's first label, which the model has no prediction for: the gradient is "
+    "{ratio:.4g} × that of "
     "the mean loss, as if the learning rate were; set the first label of each row to -100 to avoid it",
 )
 
 
 def label_count(batch: Any) -> float:
-    """Counts the labels of a causal language model's mean loss: those that count, but for each row's first."""
+    """Counts the labels of a causal language model's mean loss: all that count, but each row's first."""
     return float((batch["labels"][..., 1:] != -100).sum())

@@ -1,5 +1,6 @@
-"""Accelerate as its examples use it: `accumulate`, metrics over `gather_for_metrics`, `save_state`, and either clipping; batches
-sharded, split or dispatched."""
+"""Accelerate as its examples use it: `accumulate`, metrics over `gather_for_metrics`, `save_state`, and
+either clipping; batches sharded, split or dispatched.
+"""
 
 import torch
 from accelerate import Accelerator
@@ -13,8 +14,8 @@ def main(plan, guard, folder, *, clip="norm", schedule="own", **dealing):
     """Trains for the plan's epochs.
 
     Args:
-        schedule: "own" is stepped once a step; "prepared" has W times the lengths and is stepped W times, as the examples of
-            diffusers have it; with split_batches Accelerate steps once.
+        schedule: "own" is stepped once a step; "prepared" has W times the lengths and is stepped W times, as
+            the examples of diffusers have it; with split_batches Accelerate steps once.
         dealing: fields of a DataLoaderConfiguration.
     """
     accelerator = Accelerator(

@@ -1,5 +1,6 @@
-"""Loops on GPUs, by NCCL: `gpu.py '[[KIND, {FIELD: VALUE}], …]'` prints of each the guard's error, or what it left unchecked and how often the
-last steps waited for the GPU."""
+"""Loops on GPUs, by NCCL: `gpu.py '[[KIND, {FIELD: VALUE}], …]'` prints of each the guard's error, or what it
+left unchecked and how often the last steps waited for the GPU.
+"""
 
 import contextlib
 import json
@@ -35,10 +36,10 @@ def main(plan, kind):
     scheduler = PlanLR(optimizer, plan)
     halves = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(plan.recipe.precision)
     scaler = torch.amp.GradScaler("cuda", enabled=plan.recipe.precision == "fp16", init_scale=64.0)
-    taken = []
+    blocks = []
     if kind == "large":  # what is left is asked for when the first gradient is there
         room = torch.cuda.mem_get_info()[0] - (12 << 20)
-        taken.append(torch.empty(room, dtype=torch.uint8, device="cuda"))
+        blocks.append(torch.empty(room, dtype=torch.uint8, device="cuda"))
     watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
     if kind != "unwatched":
         watch.attach(ddp, optimizer, loader)
@@ -74,9 +75,9 @@ if __name__ == "__main__":
         known = {"effective_batch": 48, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, "dataset_size": 384}
         plan = ib.plan(ib.Recipe(**{**known, "duration": "2ep", "warmup": "3st", **fields}), 2)
         try:
-            said = main(plan, kind)
+            printed = main(plan, kind)
         except GuardError as error:
-            said = error.diagnosis
+            printed = error.diagnosis
         if dist.get_rank() == 0:
-            print(json.dumps(said))
+            print(json.dumps(printed))
     dist.destroy_process_group()

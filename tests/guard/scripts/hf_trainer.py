@@ -1,5 +1,6 @@
-"""transformers' Trainer as the language-modeling examples use it: blocks of text whose labels are the input, the Trainer's own
-AdamW and schedule, evaluation, checkpoints and workers."""
+"""transformers' Trainer as the language-modeling examples use it: blocks of text whose labels are the input,
+the Trainer's own AdamW and schedule, evaluation, checkpoints and workers.
+"""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +10,9 @@ VOCABULARY, BLOCK = 32, 8
 
 
 class Blocks(torch.utils.data.Dataset):
-    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count; `classes`: each has one of two."""
+    """Grouped texts; `padded`: of different lengths, filled up with a label that does not count; `classes`:
+    each has one of two.
+    """
 
     def __init__(self, size, padded, classes):
         self.tokens = torch.randint(VOCABULARY, (size, BLOCK), generator=torch.Generator().manual_seed(1))
@@ -54,8 +57,28 @@ class Focal(hf.Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
+class Summed(hf.Trainer):
+    """A loss of the script's own, over the labels counted by the Trainer."""
+
+    processes = 1
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        logits, labels = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+        loss = loss / (1 if num_items_in_batch is None else num_items_in_batch) * self.processes
+        return (loss, outputs) if return_outputs else loss
+
+
+class SummedOverAll(Summed):
+    """The same, multiplied by the processes, since the Trainer counts the labels of all of them."""
+
+    processes = property(lambda self: self.accelerator.num_processes)
+
+
 class ClipByValue(hf.TrainerCallback):
-    """What the Trainer has no argument for."""
+    """Clips by value: the Trainer has no argument for it."""
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
@@ -79,13 +102,15 @@ def main(
     model="llama",
     clip="norm",
     padded=False,
-    focal=False,
+    kind="Trainer",
     per_device=1,
     stop=None,
     path=None,
     **more,
 ):
-    """Trains by the Trainer; to the step `stop`, with checkpoints in `path`, or on from there; `more` are further arguments of it."""
+    """Trains by the Trainer; to the step `stop`, with checkpoints in `path`, or on from there; `more` are
+    further arguments of it.
+    """
     hf.set_seed(42)
     size = plan.recipe.dataset_size
     arguments = hf.TrainingArguments(
@@ -110,7 +135,8 @@ def main(
         disable_tqdm=True,
         **more,
     )
-    trainer = (Focal if focal else hf.Trainer)(
+    kinds = {"Trainer": hf.Trainer, "Focal": Focal, "Summed": Summed, "SummedOverAll": SummedOverAll}
+    trainer = kinds[kind](
         model=tiny(model),
         args=arguments,
         train_dataset=Blocks(size, padded, model == "bert"),

@@ -69,14 +69,32 @@ class Stop(pl.Callback):
 
 
 def main(
-    plan, guard, folder, *, clip="norm", by_hand=False, swa_from=None, size=None, stop=None, path=None, **more
+    plan,
+    guard,
+    folder,
+    *,
+    clip="norm",
+    by_hand=False,
+    swa_from=None,
+    size=None,
+    stop=None,
+    path=None,
+    workers=2,
+    **more,
 ):
-    """Fits for the plan's epochs, on `size` samples where a limit leaves some of them out; to the step `stop`, of which a checkpoint goes to
-    `path`, or from there; `more` are further arguments of the Trainer."""
+    """Fits for the plan's epochs.
+
+    Args:
+        size: samples, where a limit leaves some of them out.
+        stop: ends at this step, with a checkpoint in `path`; without it, a checkpoint there is where the run
+            goes on.
+        workers: of the loader.
+        more: further arguments of the Trainer.
+    """
     pl.seed_everything(3, workers=True, verbose=False)
     size = size or plan.recipe.dataset_size
     data = TensorDataset(torch.randn(size, 6), torch.randint(4, (size,)))
-    loader = DataLoader(data, plan.micro_batch, shuffle=True, num_workers=2)
+    loader = DataLoader(data, plan.micro_batch, shuffle=True, num_workers=workers)
     val_loader = DataLoader(data, 16, num_workers=1)
     watch = guard(plan, loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
     automatic = {

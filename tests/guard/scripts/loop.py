@@ -1,10 +1,13 @@
-"""A loop of our own in many healthy forms, a plain one and one over a stream among them: how samples are drawn, what wraps the model, what is done to losses, gradients and steps, and
-where a run goes on. `mistake` is a fault that only such a form can have; the others are injected."""
+"""A loop in many healthy forms: sampling, wrappers, changes to losses, gradients and steps, resumed runs.
+
+`mistake` is a fault of such a form alone; the others are injected."""
 
 import contextlib
 import copy
+import random
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -14,16 +17,18 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, WeightedRandomSampler
 
 from guard.scripts.parts import (
     SAM,
     ByTokens,
+    Labeled,
     Lookahead,
     Own,
     Pair,
     Sized,
     Stream,
+    WarmsUp,
     changed,
     clip_by_shard,
     mean,
@@ -41,14 +46,16 @@ class How(NamedTuple):
         wrapper: "ddp", "fsdp2", "fsdp", or "fsdp of parameters" for use_orig_params.
         wrapping: what else DDP is given.
         workers: of the loader.
-        dropout, norm, compiled, layers: of the model; the factors of the learning rate of its first layer and its last.
+        dropout, norm, compiled, layers: of the model; the factors of the learning rate of its first layer and
+            its last.
         loss: whether the guard is given one.
         clip: by the plan's "norm", or by "value".
         clip_value: clips each element.
         evaluated: the loop evaluates now and then, as Lightning does it.
         validated: it validates on all ranks and saves a checkpoint behind each epoch, as people write it.
         averaged: from the first step on there is an average of the weights, too.
-        at: the step at which it goes on: by a "plan" sampler, "by hand", or by the state of a "stateful" loader.
+        at: the step at which it goes on: by a "plan" sampler, "by hand", or by the state of a "stateful"
+            loader.
         steps: the run ends after as many; None: as planned.
         overflows: steps at the start that a loss scaler skips; None: there is no scaler.
         every: the scheduler steps in those, too.
@@ -79,6 +86,12 @@ class How(NamedTuple):
     mistake: str = ""
 
 
+def augmented(rows, draw):
+    """A batch of views of some samples."""
+    x, y = (torch.stack(column) for column in zip(*rows, strict=True))
+    return x + 0.01 * torch.randn(x.shape, generator=draw), y
+
+
 class Loop:
     """A training by a plan, under guard."""
 
@@ -92,10 +105,15 @@ class Loop:
         middle = nn.BatchNorm1d(8) if how.norm else nn.Tanh()
         dropout = nn.Dropout(how.dropout) if how.dropout else nn.Identity()
         self.model = nn.Sequential(nn.Linear(6, 8), middle, dropout, nn.Linear(8, 2))
+        if self.kind == "labels":
+            self.model = Labeled(self.model)
         self.teacher = nn.Sequential(nn.Dropout(0.5), copy.deepcopy(self.model))
         self.wrapped = self._wrapped()
         self.called = torch.compile(self.wrapped, backend="eager") if how.compiled else self.wrapped
-        torch.manual_seed(self.rank)
+        seed = 0 if how.mistake == "one seed" else self.rank
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        self.draw = torch.Generator().manual_seed(seed)
         self.optimizer, self.scheduler = self._optimizer()
         self.averaged = (
             SWALR(self.optimizer, plan.lr / 3, anneal_epochs=2) if self.kind == "swa" else self.scheduler
@@ -114,11 +132,18 @@ class Loop:
         if kind == "stream":
             return None, DataLoader(Stream(), plan.micro_batch, **form)
         if how.resumed in ("plan", "stateful"):
-            here = plan.position(how.at if how.resumed == "plan" else 0)
-            offset = 0 if how.mistake == "data anew" else here.offset
-            sampler = PlanSampler(self.data, plan, epoch=here.epoch, offset=offset)
-        elif kind in ("weighted", "curriculum", "repeated"):
+            position = plan.position(how.at if how.resumed == "plan" else 0)
+            offset = 0 if how.mistake == "data anew" else position.offset
+            sampler = PlanSampler(self.data, plan, epoch=position.epoch, offset=offset)
+        elif kind in ("weighted", "curriculum", "repeated", "augmented"):
             sampler = Own(kind, self.data)
+            if kind == "augmented":
+                draw = torch.Generator().manual_seed(self.rank)
+                form["collate_fn"] = lambda rows: augmented(rows, draw)
+        elif kind == "by weights":
+            seed = 0 if how.mistake == "one seed" else self.rank
+            draw, size = torch.Generator().manual_seed(seed), len(self.data) // dist.get_world_size()
+            sampler = WeightedRandomSampler(torch.ones(len(self.data)), size, generator=draw)
         elif kind == "tokens":
             sampler = ByTokens(self.data, plan.micro_batch)
         elif kind == "unequal":
@@ -130,7 +155,9 @@ class Loop:
         loader = DataLoader
         if how.resumed == "stateful":
             from torchdata.stateful_dataloader import StatefulDataLoader as loader
-        return sampler, loader(self.data, **form, collate_fn=Pair if kind == "objects" else None)
+        if kind == "objects":
+            form["collate_fn"] = Pair
+        return sampler, loader(self.data, **form)
 
     def _wrapped(self):
         model, wrapper = self.model, self.how.wrapper
@@ -156,6 +183,11 @@ class Loop:
                 {"params": self.model[layer].parameters(), "lr": plan.lr * factor}
                 for layer, factor in zip((0, 3), how.layers, strict=True)
             ]
+        if self.kind == "untrained":  # its last bias is in no optimizer
+            params = [p for p in params if p is not self.model[-1].bias]
+        if self.kind == "warms up":
+            optimizer = WarmsUp(params, plan.lr, plan.warmup_steps if how.mistake != "another warmup" else 9)
+            return optimizer, LambdaLR(optimizer, lambda _: 1.0)
         if self.kind in ("sam", "lookahead"):
             optimizer = {"sam": SAM, "lookahead": Lookahead}[self.kind](params, lr=plan.lr)
         else:
@@ -172,16 +204,24 @@ class Loop:
 
     def loss_of(self, model, batch):
         """The mean loss of a micro-batch."""
+        if self.kind == "labels":
+            return model(*batch)
+        if self.kind == "generator":
+            return mse_loss(model(batch[0]), batch[1] + torch.randn(batch[1].shape, generator=self.draw))
+        if self.kind == "flow":
+            x, y = batch
+            noise, times = torch.randn_like(x), torch.from_numpy(np.random.rand(len(x), 1)).float()
+            return random.uniform(0.5, 1.5) * mse_loss(model((1 - times) * x + times * noise), y)
         if self.kind == "teacher":
             with torch.no_grad():
-                wanted = self.teacher(batch[0])
-            return mse_loss(model(batch[0]), wanted)
+                target = self.teacher(batch[0])
+            return mse_loss(model(batch[0]), target)
         calls = 2 if self.kind == "views" else 1
         return sum(mse_loss(model(batch[0]), batch[1]) for _ in range(calls)) / calls
 
     def batches(self):
         """Micro-batches with the factors of their losses, and whether each is the last of a step."""
-        plan, how, parts, epoch, seen = self.plan, self.how, self.plan.accumulation, 0, 0
+        plan, how, parts, epoch, skipped = self.plan, self.how, self.plan.accumulation, 0, 0
         if self.kind == "drawn":
             draw = torch.Generator().manual_seed(5 + self.rank)
             for index in range(self.left * parts):
@@ -197,22 +237,22 @@ class Loop:
             parts = len(plan.micro_batches(self.rank))
             weights = [1 / plan.accumulation] * parts if even else plan.loss_weights(self.rank)
         if how.resumed == "by hand":
-            epoch, seen = divmod(how.at, plan.steps_per_epoch)
+            epoch, skipped = divmod(how.at, plan.steps_per_epoch)
         while self.left:
             if how.resumed != "stateful" and hasattr(self.sampler, "set_epoch"):
-                self.sampler.set_epoch(epoch)
+                self.sampler.set_epoch(0 if how.mistake == "first order" else epoch)
             for index, batch in enumerate(self.loader):
-                if index >= seen * parts:
+                if index >= skipped * parts:
                     last = (index + 1) % parts == 0 or (self.sampler and index + 1 == len(self.loader))
                     yield batch, weights[index % parts], last
             if how.validated:
                 self.validate(epoch)
-            epoch, seen = epoch + 1, 0
+            epoch, skipped = epoch + 1, 0
             assert epoch <= 20
 
     def train(self, until=None):
         """Trains to the plan's end, or until a step."""
-        how, held = self.how, []
+        how, held_parts = self.how, []
         self.left = (until or how.steps or self.plan.total_steps) - self.done
         if self.kind == "warmed_up":
             self.wrapped(torch.randn(1, 6))
@@ -220,12 +260,12 @@ class Loop:
             with torch.no_grad():
                 [self.wrapped(x) for x, _ in self.loader]
         for part in self.batches():
-            held.append(part)
+            held_parts.append(part)
             if self.kind != "closure":
                 self.backward(*part)
             if part[2]:
-                self.left -= self.step(held)
-                held, self.done = [], self.done + 1
+                self.left -= self.step(held_parts)
+                held_parts, self.done = [], self.done + 1
             endless = how.steps or how.resumed in ("plan", "stateful") or self.kind == "stream"
             if not self.left and endless:
                 break
@@ -270,7 +310,10 @@ class Loop:
             batch = batch[0] + torch.randn_like(batch[0]), batch[1]
         cast = torch.autocast("cpu", halves, enabled=self.scaler.is_enabled() or self.kind == "autocast")
         with self._synced(last), cast:
-            loss = self.loss_of(self.called, batch)
+            if self.kind == "labels":
+                loss = mse_loss(self.called(batch[0]), batch[1])
+            else:
+                loss = self.loss_of(self.called, batch)
             if self.kind == "l2":
                 loss = loss + 0.01 * sum(p.square().sum() for p in self.model.parameters())
             if self.done < (how.overflows or 0) or (how.mistake == "nan" and self.done > 3 and self.rank):
@@ -279,24 +322,26 @@ class Loop:
         if self.kind == "dp_sgd":
             per_sample(self.model, batch)
 
-    def step(self, held):
+    def step(self, held_parts):
         """An optimizer step; returns whether it was taken."""
         how, scale = self.how, self.scaler.get_scale()
 
         def closure():
             self.optimizer.zero_grad()
-            for part in held:
+            for part in held_parts:
                 self.backward(*part)
 
         self.change(closure)
         self.clip()
         if self.kind in ("sam", "closure"):
             self.optimizer.step(closure)
+        elif self.kind == "compiled step":
+            torch.compile(self.optimizer.step, backend="eager")()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        taken = self.scaler.get_scale() >= scale
-        if how.every or taken:
+        stepped = self.scaler.get_scale() >= scale
+        if how.every or stepped:
             (self.averaged if self.done >= (self.plan.steps_per_epoch or 0) else self.scheduler).step()
         self.optimizer.zero_grad()
         if how.averaged:
@@ -305,12 +350,12 @@ class Loop:
         if how.evaluated:
             self.wrapped.eval()
             with torch.no_grad():
-                self.wrapped(held[-1][0][0])
+                self.wrapped(held_parts[-1][0][0])
             self.wrapped.module.train()
-        return taken
+        return stepped
 
     def change(self, closure):
-        """What some scripts do to gradients and weights between backward and step."""
+        """Changes gradients and weights between backward and step, as some scripts do."""
         if self.kind == "all_reduce":
             for p in self.model.parameters():
                 p.grad = mean(p.grad)

@@ -1,4 +1,4 @@
-"""Healthy loops that are no "for batch in loader: forward, backward, step": adversaries, episodes, several loaders."""
+"""Healthy loops of other forms than "for batch in loader": adversaries, episodes, several loaders."""
 
 import itertools
 
@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn.functional import logsigmoid, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from guard.scripts.parts import Rollouts
 
 
 def net(inputs, outputs):
@@ -30,7 +32,7 @@ def epochs(loader):
 
 
 class Steps:
-    """An optimizer that follows the plan."""
+    """An optimizer by the plan."""
 
     def __init__(self, plan, model):
         self.optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr)
@@ -46,7 +48,7 @@ class Steps:
 
 
 def wgan(plan, guard, attached):
-    """Five steps of the critic for one of the generator, whose samples the critic only detaches."""
+    """Five steps of the critic, on detached samples, for one of the generator."""
     generator, critic, loader = net(3, 6), net(6, 1), loader_of(96, plan.micro_batch)
     generates, criticizes = Steps(plan, generator), Steps(plan, critic)
     if attached == "generator":
@@ -112,6 +114,67 @@ def zipped(plan, guard):
         zip(epochs(labeled), epochs(unlabeled), strict=False), plan.total_steps
     ):
         steps(mse_loss(model(x), y) + 0.1 * model(u).square().mean())
+    watch.finish()
+
+
+def unfrozen(plan, guard):
+    """The first layer is unfrozen after an epoch, and the model wrapped anew."""
+    model, loader = (
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)),
+        loader_of(96, plan.micro_batch),
+    )
+    model[0].requires_grad_(False)
+    wrapped, steps = DistributedDataParallel(model), Steps(plan, model)
+    watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
+    watch.attach(wrapped, steps.optimizer, loader)
+    for step, (x, y) in enumerate(itertools.islice(epochs(loader), plan.total_steps)):
+        if step == plan.steps_per_epoch:
+            model[0].requires_grad_(True)
+            wrapped = DistributedDataParallel(model)
+        steps(mse_loss(wrapped(x), y))
+    watch.finish()
+
+
+def fetched_ahead(plan, guard, passes):
+    """A step's micro-batches are fetched ahead, and the model is called twice for each, with a backward pass
+    or two.
+    """
+    model, loader = net(6, 2), loader_of(96, plan.micro_batch)
+    optimizer = Steps(plan, model).optimizer
+    watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
+    watch.attach(model, optimizer, loader)
+    batches = epochs(loader)
+    for _ in range(plan.total_steps):
+        for x, y in list(itertools.islice(batches, plan.accumulation)):
+            losses = [mse_loss(model(x), y) / plan.accumulation / 2]
+            if passes == 2:
+                losses.pop().backward()
+            losses.append(mse_loss(model(x), y) / plan.accumulation / 2)
+            sum(losses).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watch.finish()
+
+
+def rollouts(plan, guard):
+    """Completions of repeated prompts: a batch of the loader is made once, and then cut into the step's
+    micro-batches.
+    """
+    model, size = net(6, 2), plan.micro_batch * plan.accumulation
+    data = TensorDataset(torch.randn(plan.recipe.dataset_size // 4, 6))
+    sampler = Rollouts(len(data), 4, size, plan.accumulation)
+    loader, optimizer = DataLoader(data, batch_sampler=sampler), Steps(plan, model).optimizer
+    watch = guard(plan).attach(model, optimizer, loader)
+    for _ in range(plan.total_steps // plan.steps_per_epoch):
+        for index, (prompts,) in enumerate(loader):
+            part = index % plan.accumulation
+            if part == 0:
+                completions = prompts + torch.randn_like(prompts)
+            x = completions[part * plan.micro_batch :][: plan.micro_batch]
+            (model(x).square().mean() / plan.accumulation).backward()
+            if part == plan.accumulation - 1:
+                optimizer.step()
+                optimizer.zero_grad()
     watch.finish()
 
 

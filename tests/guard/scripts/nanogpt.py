@@ -1,5 +1,7 @@
-"""nanoGPT's train.py: batches drawn from a file of tokens, or the five lines that make a loader of them; require_backward_grad_sync
-set by hand, parameters with and without decay, the learning rate written into the groups, evaluation on the master."""
+"""nanoGPT's train.py: batches drawn from a file of tokens, or the five lines that make a loader of them;
+require_backward_grad_sync set by hand, parameters with and without decay, the learning rate written into the
+groups, evaluation on the master.
+"""
 
 import contextlib
 
@@ -61,7 +63,7 @@ class GPT(nn.Module):
 
 
 def main(plan, guard, folder, *, clip="norm", loader=False, compiled=None, evaluated=True):
-    """Trains for max_iters iterations, of which nanoGPT takes one more; `compiled` is a backend of torch.compile."""
+    """Trains for max_iters iterations and nanoGPT's one more; `compiled` is a backend of torch.compile."""
     rank, world = dist.get_rank(), dist.get_world_size()
     master, seed_offset = rank == 0, rank
     gradient_accumulation_steps = plan.accumulation * world // world

@@ -17,10 +17,10 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        mine = range(SHARDS)[dist.get_rank() * workers + worker :: dist.get_world_size() * workers]
-        chance, buffer = random.Random(mine[0]), []
+        shards = range(SHARDS)[dist.get_rank() * workers + worker :: dist.get_world_size() * workers]
+        chance, buffer = random.Random(shards[0]), []
         while True:
-            for shard in mine:
+            for shard in shards:
                 draw = torch.Generator().manual_seed(shard)
                 for _ in range(RECORDS):
                     record = torch.randn(6, generator=draw), torch.randn(2, generator=draw)
@@ -33,7 +33,7 @@ class Stream(IterableDataset):
 
 
 class Sized:
-    """A batch sampler that gives each rank its own sizes, as a script for unequal devices does."""
+    """A batch sampler with sizes for each rank, as for unequal devices."""
 
     def __init__(self, plan, samples):
         self.sizes = [[int(n) for n in plan.micro_batches(rank)] for rank in range(plan.data_parallel)]
@@ -52,8 +52,12 @@ class Sized:
 
 
 class Own(Sampler):
-    """A sampler of one's own: `weighted` draws by weights, with replacement; `curriculum` goes from easy to hard samples in every epoch;
-    `repeated` gives augmentations of a sample to several ranks."""
+    """A sampler of the script's own.
+
+    `weighted` draws by weights, with replacement; `curriculum` goes from easy to hard samples in every epoch;
+    `repeated` and `augmented` give augmentations of a sample to several ranks, the latter to all at the same
+    time.
+    """
 
     def __init__(self, kind, data):
         self.kind, self.samples, self.epoch = kind, len(data), 0
@@ -70,6 +74,9 @@ class Own(Sampler):
             weights = torch.arange(self.samples) % 3 + 1.0
             generator.manual_seed(100 * self.epoch + rank)
             return iter(torch.multinomial(weights, len(self), replacement=True, generator=generator).tolist())
+        if self.kind == "augmented":  # each rank has another view of the same samples
+            order = torch.randperm(self.samples, generator=generator.manual_seed(self.epoch))
+            return iter(order[: len(self)].tolist())
         if self.kind == "curriculum":
             return iter([(7 * at) % self.samples for at in range(rank, self.samples, world)])
         order = torch.randperm(self.samples, generator=generator.manual_seed(self.epoch))
@@ -137,6 +144,56 @@ class Lookahead(torch.optim.Optimizer):
                 p.copy_(slow.lerp_(p, 0.5))
 
 
+class WarmsUp(torch.optim.SGD):
+    """Warms up inside its step, as schedule-free optimizers do; `lr` stays constant."""
+
+    def __init__(self, params, lr, warmup_steps):
+        super().__init__(params, lr)
+        self.steps = 0
+        for group in self.param_groups:
+            group["warmup_steps"] = warmup_steps
+
+    def step(self, closure=None):
+        self.steps += 1
+        rates = [group["lr"] for group in self.param_groups]
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1, self.steps / (group["warmup_steps"] or 1))
+        super().step()
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+class Labeled(nn.Module):
+    """Returns its mean loss where it is given labels, else its output."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x, labels=None):
+        output = self.layers(x)
+        return output if labels is None else mse_loss(output, labels)
+
+
+class Rollouts(Sampler):
+    """Gives each prompt for all of its completions, and each batch once for every micro-batch cut out of it,
+    as TRL's GRPO.
+    """
+
+    def __init__(self, prompts, completions, size, repeats):
+        self.prompts, self.completions, self.size, self.repeats = prompts, completions, size, repeats
+
+    def __len__(self):
+        return self.prompts * self.completions * self.repeats
+
+    def __iter__(self):
+        order = torch.randperm(self.prompts).repeat_interleave(self.completions).tolist()
+        rank, world = dist.get_rank(), dist.get_world_size()
+        for start in range(rank * self.size, len(order), world * self.size):
+            for _ in range(self.repeats):
+                yield order[start : start + self.size]
+
+
 class Pair:
     """A batch of a class of one's own."""
 
@@ -148,7 +205,7 @@ class Pair:
 
 
 def changed(kind, model):
-    """What some scripts do to gradients between backward and step."""
+    """Changes gradients between backward and step, as some scripts do."""
     for p in model.parameters():
         if kind == "noise":
             p.grad += 0.1 * torch.ones_like(p.grad)
@@ -164,7 +221,7 @@ def mean(grad):
 
 
 def quantized(state, bucket):
-    """A communication hook that sends 8 bits of each element."""
+    """A communication hook with 8 bits of each element."""
     scale = bucket.buffer().abs().max() / 127
     sent = (bucket.buffer() / scale).round() * scale / dist.get_world_size()
     return dist.all_reduce(sent, async_op=True).get_future().then(lambda future: future.value()[0])
@@ -177,9 +234,11 @@ def per_sample(model, batch):
     def one(params, x, y):
         return mse_loss(torch.func.functional_call(model, dict(zip(names, params, strict=True)), (x,)), y)
 
-    found = torch.func.vmap(torch.func.grad(one), (None, 0, 0))(tuple(p.detach() for p in params), *batch)
-    norms = sum(g.flatten(1).square().sum(1) for g in found).sqrt()
-    for p, g in zip(params, found, strict=True):
+    sample_grads = torch.func.vmap(torch.func.grad(one), (None, 0, 0))(
+        tuple(p.detach() for p in params), *batch
+    )
+    norms = sum(g.flatten(1).square().sum(1) for g in sample_grads).sqrt()
+    for p, g in zip(params, sample_grads, strict=True):
         p.per_sample = g * (1 / norms).clamp(max=1).view(-1, *[1] * (g.dim() - 1))
 
 

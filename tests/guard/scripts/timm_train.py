@@ -1,5 +1,7 @@
-"""timm's train.py: its loaders and transforms, mixup and cutmix, an averaged copy of the weights, accumulation, a schedule by
-update, clipping by norm, by value or adaptively, validation of both models, and checkpoints."""
+"""timm's train.py: its loaders and transforms, mixup and cutmix, an averaged copy of the weights,
+accumulation, a schedule by update, clipping by norm, by value or adaptively, validation of both models, and
+checkpoints.
+"""
 
 import contextlib
 

@@ -1,5 +1,7 @@
-"""torchtitan's form: FSDP2 for each block and the root, activation checkpoints, a model made on the meta device, an iterable stream
-with its place in it, containers for optimizers and schedulers, the loss over the step's tokens, clipping of sharded gradients."""
+"""torchtitan's form: FSDP2 for each block and the root, activation checkpoints, a model made on the meta
+device, an iterable stream with its place in it, containers for optimizers and schedulers, the loss over the
+step's tokens, clipping of sharded gradients.
+"""
 
 import functools
 
@@ -92,8 +94,8 @@ def main(plan, guard, folder, *, clip="norm", by_tokens=False, contained=True, a
     """Trains for the plan's steps.
 
     Args:
-        by_tokens: divides by the step's tokens over all ranks, with a wrapper that sums, as torchtitan does it now; else the mean
-            of micro-batches, with one that averages, as it did.
+        by_tokens: divides by the step's tokens over all ranks, with a wrapper that sums, as torchtitan does
+            it now; else the mean of micro-batches, with one that averages, as it did.
         contained: the guard is given the container; else the optimizer in it.
     """
     torch.manual_seed(0)
@@ -115,7 +117,7 @@ def main(plan, guard, folder, *, clip="norm", by_tokens=False, contained=True, a
                 module.set_force_sum_reduction_for_comms(True)  # gloo has no premultiplied sum
     optimizers = OptimizersContainer([model], lr=plan.lr, betas=(0.9, 0.95), weight_decay=0.1)
     shape = functools.partial(lambda plan, step: plan.lr_at(step) / plan.lr, plan)
-    schedulers = [torch.optim.lr_scheduler.LambdaLR(one, shape) for one in optimizers.optimizers]
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(optimizer, shape) for optimizer in optimizers.optimizers]
 
     text = Text(dist.get_rank())
     loader = torch.utils.data.DataLoader(text, batch_size=plan.micro_batch, num_workers=1)

@@ -1,5 +1,7 @@
-"""torchvision's classification reference: its own transforms, mixup in the loader's collation, gradients cleared between forward
-and backward, a scheduler stepped each epoch, an averaged copy of the weights, evaluation of both, and checkpoints."""
+"""torchvision's classification reference: its own transforms, mixup in the loader's collation, gradients
+cleared between forward and backward, a scheduler stepped each epoch, an averaged copy of the weights,
+evaluation of both, and checkpoints.
+"""
 
 import torch
 import torch.distributed as dist
@@ -58,15 +60,15 @@ def train_one_epoch(model, criterion, optimizer, data_loader, epoch, model_ema, 
 def evaluate(model, criterion, data_loader):
     """The loss over a loader, and how many were right."""
     model.eval()
-    seen = torch.zeros(2)
+    samples = torch.zeros(2)
     with torch.inference_mode():
         for image, target in data_loader:
             output = model(image)
             criterion(output, target)
-            seen += torch.tensor([(output.argmax(1) == target).sum(), len(target)])
+            samples += torch.tensor([(output.argmax(1) == target).sum(), len(target)])
     dist.barrier()
-    dist.all_reduce(seen)
-    return float(seen[0] / seen[1])
+    dist.all_reduce(samples)
+    return float(samples[0] / samples[1])
 
 
 def main(plan, guard, folder, *, clip="norm", mixed=True):

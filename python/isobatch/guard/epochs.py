@@ -1,0 +1,155 @@
+"""Checks epochs: the samples that each covered, and that its order is new."""
+
+import itertools
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from isobatch.diagnosis import faults
+from isobatch.diagnosis.causes import Cause
+from isobatch.guard.calls import MicroBatches
+from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
+from isobatch.guard.run import Run
+from isobatch.planning.course import rest_of_epoch
+from isobatch.reason import Reason
+
+MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
+
+
+class Epochs:
+    """Compares epochs with the plan and with the ones before. `deals`: the sampler gives each sample to one
+    rank.
+    """
+
+    def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
+        self._run, self._watch, self._calls, self.deals = run, watch, calls, True
+        self._checked: Epoch | None = None  # the last one of those that were
+        self._ordered: Epoch | None = None
+        self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
+
+    def begin(self) -> None:
+        """Finds, at the first step, the micro-batches of the epoch under way left out by a resumed loop."""
+        run, watch = self._run, self._watch
+        epoch = None if watch is None else watch.now
+        if watch is None or epoch is None:
+            return
+        if not epoch.ids and epoch.odd:
+            text = f"whose samples: the sampler's ids are no whole numbers, such as {epoch.odd}"
+            run.unchecked.append(text)
+        if epoch.place is not None:
+            return
+        position = run.plan.position(int(run.start))
+        if run.plan.recipe.dataset_size is not None and position.epoch:
+            self._resumed_order(watch, epoch, position.epoch)
+        epoch.behind = (position.offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
+        if epoch.behind:
+            text = "the epoch under way at the start: its sampler does not say where it resumes"
+            run.unchecked.append(text)
+            if (watch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
+                watch.skip(epoch.behind)
+
+    def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
+        """Stops a resumed run in the order of an earlier epoch. Scripts may count epochs from
+        1.
+        """
+        run, kind = self._run, type(watch.sampler).__name__
+        if epoch.order is None:
+            run.unchecked.append(
+                f"whether epoch {planned} has a new order: {kind} does not say which it gives"
+            )
+        elif epoch.order < planned and getattr(watch.sampler, "shuffle", True):
+            text = f"the run goes on in epoch {planned}, and {kind} gives the order of epoch {epoch.order}"
+            run.stop(Cause.MISSING_SET_EPOCH.likely("where the run resumes"), text)
+
+    def check(self) -> None:
+        """Checks once for each epoch: the last one's samples, and this one's order."""
+        watch = self._watch
+        if watch is None or watch.last is None:
+            return
+        if watch.last is not self._checked:
+            self._coverage(watch.last)
+        if watch.now is not None and watch.now.trained and watch.now is not self._ordered:
+            self._order(watch.last, watch.now)
+
+    def finish(self) -> None:
+        """Checks the last epoch, if it was trained to its end."""
+        self.check()
+        now = None if self._watch is None else self._watch.now
+        if now is not None and now.trained and now is not self._checked:
+            self._coverage(now)
+
+    def _coverage(self, epoch: Epoch) -> None:
+        run, plan, dataset = self._run, self._run.plan, self._dataset
+        self._checked = epoch
+        if self._calls.draws or epoch.behind or plan.samples_per_epoch is None:
+            return
+        if epoch.short and epoch.trained >= len(run.planned):
+            text = f"an epoch ended after {epoch.given:,} of {epoch.length:,} micro-batches on each rank"
+            run.stop(Cause.ANOTHER_SAMPLES.likely("an epoch left before its end"), text)
+        if not epoch.whole:
+            return
+        planned, padded = plan.samples_per_epoch, plan.padded_samples or 0
+        if epoch.place is not None and epoch.place[1]:
+            rest = rest_of_epoch(plan, dataset, epoch.place[1])
+            planned, padded = rest.served, rest.padded
+        answers = run.exchange("epoch", (epoch.count, epoch.count == dataset))
+        served = sum(count for count, _ in answers)
+        unique = min(served, dataset)
+        if not epoch.odd:
+            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
+        del epoch.ids[ORDER_IDS:]
+        # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not
+        # count.
+        if served == unique == dataset < planned:
+            run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
+            return
+        extra = served - planned if epoch.place is not None and self._irregular else 0
+        if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
+            self.stop(served, planned, unique=unique, every=all(every for _, every in answers))
+
+    @property
+    def _dataset(self) -> int:
+        return self._run.plan.recipe.dataset_size or (self._watch.size if self._watch is not None else 0)
+
+    def _unique(self, ids: NDArray[np.int64], unknown: int) -> int:
+        """Counts the different samples of all ranks; `unknown` where they are too many to tell apart."""
+        dataset = self._dataset
+        if dataset > MAX_DISTINCT_SAMPLES or (len(ids) and int(ids.max()) >= dataset):
+            return unknown
+        covered = torch.zeros(dataset, dtype=torch.uint8)
+        covered[torch.from_numpy(ids)] = 1
+        return int(self._run.most(covered).sum())
+
+    def _order(self, last: Epoch, now: Epoch) -> None:
+        first, second = list(last.ids[:ORDER_IDS]), list(now.ids[:ORDER_IDS])
+        n = min(len(first), len(second))
+        if n < min(MIN_COMPARED_IDS, len(first)):
+            return  # it has only begun
+        self._ordered = now
+        shuffled = any(b < a for a, b in itertools.pairwise(first))
+        same = first[:n] == second[:n] and n > 1
+        if same and not self.deals and self._watch is not None and self._watch.epoch_set:
+            self._run.note("each epoch has the same order, as the script's own sampler gives it")
+        elif same and shuffled:
+            self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
+
+    def stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
+        """Ends the training for an epoch of other samples than the plan's; `every`: each rank had all of the
+        dataset.
+        """
+        watch, dataset = self._watch, self._run.plan.recipe.dataset_size
+        if watch is not None and watch.size and dataset and watch.size != dataset:
+            text = f"the loader's dataset has {watch.size:,} samples, {dataset:,} planned"
+            self._run.stop(Cause.ANOTHER_DATASET, text)
+        samplers = (watch and watch.sampler, watch and watch.batch_sampler)
+        why = faults.epoch(
+            served=served,
+            planned=planned,
+            unique=unique,
+            dataset=self._dataset,
+            per_rank_all=every,
+            drop_last=any(getattr(sampler, "drop_last", False) for sampler in samplers),
+            ranks=self._run.ranks,
+        )
+        self._run.stop(why, f"an epoch of {served} samples, {planned} planned")

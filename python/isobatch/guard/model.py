@@ -1,0 +1,111 @@
+"""The model: called through its wrapper, in training mode, with the same weights on all ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import tensors_in
+from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, sharded
+from isobatch.words import few_ranks
+
+
+class ModelWatch:
+    """Watches the calls of a wrapped model.
+
+    Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is
+    watched.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        model: nn.Module,
+        on_forward: Callable[[], None],
+        on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    ) -> None:
+        """Hooks into the calls; `on_inputs` is called with those of the inner model, the guard's own among
+        them.
+        """
+        self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
+        self.inner, self.replicated = inner(model), not sharded(model)
+        self._in_eval_mode = self._bypassed = False
+        self._hook = CallHook(model, self._forward)
+        self._inner_hook = CallHook(self.inner, self._inner_forward) if self.inner is not model else None
+
+    def __deepcopy__(self, _: Any) -> "ModelWatch":
+        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
+        return self
+
+    def remove(self) -> None:
+        """Removes the hooks."""
+        self._hook.remove()
+        if self._inner_hook is not None:
+            self._inner_hook.remove()
+
+    @outside_of_graphs
+    def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes calls past the wrapper, and finds a new one."""
+        if model is not self.inner:
+            return
+        if not self._run.own and torch.is_grad_enabled():
+            wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
+            if wrapper is None:
+                self._bypassed = True
+            elif wrapper.module is self.inner and wrapper is not getattr(self.model, "_orig_mod", self.model):
+                self._hook.remove()
+                self.model, self._hook = wrapper, CallHook(wrapper, self._forward)
+                self._called(args, kwargs)  # this call was past the new wrapper's hook already
+        self._on_inputs(args, kwargs)
+
+    @outside_of_graphs
+    def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if model is self.model:
+            self._called(args, kwargs)
+            if self._inner_hook is None:
+                self._on_inputs(args, kwargs)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        run = self._run
+        # The wrapper's mode says nothing: Lightning sets it to eval for a validation, and restores the inner
+        # model's only.
+        if run.own or not torch.is_grad_enabled():
+            return
+        if not self.inner.training:
+            self._in_eval_mode = True
+            return
+        if run.near:
+            sizes = [len(tensor) for tensor in tensors_in([*args, *kwargs.values()]) if tensor.dim()]
+            run.rows.append(max(sizes[:1], default=0))
+        self._on_forward()
+
+    def check_calls(self) -> None:
+        """Stops at an optimizer step without a call of the wrapper, in training mode, since the last one."""
+        run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
+        self._in_eval_mode = self._bypassed = False
+        if run.micro:
+            return
+        if in_eval_mode:
+            run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
+        if not any(p.grad is not None for p in self.inner.parameters()):
+            return
+        if self.inner is not self.model and (bypassed or not run.since):
+            run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
+        if run.since:
+            run.stop(Cause.STEPPED_TWICE, "no forward since the last optimizer step")
+
+    def check_weights(self) -> None:
+        """Compares the ranks' weights."""
+        run = self._run
+        if not self.replicated:
+            return
+        ranks = run.unlike("weights", [local(p) for p in self.inner.parameters()])
+        if len(ranks) == run.ranks:
+            why = Cause.OTHER_WEIGHTS.likely("they differ, and no majority tells which are right")
+            run.stop(why, "the ranks' weights differ")
+        elif ranks:
+            text = f"the weights of {few_ranks(ranks)} are not those of the others"
+            run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)

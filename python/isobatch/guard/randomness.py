@@ -1,0 +1,141 @@
+"""Random states of the first steps' micro-batches: to draw a script's noise once more, and to compare the
+ranks' generators.
+"""
+
+import hashlib
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from isobatch.guard.run import Run
+
+SAME_NOISE = (
+    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their "
+    "generators are "
+    "equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the model "
+    "is made"
+)
+NORMAL = {"randn", "randn_like", "normal", "normal_"}
+MAX_COMPARED_DRAWS = 64
+
+
+def cuda_in_use() -> bool:
+    """Tells whether the training has used CUDA."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+class RandomState(NamedTuple):
+    """States of the default generators: torch's on the CPU and on CUDA, Python's, NumPy's."""
+
+    cpu: Tensor
+    cuda: Tensor | None
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> "RandomState":
+        """Reads the states."""
+        cuda = torch.cuda.get_rng_state() if cuda_in_use() else None
+        return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state())
+
+    def restore(self) -> None:
+        """Sets the generators back to these states."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+    def digests(self) -> list[str]:
+        """Returns a short text for each generator, equal where the states are."""
+        name, key, *rest = self.numpy
+        cuda = b"" if self.cuda is None else self.cuda.numpy().tobytes()
+        python, numpy = repr(self.python).encode(), key.tobytes() + repr((name, rest)).encode()
+        states = (self.cpu.numpy().tobytes(), cuda, python, numpy)
+        return [hashlib.blake2b(state, digest_size=8).hexdigest() for state in states]
+
+
+def drawn_between(before: RandomState, after: RandomState, least: int) -> list[bool]:
+    """Tells for each generator whether at least `least` numbers were drawn: ranks may agree on a few on
+    purpose.
+
+    >>> before = RandomState.now()
+    >>> _ = torch.randn(8), random.random()
+    >>> drawn_between(before, RandomState.now(), least=4)
+    [True, False, False, False]
+    """
+    now, target = RandomState.now(), after.digests()
+    drawn = [True] * len(target)
+    before.restore()
+    for _ in range(least):
+        states = RandomState.now().digests()
+        drawn = [many and a != b for many, a, b in zip(drawn, states, target, strict=True)]
+        if not any(drawn):
+            break
+        torch.empty((), dtype=torch.int32).random_()
+        random.getrandbits(32)
+        np.random.bytes(4)
+    now.restore()
+    return drawn
+
+
+class Randomness:
+    """Notes the random states at the start of each micro-batch and at the model's call, in the first steps.
+
+    A micro-batch starts when the loader gives it, or behind the last backward pass where the loop fetches
+    ahead.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._start = run, RandomState.now()
+        self._calls: list[tuple[RandomState, RandomState]] = []
+
+    def begin(self) -> None:
+        """Starts a micro-batch."""
+        if self._run.near and not self._run.own:
+            self._start = RandomState.now()
+
+    def forward(self) -> None:
+        """Notes a call of the model."""
+        if self._run.near:
+            self._calls.append((self._start, RandomState.now()))
+
+    def fold(self, first: list[bool]) -> None:
+        """Leaves the first call of each micro-batch."""
+        calls = self._calls[-len(first) :]
+        self._calls = [call for call, is_first in zip(calls, first, strict=True) if is_first]
+
+    def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState]]:
+        """Returns and forgets the states at the start and at the call of a step's last micro-batches."""
+        calls, self._calls = self._calls[-micro_batches:], []
+        return [start for start, _ in calls], [call for _, call in calls]
+
+
+def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:
+    """Tells whether all ranks' torch generators are equal when the first micro-batch starts, and whether the
+    script draws the same numbers on all ranks between loader and model.
+    """
+    if run.ranks == 1 or not all(run.exchange("calls", bool(calls))):
+        return False, False
+    drawn = drawn_between(starts[0], calls[0], min(run.plan.micro_batch or 1, MAX_COMPARED_DRAWS))
+    answers = run.exchange("generators", (starts[0].digests(), drawn))
+    states, draws = (list(zip(*column, strict=True)) for column in zip(*answers, strict=True))
+    equal = [len(set(digests)) == 1 for digests in states]
+    return equal[0] and equal[1], any(map(all, zip(equal, *zip(*draws, strict=True), strict=True)))
+
+
+class NormalDraws(TorchFunctionMode):
+    """Counts the normal random numbers drawn from torch's own generators: `most` at once."""
+
+    most: int = 0
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if getattr(function, "__name__", "") in NORMAL and kwargs.get("generator") is None:
+            self.most = max(self.most, result.numel() if isinstance(result, Tensor) else 0)
+        return result
