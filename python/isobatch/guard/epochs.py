@@ -11,7 +11,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
 from isobatch.guard.run import Run
-from isobatch.planning.course import rest_of_epoch
+from isobatch.planning.leg import rest_of_epoch
 from isobatch.reason import Reason
 
 MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
