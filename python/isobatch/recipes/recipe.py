@@ -167,7 +167,7 @@ class Recipe(
 
     @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe in the core, with all fields checked; isobatch.schedules checks schedules other than texts."""
+        """The recipe in the core, all fields checked; isobatch.schedules checks schedules other than texts."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]
@@ -270,8 +270,8 @@ class Recipe(
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """The assumptions of `Recipe.read`, and the settings not understood, as the command prints them; empty
-        for any other recipe. Not saved.
+        """The assumptions of `Recipe.read`, and the settings not understood, as the command prints them;
+        empty for any other recipe. Not saved.
 
         >>> settings = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9, "zebra": 1}
         >>> Recipe.read(settings, gpus=4).notes[-1]
