@@ -1,4 +1,5 @@
-"""A training script of one's own that reads ISOBATCH_*: what a launcher's file starts. Prints what it saw as JSON, on rank 0."""
+"""A training script of a user's own with settings from ISOBATCH_*: what a launcher's file starts. Prints what
+it saw as JSON, on rank 0."""
 
 import json
 import os
@@ -30,23 +31,24 @@ def plain(data):
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, MICRO, sampler=sampler)
-    seen, samples, held = [], [], 0
-    while len(seen) < STEPS:
+    rates, samples, step_samples = [], [], 0
+    while len(rates) < STEPS:
         for index, (x,) in enumerate(loader, start=1):
             (model(x).mean() / ACCUMULATION).backward()
-            held += len(x)
+            step_samples += len(x)
             if index % ACCUMULATION == 0 or index == len(loader):
-                seen.append(optimizer.param_groups[0]["lr"])
-                samples.append(held)
-                held = 0
+                rates.append(optimizer.param_groups[0]["lr"])
+                samples.append(step_samples)
+                step_samples = 0
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-    return seen, samples, MICRO * ACCUMULATION * dist.get_world_size()
+    return rates, samples, MICRO * ACCUMULATION * dist.get_world_size()
 
 
 def accelerated(data):
-    """Accelerate; the accumulation comes from its own variable, the precision and the processes from its file."""
+    """Accelerate; the accumulation comes from its own variable, the precision and the processes from its
+    file."""
     sys.modules.setdefault("deepspeed", None)
     from accelerate import Accelerator
 
@@ -54,22 +56,22 @@ def accelerated(data):
     optimizer = torch.optim.AdamW((model := torch.nn.Linear(3, 1)).parameters(), lr=PEAK)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     model, wrapped, loader = accelerator.prepare(model, optimizer, DataLoader(data, MICRO, shuffle=True))
-    seen, samples, held = [], [], 0
-    while len(seen) < STEPS:
+    rates, samples, step_samples = [], [], 0
+    while len(rates) < STEPS:
         for (x,) in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(model(x).mean())
-                held += len(x)
+                step_samples += len(x)
                 if accelerator.sync_gradients:
-                    seen.append(optimizer.param_groups[0]["lr"])
-                    samples.append(held)
-                    held = 0
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    samples.append(step_samples)
+                    step_samples = 0
                 wrapped.step()
                 if accelerator.sync_gradients:
                     scheduler.step()
                 wrapped.zero_grad()
     batch = MICRO * accelerator.gradient_accumulation_steps * accelerator.num_processes
-    return seen, samples, batch
+    return rates, samples, batch
 
 
 if __name__ == "__main__":

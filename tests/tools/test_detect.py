@@ -1,4 +1,4 @@
-"""Which tool wrote a file, by keys of its own only; what nobody owns is refused with what to do."""
+"""Files are detected by keys of their tool alone; others are refused, with the way out."""
 
 import json
 
@@ -21,12 +21,14 @@ def written(folder, settings, name="flat.json"):
 
 def test_everybodys_names_are_nobodys_file(tmp_path, ran):
     file = written(tmp_path, FLAT)
-    said = ran(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"], 2)
-    assert not said.out
+    output = ran(["plan", "--from", file, "--gpus", "4", "--set", "gpus=1", "--set", "dataset_size=3000"], 2)
+    assert not output.out
     product = "effective_batch=N   batch_size 16 × gradient_accumulation_steps 4 × the GPUs of that run"
-    given = [f"--set {it} " for it in ("lr=0.003", "duration=2ep", "warmup=20st", "schedule=cosine")]
-    for part in ("--tool", product, *given):
-        assert part in said.err, part
+    settings_beside = [
+        f"--set {field} " for field in ("lr=0.003", "duration=2ep", "warmup=20st", "schedule=cosine")
+    ]
+    for part in ("--tool", product, *settings_beside):
+        assert part in output.err, part
 
 
 @pytest.mark.parametrize(
@@ -48,15 +50,21 @@ def test_other_scripts_settings(tmp_path, settings):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"policy": {"train_global_batch_size": 512, "train_micro_batch_size": 4}}, "effective_batch=512   policy.train_global_batch_size"),
-        ({"steps": 9, "grad_acc_steps": 2, "data": {"batch_size": 4}}, "data.batch_size 4 × grad_acc_steps 2 × the GPUs of that run"),
-        ({"parallelism": {"dp": 4, "tp": 2}, "tokens": {"batch_accumulation_per_replica": 4, "micro_batch_size": 2}},
-         "effective_batch=32   tokens.micro_batch_size 2 × tokens.batch_accumulation_per_replica 4 × parallelism.dp 4"),
-        ({"mbs": 2, "par": {"tp": 2, "pp": 4}}, "effective_batch=N   mbs 2 × the replicas of that run: its GPUs / (par.tp 2 × par.pp 4)"),
+        ({"policy": {"train_global_batch_size": 512, "train_micro_batch_size": 4}}, "effective_batch=512   "
+            "policy.train_global_batch_size"),
+        ({"steps": 9, "grad_acc_steps": 2, "data": {"batch_size": 4}}, "data.batch_size 4 × grad_acc_steps "
+            "2 × the GPUs of that run"),
+        ({"parallelism": {"dp": 4, "tp": 2}, "tokens": {"batch_accumulation_per_replica": 4,
+         "micro_batch_size": 2}},
+         "effective_batch=32   tokens.micro_batch_size 2 × tokens.batch_accumulation_per_replica 4 × "
+         "parallelism.dp 4"),
+        ({"mbs": 2, "par": {"tp": 2, "pp": 4}}, "effective_batch=N   mbs 2 × the replicas of that run: its "
+            "GPUs / (par.tp 2 × par.pp 4)"),
         ({"num_nodes": 2, "gpus_per_node": 8, "batch_size_per_gpu": 4}, "effective_batch=64 "),
         ({"total_batch_size": 524288}, "divide tokens by the sequence length"),
         ("torchrun --nproc_per_node 4 train.py --batch_size 16 --grad_accum 2 --lr 2e-5",
-         r"effective_batch=128   batch_size 16 × grad_accum 2 × nproc_per_node 4 \(32 if batch_size counts all GPUs\)"),
+         r"effective_batch=128   batch_size 16 × grad_accum 2 × nproc_per_node 4 \(32 if batch_size counts "
+         r"all GPUs\)"),
     ],
 )  # fmt: skip
 def test_the_advised_batch_has_all_factors_of_the_file(tmp_path, settings, says):
@@ -83,18 +91,18 @@ def test_nothing_is_planned_while_a_batch_is_not_understood(tmp_path, flag, tool
 
 def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, ran):
     file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
-    given = ["--set", "gpus=1", "--set", "dataset_size=3000"]
-    said = ran(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *given])
-    assert "= 8 samples" in said.out and "read as" not in said.err
-    assert "not understood, may change the batch: batch_size, epochs" in said.err
+    settings_beside = ["--set", "gpus=1", "--set", "dataset_size=3000"]
+    output = ran(["plan", "--from", file, "--tool", "axolotl", "--gpus", "4", *settings_beside])
+    assert "= 8 samples" in output.out and "read as" not in output.err
+    assert "not understood, may change the batch: batch_size, epochs" in output.err
 
 
 def test_the_guessed_tool_is_named(tmp_path, ran):
     file = written(tmp_path, {**TRAINER, "warmup_step": 2, "eval_batch_size": 3})
-    said = ran(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]).err
-    assert f"{file}: read as transformers TrainingArguments" in said
+    output = ran(["plan", "--from", file, "--gpus", "2", "--set", "gpus=1"]).err
+    assert f"{file}: read as transformers TrainingArguments" in output
     unknown = "warmup_step (warmup_steps?)"
-    assert f"not understood, may change the batch: {unknown} (--set" in said
+    assert f"not understood, may change the batch: {unknown} (--set" in output
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["plan", "--from"]])
@@ -141,8 +149,8 @@ def test_a_byte_order_mark_is_no_setting(tmp_path, name):
 def test_gpus_that_are_no_number_are_named(tmp_path, ran, value):
     file = written(tmp_path, TRAINER)
     for command in (["plan", "--from", file], ["doctor", file]):
-        said = ran([*command, "--gpus", "8", "--set", f"gpus={value}"], 2).err
-        assert "--set gpus must be a whole number from 1, got " in said and "missing" not in said
+        output = ran([*command, "--gpus", "8", "--set", f"gpus={value}"], 2).err
+        assert "--set gpus must be a whole number from 1, got " in output and "missing" not in output
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, True, 0, -1, [8]])

@@ -1,4 +1,4 @@
-"""GPUs that hold one full set of experts, losses that couple a micro-batch's samples, and what Megatron and slime refuse."""
+"""Full sets of experts, losses that couple a micro-batch's samples, and refusals of Megatron and slime."""
 
 import json
 
@@ -10,7 +10,10 @@ from isobatch.tools.read import read_file
 from isobatch.tools.tool import Weight
 from tools.test_reading import written
 
-MEGATRON = "torchrun --nproc_per_node 8 --nnodes {} pretrain_gpt.py --micro-batch-size 1 --global-batch-size 96 --lr 1e-3 --seq-length 1024 {}"
+MEGATRON = (
+    "torchrun --nproc_per_node 8 --nnodes {} pretrain_gpt.py --micro-batch-size 1 --global-batch-size 96 "
+    "--lr 1e-3 --seq-length 1024 {}"
+)
 ITERATIONS = "--train-iters 1000 --lr-warmup-iters 50"
 TITAN = {"optimizer": {"lr": 1e-4}, "training": {"local_batch_size": 4, "global_batch_size": 96, "steps": 9}}
 AXOLOTL = {"base_model": "m", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9}
@@ -24,32 +27,38 @@ def script(tmp_path, flags, nodes=2):
     return written(tmp_path, "run.sh", MEGATRON.format(nodes, flags))
 
 
-def stops(path, gpus, **given):
-    return [issue.what for issue in examine(path, gpus, **given).findings if issue.weight is Weight.STOPS]
+def stops(path, gpus):
+    return [issue.what for issue in examine(path, gpus).findings if issue.weight is Weight.STOPS]
 
 
 @pytest.mark.parametrize(
-    ("tool", "settings", "held"),
+    ("tool", "settings", "gpus"),
     [
         ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8}}, 8),
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "pipeline_parallel_degree": 2}}, 16),
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 4, "data_parallel_replicate_degree": 2}}, 8),
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "tensor_parallel_degree": 2}}, 8),
+        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "pipeline_parallel_degree": 2}},
+         16),
+        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 4,
+         "data_parallel_replicate_degree": 2}}, 8),
+        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "tensor_parallel_degree": 2}},
+         8),
         ("torchtitan",
-         {**TITAN, "parallelism": {"expert_parallel_degree": 4, "tensor_parallel_degree": 2, "expert_tensor_parallel_degree": 2}}, 8),
+         {**TITAN, "parallelism": {"expert_parallel_degree": 4, "tensor_parallel_degree": 2,
+          "expert_tensor_parallel_degree": 2}}, 8),
         ("axolotl", {**AXOLOTL, "expert_parallel_size": 4, "context_parallel_size": 2}, 8),
         ("deepspeed", {"train_batch_size": 64, "expert_parallel": {"enabled": True, "autoep_size": 8}}, 8),
-        ("deepspeed", {"train_batch_size": 64, "expert_parallel": {"enabled": False, "autoep_size": 8}}, None),
+        ("deepspeed", {"train_batch_size": 64, "expert_parallel": {"enabled": False, "autoep_size": 8}},
+         None),
         ("verl", {"actor_rollout_ref": {"actor": VERL}}, 8),
         ("megatron", {"expert_model_parallel_size": 8, "tensor_model_parallel_size": 2}, 16),
-        ("megatron", {"expert_model_parallel_size": 8, "tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 1}, 8),
+        ("megatron", {"expert_model_parallel_size": 8, "tensor_model_parallel_size": 2,
+         "expert_tensor_parallel_size": 1}, 8),
         ("megatron", {"expert_model_parallel_size": 8, "pipeline_model_parallel_size": 2}, 16),
         ("megatron", {"tensor_model_parallel_size": 2, "num_experts": 8}, None),
     ],
 )  # fmt: skip
-def test_the_gpus_of_one_set_of_experts_are_read(tool, settings, held):
+def test_the_gpus_of_one_set_of_experts_are_read(tool, settings, gpus):
     """As torchtitan's mesh, axolotl's plugin and Megatron's parallel_state divide the GPUs."""
-    assert read_file(settings, tool).fields.get("expert_parallel") == held
+    assert read_file(settings, tool).fields.get("expert_parallel") == gpus
 
 
 def test_only_whole_sets_of_experts_are_planned(tmp_path, ran):
@@ -91,7 +100,8 @@ def test_a_micro_batch_that_holds_the_negatives_is_no_matter_of_the_split(tmp_pa
     text = """
 from sentence_transformers import SentenceTransformerTrainingArguments
 loss = losses.MultipleNegativesRankingLoss(model)
-args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, per_device_train_batch_size=64, learning_rate=3e-5)
+batch = {"per_device_train_batch_size": 64}
+args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, learning_rate=3e-5, **batch)
 """
     path = written(tmp_path, "train.py", text)
     out = ran(f"plan --from {path} --set gpus=4 --gpus 8 --set dataset_size=10000".split()).out
@@ -129,7 +139,10 @@ def test_arguments_that_megatron_refuses_together_stop_the_run(tmp_path, flags, 
 
 
 def test_an_interleaved_pipeline_takes_whole_groups_of_micro_batches(tmp_path, ran):
-    flags = f"{ITERATIONS} --num-layers 32 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    flags = (
+        f"{ITERATIONS} --num-layers 32 --pipeline-model-parallel-size 4 "
+        "--num-layers-per-virtual-pipeline-stage 2"
+    )
     path = script(tmp_path, flags, nodes=8)
     assert stops(path, 64) == ["the run stops: 6 micro-batches are no multiple of the pipeline's 4 stages"]
     assert stops(path, 32) == []
@@ -140,22 +153,26 @@ def test_an_interleaved_pipeline_takes_whole_groups_of_micro_batches(tmp_path, r
 
 def test_slimes_scripts_are_no_megatrons(tmp_path, ran):
     text = (
-        "ray job submit -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --num-rollout 400 --rollout-batch-size 64 "
-        "--n-samples-per-prompt 16 --global-batch-size 256 --save-interval 20 --lr 1e-6 --lr-decay-style constant --tensor-model-parallel-size 2"
+        "ray job submit -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --num-rollout "
+        "400 --rollout-batch-size 64 --n-samples-per-prompt 16 --global-batch-size 256 --save-interval 20 "
+        "--lr 1e-6 --lr-decay-style constant --tensor-model-parallel-size 2"
     )
     path = written(tmp_path, "run.sh", text)
     for words in ([], ["--tool", "megatron"]):
-        said = ran(["plan", "--from", str(path), "--gpus", "24", *words], 2).err
+        message = ran(["plan", "--from", str(path), "--gpus", "24", *words], 2).err
         assert (
-            "is a script of slime (or miles), which is not read" in said
-            and "(= 1,024) must be a multiple of it" in said
+            "is a script of slime (or miles), which is not read" in message
+            and "(= 1,024) must be a multiple of it" in message
         )
-    command = said.strip().splitlines()[-1].strip()
+    command = message.strip().splitlines()[-1].strip()
     assert (
-        command
-        == "isobatch plan --set effective_batch=256 --set lr=1e-6 --set model_parallel=2 --gpus N --batch-multiple 16"
+        command == "isobatch plan --set effective_batch=256 --set lr=1e-6 --set model_parallel=2 --gpus N "
+        "--batch-multiple 16"
     )
     assert "256 samples per step" in ran(command.replace("N", "16").split()[1:]).out
-    sft = "python3 train_async.py --rollout-batch-size $SIZE --num-epoch 3 --global-batch-size 128 --lr-decay-style cosine --lr 1e-5"
+    sft = (
+        "python3 train_async.py --rollout-batch-size $SIZE --num-epoch 3 --global-batch-size 128 "
+        "--lr-decay-style cosine --lr 1e-5"
+    )
     with pytest.raises(ib.InputError, match=r"\(= that\) must be a multiple"):
         read_file(written(tmp_path, "sft.sh", sft))

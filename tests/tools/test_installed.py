@@ -16,13 +16,18 @@ from isobatch.tools.installed import installed
 from isobatch.tools.read import read_file
 
 PAGE = Path(__file__).parents[2] / "docs/tools.md"
-(TOY,) = [it for it in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "MYTRAINER =" in it]
+(TOY,) = [
+    block
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    if "MYTRAINER =" in block
+]
 MODULES = {
     "mytrainer_isobatch": TOY,
     "broken_import": "import package_that_is_not_there",
     "broken_exit": "raise SystemExit('no license')",
     "broken_kind": "TOOL = {'name': 'kind'}",
-    "broken_name": "from isobatch.tools.tool import Tool\nEMPTY = Tool('empty', 'E')\nOTHER = Tool('other', 'O')\n",
+    "broken_name": "from isobatch.tools.tool import Tool\nEMPTY = Tool('empty', 'E')\nOTHER = Tool('other', "
+    "'O')\n",
 }
 ENTRIES = {
     "mytrainer": "mytrainer_isobatch:MYTRAINER",
@@ -46,7 +51,7 @@ FILE = "images_per_gpu: 4\nbase_lr: 0.1\nmax_iter: 90\nsync_bn: false\n"
 
 
 @pytest.fixture
-def site(tmp_path, monkeypatch):
+def packages(tmp_path, monkeypatch):
     """A folder of installed packages, as pip leaves it."""
     folder = tmp_path / "site"
     for name, text in MODULES.items():
@@ -65,7 +70,7 @@ def site(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_tool_of_another_distribution_is_read_and_written_as_our_own(site, tmp_path, ran):
+def test_a_tool_of_another_distribution_is_read_and_written_as_our_own(packages, tmp_path, ran):
     file = tmp_path / "train.yaml"
     file.write_text(FILE)
     page = read_file(file)
@@ -88,7 +93,7 @@ def help_of(command, capsys):
     return capsys.readouterr().out
 
 
-def test_every_place_that_lists_tools_lists_it(site, capsys):
+def test_every_place_that_lists_tools_lists_it(packages, capsys):
     assert readers()[-1] == "mytrainer"
     for command in ("plan", "doctor", "counts"):
         says = help_of(command, capsys)
@@ -101,7 +106,7 @@ def test_every_place_that_lists_tools_lists_it(site, capsys):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_faulty_tool_is_named_with_its_distribution(site, name):
+def test_a_faulty_tool_is_named_with_its_distribution(packages, name):
     says = f"the tool {name} of mytrainer-isobatch 1.2 cannot be used: .*{FAULTS[name]}.*Update or uninstall"
     with pytest.raises(ib.InputError, match=says):
         ib.Recipe.read(FILE, tool=name)
@@ -111,7 +116,7 @@ def test_a_faulty_tool_is_named_with_its_distribution(site, name):
         read_file({"colour": "red"})
 
 
-def test_no_distribution_takes_the_name_of_our_own_tool(site):
+def test_no_distribution_takes_the_name_of_our_own_tool(packages):
     assert tool_of("axolotl").title == "axolotl"
     with pytest.raises(
         ib.InputError, match="the tool axolotl of .*: isobatch itself has a tool of that name"
@@ -119,11 +124,16 @@ def test_no_distribution_takes_the_name_of_our_own_tool(site):
         read_file({"colour": "red"})
 
 
-def test_it_is_loaded_when_a_tool_is_asked_for(site):
-    code = "import sys, isobatch as ib; ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 8); print('mytrainer_isobatch' in sys.modules)"
-    asked = code.replace("print(", "ib.Recipe.read({'images_per_gpu': 1, 'base_lr': 1.0}, gpus=1); print(")
-    for text, loaded in ((code, "False"), (asked, "True")):
-        path = os.pathsep.join(map(str, (site, *filter(None, sys.path))))
+def test_it_is_loaded_when_a_tool_is_asked_for(packages):
+    code = (
+        "import sys, isobatch as ib; ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 8); "
+        "print('mytrainer_isobatch' in sys.modules)"
+    )
+    reading_code = code.replace(
+        "print(", "ib.Recipe.read({'images_per_gpu': 1, 'base_lr': 1.0}, gpus=1); print("
+    )
+    for text, loaded in ((code, "False"), (reading_code, "True")):
+        path = os.pathsep.join(map(str, (packages, *filter(None, sys.path))))
         run = subprocess.run(
             [sys.executable, "-c", text],
             capture_output=True,

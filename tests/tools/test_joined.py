@@ -1,4 +1,4 @@
-"""What a file gives as a part of another value, and its notes, once all files and settings of a run are joined."""
+"""Relative values and notes of a file, once all files and settings of a run are joined."""
 
 import pytest
 
@@ -52,7 +52,8 @@ def without_lr(settings):
         ("axolotl", {**AXOLOTL, "lr_scheduler": "cosine", "cosine_min_lr_ratio": 0.1}),
         ("deepspeed", DEEPSPEED),
         ("verl", {"actor_rollout_ref": {"actor": VERL}, "trainer": {"total_training_steps": 9}}),
-        ("transformers", {**ARGUMENTS, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}),
+        ("transformers", {**ARGUMENTS, "lr_scheduler_type": "cosine_with_min_lr",
+         "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}),
     ],
 )  # fmt: skip
 def test_the_least_rate_is_the_same_part_of_a_rate_given_beside_the_file(tool, settings):
@@ -80,7 +81,8 @@ def test_a_rate_that_another_file_gives_is_followed_too():
     ("tool", "settings", "field", "value"),
     [
         ("torchtitan", titan(decay_ratio=0.2), "schedule", "wsd(decay=400st, shape=linear)"),
-        ("axolotl", {**AXOLOTL, "lr_scheduler": "cosine", "cosine_min_lr_ratio": 0.1, "cosine_constant_lr_ratio": 0.8},
+        ("axolotl", {**AXOLOTL, "lr_scheduler": "cosine", "cosine_min_lr_ratio": 0.1,
+         "cosine_constant_lr_ratio": 0.8},
          "schedule", "cosine(until=1600st)"),
         ("axolotl", {**AXOLOTL, "warmup_steps": None}, "warmup", "60st"),
         ("axolotl", {**AXOLOTL, "warmup_steps": None, "warmup_ratio": 0.0125}, "warmup", "25st"),
@@ -99,7 +101,8 @@ loader = torch.utils.data.DataLoader(rows, batch_size=8)
 class Model(L.LightningModule):
     def configure_optimizers(self):
         o = torch.optim.AdamW(self.parameters(), lr=ours.lr)
-        return {"optimizer": o, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.ExponentialLR(o, 0.99), "interval": "step"}}
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(o, 0.99)
+        return {"optimizer": o, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 trainer = L.Trainer(max_steps=100, devices=1)
 """
     recipe = ib.Recipe.read(written(tmp_path, "train.py", text), lr=4e-3)
@@ -117,8 +120,8 @@ def test_no_length_given_beside_a_file_is_a_fault_of_the_reader(settings, durati
 
 # ---- notes ----
 
-LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --learning_rate 1e-5 \\
-    --num_train_epochs 1 --lr_scheduler_type cosine --warmup_ratio 0.03 --deepspeed z3.json
+LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --learning_rate 1e-5 \\
+    --gradient_accumulation_steps 4 --num_train_epochs 1 --lr_scheduler_type cosine --warmup_ratio 0.03 --deepspeed z3.json
 """
 AUTO = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
@@ -128,31 +131,35 @@ AUTO = dict.fromkeys(
 def test_no_note_denies_what_another_file_gives(tmp_path):
     launch, engine = written(tmp_path, "run.sh", LAUNCH), {**AUTO, "zero_optimization": {"stage": 3}}
     alone = " ".join([*ib.Recipe.read(launch, dataset_size=20_000).notes, *read_file(engine).notes])
-    for said in (
+    for text in (
         "is not read here",
         '"auto" is not known',
         "there is no optimizer",
         "planned with a constant learning rate",
     ):
-        assert said in alone
+        assert text in alone
     assert ib.Recipe.read([launch, engine], dataset_size=20_000).notes == ()
 
 
 @pytest.mark.parametrize(
-    ("settings", "given", "said"),
+    ("settings", "values", "text"),
     [
-        ({"per_device_train_batch_size": 8, "max_steps": 9, "gradient_accumulation_steps": 1}, {"lr": 1e-4}, "learning_rate is not in the file"),
-        ({**ARGUMENTS, "max_steps": None, "gradient_accumulation_steps": 1}, {"duration": "10st"}, "num_train_epochs is not in the file"),
+        ({"per_device_train_batch_size": 8, "max_steps": 9, "gradient_accumulation_steps": 1}, {"lr": 1e-4},
+         "learning_rate is not in the file"),
+        ({**ARGUMENTS, "max_steps": None, "gradient_accumulation_steps": 1}, {"duration": "10st"},
+         "num_train_epochs is not in the file"),
         ({**ARGUMENTS}, {"accumulation": 2}, "gradient_accumulation_steps is not in the file"),
-        ({**ARGUMENTS, "gradient_accumulation_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 5}, {"schedule": "linear"},
+        ({**ARGUMENTS, "gradient_accumulation_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 5},
+         {"schedule": "linear"},
          "ignores the warmup"),
-        ({"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1}}}, {"schedule": "cosine", "duration": "9st"},
+        ({"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1}}}, {"schedule": "cosine",
+         "duration": "9st"},
          "there is no scheduler"),
     ],
 )  # fmt: skip
-def test_no_note_denies_what_a_setting_gives(settings, given, said):
-    assert any(said in note for note in read_file(settings).notes)
-    assert not any(said in note for note in ib.Recipe.read(settings, gpus=1, **given).notes)
+def test_no_note_denies_what_a_setting_gives(settings, values, text):
+    assert any(text in note for note in read_file(settings).notes)
+    assert not any(text in note for note in ib.Recipe.read(settings, gpus=1, **values).notes)
 
 
 # ---- what no pattern may hide ----
@@ -192,16 +199,19 @@ def test_no_pattern_hides_an_argument_of_an_optimizer_a_loader_or_a_model(tool):
 
 
 def test_deepspeeds_own_rate_of_muon_is_the_rate(tmp_path, ran):
-    text = '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "optimizer": {"type": "Muon", "params": {%s}}}'
+    text = (
+        '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "optimizer": {"type": '
+        '"Muon", "params": {%s}}}'
+    )
     own = '"lr": 3e-4, "muon_lr": 0.02, "adam_lr": 3e-4, "weight_decay": 0.1, "quux": 3'
     file = written(tmp_path, "ds.json", text % own)
-    out, said = ran(
+    out, messages = ran(
         f"plan --from {file} --set gpus=8 --set duration=1000st --gpus 32 --policy grow --to deepspeed".split()
     )
     assert '"muon_lr": 0.04' in out and "warmup_max_lr" not in out, "which would be every parameter's"
     assert (
-        "adam_lr 0.0003 stays as it is" in said
-        and "not understood, may change the batch: optimizer.params.quux" in said
+        "adam_lr 0.0003 stays as it is" in messages
+        and "not understood, may change the batch: optimizer.params.quux" in messages
     )
     assert "optimizer.params.lr 0.0003 stays as it is" in " ".join(
         read_file(written(tmp_path, "b.json", text % '"lr": 3e-4, "muon_lr": 0.02')).notes

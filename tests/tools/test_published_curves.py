@@ -1,5 +1,6 @@
-"""What a tool computes from its file, and the plan's own: schedules with ends of their own, parallelism that divides the replicas, batches
-that count otherwise. The numbers are the tools' own, by their classes at the versions of docs/tools.md."""
+"""The tool's numbers beside the plan's: schedules with ends of their own, parallelism that
+divides the replicas, batches that count otherwise. The numbers are the tools' own, by their classes at the
+versions of docs/tools.md."""
 
 import pytest
 
@@ -7,9 +8,9 @@ from isobatch.tools.read import read_file
 
 
 def fields(settings, tool, **names):
-    found = read_file(settings, tool)
-    assert not found.faults, found.faults
-    return {name: found.fields.get(name) for name in names} == names or found.fields
+    reading = read_file(settings, tool)
+    assert not reading.faults, reading.faults
+    return {name: reading.fields.get(name) for name in names} == names or reading.fields
 
 
 def refused(settings, tool, field):
@@ -21,12 +22,13 @@ LIGHTNING = {"trainer": {"max_epochs": 100, "devices": 8}, "data": {"batch_size"
 
 
 def scheduled(name, **arguments):
-    made = {"class_path": f"torch.optim.lr_scheduler.{name}", "init_args": arguments}
-    return {**LIGHTNING, "lr_scheduler": made}
+    scheduler = {"class_path": f"torch.optim.lr_scheduler.{name}", "init_args": arguments}
+    return {**LIGHTNING, "lr_scheduler": scheduler}
 
 
 def test_a_cosine_of_another_length_than_lightnings_run_is_refused():
-    """torch's CosineAnnealingLR rises again behind T_max; ConstantLR is a level at `factor` and then a jump."""
+    """torch's CosineAnnealingLR rises again behind T_max; ConstantLR is a level at `factor` and then a
+    jump."""
     assert fields(scheduled("CosineAnnealingLR", T_max=100), "lightning", schedule="cosine") is True
     assert refused(scheduled("CosineAnnealingLR", T_max=20), "lightning", "schedule")
     for level in ({}, {"factor": 0.5}):
@@ -63,10 +65,12 @@ STRATEGY = {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy"}
         ("transformers", {**HF, "parallelism_config": {"tp_size": 2, "cp_size": 2, "dp_shard_size": 2}}, 4),
         ("transformers", {**HF, "deepspeed": {"tensor_parallel": {"autotp_size": 4}}}, 4),
         ("accelerate", {"num_processes": 8, "parallelism_config": {"parallelism_config_tp_size": 4}}, 4),
-        ("accelerate", {"num_processes": 8, "megatron_lm_config": {"megatron_lm_tp_degree": 2, "megatron_lm_pp_degree": 2}}, 4),
+        ("accelerate", {"num_processes": 8, "megatron_lm_config": {"megatron_lm_tp_degree": 2,
+         "megatron_lm_pp_degree": 2}}, 4),
         ("deepspeed", {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}}, 2),
         ("lightning", {**LIGHTNING, "trainer": {"max_epochs": 1, "devices": 8, "strategy": STRATEGY}}, 8),
-        ("lightning", {**LIGHTNING, "trainer": {"max_epochs": 1, "strategy": {**STRATEGY, "init_args": {"tensor_parallel_size": 4}}}}, 4),
+        ("lightning", {**LIGHTNING, "trainer": {"max_epochs": 1, "strategy": {**STRATEGY,
+         "init_args": {"tensor_parallel_size": 4}}}}, 4),
         ("llama_factory", {**HF, "cutoff_len": 9, "sequence_parallel_size": 2}, 2),
     ],
 )  # fmt: skip

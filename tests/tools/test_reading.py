@@ -1,4 +1,5 @@
-"""Other tools' files: published configurations, and what files may not do. Values of published files are facts, cited by place."""
+"""Other tools' files: published configurations, and what files may not do. Values of published files are
+facts, cited by place."""
 
 import contextlib
 import json
@@ -33,7 +34,8 @@ lr_scheduler_type: cosine
 warmup_ratio: 0.1
 bf16: true
 """, {"gpus": 8, "dataset_size": 1091},
-     {"effective_batch": 16, "lr": 1e-5, "duration": "3ep", "warmup": "10%", "seq_len": 2048, "precision": "bf16"}),
+     {"effective_batch": 16, "lr": 1e-5, "duration": "3ep", "warmup": "10%", "seq_len": 2048,
+      "precision": "bf16"}),
     "axolotl: examples/llama-3/fft-8b.yaml": ("fft-8b.yaml", """\
 base_model: meta-llama/Meta-Llama-3-8B
 sequence_len: 8192
@@ -49,7 +51,8 @@ fp16:
 warmup_steps: 100
 weight_decay: 0.0
 """, {"gpus": 8, "dataset_size": 20_000},
-     {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "19968sp", "warmup": "100st", "seq_len": 8192}),
+     {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "19968sp", "warmup": "100st",
+      "seq_len": 8192}),
     "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """\
 [job]
 dump_folder = "./outputs"
@@ -72,8 +75,10 @@ data_parallel_replicate_degree = 1
 data_parallel_shard_degree = -1
 tensor_parallel_degree = 1
 """, {"gpus": 64},
-     {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st", "clip_norm": 1.0, "schedule": "linear"}),
-    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on the nodes of the model that it names": ("train.sh", """\
+     {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st", "clip_norm": 1.0,
+      "schedule": "linear"}),
+    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on its model's nodes": (
+     "train.sh", """\
 GPUS_PER_NODE=8
 NUM_NODES=128
 DISTRIBUTED_ARGS=(
@@ -100,9 +105,12 @@ MODEL_PARALLEL_ARGS=(
     --tensor-model-parallel-size 8
     --pipeline-model-parallel-size 16
 )
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048
-""", {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1, "accumulation": 192, "lr": 6e-5,
-      "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st", "precision": "fp16", "schedule": "cosine(until=430000st)",
+ARGUMENTS=(${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${ARGUMENTS[@]}
+""", {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1,
+      "accumulation": 192, "lr": 6e-5,
+      "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st", "precision": "fp16",
+       "schedule": "cosine(until=430000st)",
       "ramp": "16 16 5859375", "convention": "megatron"}),
     "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": ("llama3.sh", """\
 CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
@@ -144,9 +152,11 @@ MODEL_PARALLEL_ARGS=(
     --context-parallel-size $CP_SIZE
 )
 torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
-""", {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5, "duration": "1953125000sp",
+""", {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5,
+      "duration": "1953125000sp",
       "warmup": "3906252sp", "schedule": "cosine(until=1949218748sp)", "seq_len": 8192, "precision": "bf16"}),
-    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": ("mixtral.sh", """\
+    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
+     "mixtral.sh", """\
 GPUS_PER_NODE=8
 NNODES=${SLURM_NNODES:-"1"}
 DISTRIBUTED_ARGS=(
@@ -172,7 +182,8 @@ MODEL_PARALLEL_ARGS=(
     --pipeline-model-parallel-size 4
     --expert-model-parallel-size 8
 )
-""", {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4, "min_lr": 1e-5, "betas": (0.9, 0.999),
+""", {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4,
+      "min_lr": 1e-5, "betas": (0.9, 0.999),
       "duration": "500000st", "warmup": "500st", "schedule": "cosine(until=320000st)"}),
     "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": ("train.sh", """\
 torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
@@ -188,19 +199,24 @@ torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
     --warmup_ratio 0.03 \\
     --lr_scheduler_type "cosine" \\
     --tf32 True
-""", {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8, "lr": 2e-5, "weight_decay": 0.0,
+""", {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8,
+      "lr": 2e-5, "weight_decay": 0.0,
       "duration": "3ep", "warmup": "3%", "schedule": "cosine", "precision": "bf16"}),
     "DeepSpeed: the documents' example of a configuration": ("ds.json",
-     json.dumps({"train_batch_size": 8, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam", "params": {"lr": 0.00015}},
+     json.dumps({"train_batch_size": 8, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam",
+      "params": {"lr": 0.00015}},
                  "fp16": {"enabled": True}, "zero_optimization": True}),
      {"gpus": 4},
-     {"effective_batch": 8, "micro_batch": 2, "accumulation": 1, "lr": 0.00015, "optimizer": "adamw", "precision": "fp16"}),
+     {"effective_batch": 8, "micro_batch": 2, "accumulation": 1, "lr": 0.00015, "optimizer": "adamw",
+      "precision": "fp16"}),
     "Lightning: a configuration of LightningCLI": ("config.yaml", """\
 seed_everything: 0
-trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed, gradient_clip_val: 0.5}
+trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed,
+          gradient_clip_val: 0.5}
 optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.98]}}
 data: {class_path: my.Data, init_args: {batch_size: 16}}
-""", {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98), "clip_norm": 0.5, "duration": "10ep",
+""", {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98),
+      "clip_norm": 0.5, "duration": "10ep",
       "precision": "bf16", "convention": "lightning"}),
 }  # fmt: skip
 
@@ -217,11 +233,11 @@ def has(recipe, fields):
 
 @pytest.mark.parametrize("source", PUBLISHED)
 def test_published(source, tmp_path):
-    name, text, given, fields = PUBLISHED[source]
-    recipe = ib.Recipe.read(written(tmp_path, name, text), **given)
+    name, text, arguments, fields = PUBLISHED[source]
+    recipe = ib.Recipe.read(written(tmp_path, name, text), **arguments)
     has(recipe, fields)
-    made = ib.plan(recipe, recipe.gpus or 8)
-    assert made.status != "infeasible" and made.effective_batch == recipe.effective_batch
+    planned = ib.plan(recipe, recipe.gpus or 8)
+    assert planned.status != "infeasible" and planned.effective_batch == recipe.effective_batch
 
 
 TITAN = """\
@@ -234,7 +250,9 @@ def llama3_debugmodel() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_spec,
         optimizer=default_adamw(lr=8e-4),
-        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2, decay_ratio=0.8, decay_type="linear", min_lr_factor=0.0),
+        lr_scheduler=LRSchedulersContainer.Config(
+            warmup_steps=2, decay_ratio=0.8, decay_type="linear", min_lr_factor=0.0
+        ),
         training=TrainingConfig(local_batch_size=8, seq_len=2048, steps=10),
         parallelism=ParallelismConfig(pipeline_parallel_schedule="Interleaved1F1B"),
     )
@@ -256,7 +274,8 @@ def llama3_8b_long() -> Trainer.Config:
 
 
 class TestTorchtitanInPython:
-    """torchtitan 0.3.0: torchtitan/models/llama3/config_registry.py, and a function that changes another's."""
+    """torchtitan 0.3.0: torchtitan/models/llama3/config_registry.py, and a function that changes
+    another's."""
 
     def test_a_function_of_a_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -275,7 +294,8 @@ class TestTorchtitanInPython:
     @pytest.mark.parametrize(
         ("name", "says"),
         [
-            ("", r"has 3 configurations: llama3_debugmodel, llama3_8b, llama3_8b_long\. Name one after a colon"),
+            ("", r"has 3 configurations: llama3_debugmodel, llama3_8b, llama3_8b_long\. Name one after a "
+                r"colon"),
             (":llama3_8bb", "did you mean 'llama3_8b'"),
         ],
     )  # fmt: skip
@@ -285,7 +305,11 @@ class TestTorchtitanInPython:
 
     def test_batches_in_tokens(self, tmp_path):
         """As its main branch counts after 0.3."""
-        text = "def a() -> Trainer.Config:\n    return Trainer.Config(optimizer=default_adamw(3e-4), training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank={}, max_context_length=8192, steps=10))\n"
+        text = (
+            "def a() -> Trainer.Config:\n    return Trainer.Config(optimizer=default_adamw(3e-4), "
+            "training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank={}, max_context_length=8192, "
+            "steps=10))\n"
+        )
         recipe = ib.Recipe.read(written(tmp_path, "a.py", text.format("2 * 8192")), gpus=8)
         assert (recipe.micro_batch, recipe.effective_batch, recipe.seq_len) == (2, 16, 8192)
         with pytest.raises(ib.InputError, match="a multiple of max_context_length 8192"):
@@ -300,9 +324,9 @@ def test_two_files_of_one_run(tmp_path):
     text = (
         "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {gradient_accumulation_steps: 4}\n"
     )
-    other = written(tmp_path, "c.yaml", text)
+    second = written(tmp_path, "c.yaml", text)
     with pytest.raises(ib.InputError, match=r"4 in .*c\.yaml, but 1 in .*a\.json: give accumulation a value"):
-        ib.Recipe.read([arguments, other])
+        ib.Recipe.read([arguments, second])
 
 
 def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
@@ -318,32 +342,43 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
     ("name", "text", "says"),
     [
         ("a.json",
-         '{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "optimizer": {"params": {"lr": 1}, "type": "AdamW"}}',
+         '{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, '
+         '"optimizer": {"params": {"lr": 1}, "type": "AdamW"}}',
          "100, but train_micro_batch_size_per_gpu 8 × gradient_accumulation_steps 2 × 8 replicas is 128"),
         ("a.json",
-         '{"train_batch_size": "auto", "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}',
+         '{"train_batch_size": "auto", "gradient_clipping": "auto", "optimizer": {"type": "AdamW", '
+         '"params": {"lr": "auto"}}}',
          "--set effective_batch="),
         ("a.json", '{"per_device_train_batch_size": "auto", "learning_rate": 1e-4, "max_steps": 5}',
          '"auto" is not known before the run'),
-        ("a.json", '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}', "2 faults"),
+        ("a.json", '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}',
+         "2 faults"),
         ("a.json", '{"learning_rate": 1, "learning_rate": 2}', "listed twice"),
-        ("a.json", '{"learning_rate": NaN, "per_device_train_batch_size": 8}', "learning_rate must be a number"),
+        ("a.json", '{"learning_rate": NaN, "per_device_train_batch_size": 8}', "learning_rate must be a "
+            "number"),
         ("a.json", '{"a": ' + "[" * 100_000, "nested deeper"),
-        ("a.json", '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}', "cannot be planned"),
+        ("a.json", '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}',
+         "cannot be "
+            "planned"),
         ("a.json", '{"colour": "red"}', "no tool is recognized by these settings"),
         ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
         ("a.yaml",
-         "x: &a {y: 1}\n" + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
+         "x: &a {y: 1}\n" + "".join(
+             f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
          "more than 200,000 values|nested deeper"),
         ("a.yaml",
-         "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: !!python/object/apply:os.system ['touch hacked']",
+         "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: "
+         "!!python/object/apply:os.system ['touch hacked']",
          "learning_rate is computed, and nothing here is executed"),
         ("a.yaml", "learning_rate: !unknown 3", "cannot be read"),
         ("a.yaml", "[" * 1000, "nested deeper"),
-        ("a.toml", "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3", "not known before the run"),
-        ("a.sh", "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5", r"is \$BATCH, which is not set in this file"),
+        ("a.toml", "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3", "not known "
+            "before the run"),
+        ("a.sh", "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5", r"is \$BATCH, which is "
+            r"not set in this file"),
         ("a.sh",
-         "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 --step-batch-size-schedule 0:8",
+         "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 "
+         "--step-batch-size-schedule 0:8",
          "contradict"),
     ],
 )  # fmt: skip
@@ -369,8 +404,8 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
     state = {"global_step": 5, "max_steps": 20, "train_batch_size": 4, "log_history": []}
     (folder / "trainer_state.json").write_text(json.dumps(state))
     (folder / "training_args.bin").write_bytes(pickle.dumps(Hostile()))
-    found = read_file(folder)
-    assert (found.step, found.fields["duration"], found.fields["batch_per_gpu"]) == (5, "20st", 4)
+    reading = read_file(folder)
+    assert (reading.step, reading.fields["duration"], reading.fields["batch_per_gpu"]) == (5, "20st", 4)
     (folder / "training_args.bin").write_bytes(pickle.dumps([Hostile()] * 3) + b"." * 10)
     read_file(folder)
     (folder / "training_args.bin").write_bytes(b"\x80\x04\x95nonsense")
@@ -384,9 +419,9 @@ def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, ran):
     auto = dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")
     auto |= {"zero_optimization": {}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
     config = written(tmp_path, "ds.json", json.dumps(auto))
-    said = ran(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"], 2).err
-    assert all(f"--set {name}=" in said for name in ("lr", "effective_batch", "duration"))
-    assert "name the file that fills it in by a second --from" in said
+    output = ran(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"], 2).err
+    assert all(f"--set {name}=" in output for name in ("lr", "effective_batch", "duration"))
+    assert "name the file that fills it in by a second --from" in output
     filling = written(
         tmp_path, "training_args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2})
     )
@@ -406,7 +441,10 @@ def test_a_ratio_keeps_its_steps():
 
 
 def test_our_own_files_know_the_same_names(tmp_path):
-    text = "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: 2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n"
+    text = (
+        "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: "
+        "2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n"
+    )
     recipe = ib.Recipe.load(written(tmp_path, "job.yaml", text))
     has(recipe, {"effective_batch": 64, "lr": 2e-5, "duration": "612st", "warmup": "3%"})
     both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
@@ -418,7 +456,8 @@ def test_our_own_files_know_the_same_names(tmp_path):
     ("name", "text", "fields"),
     [
         ("a.yaml",
-         "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1e-3}}\ndata: {batch_size: 4}",
+         "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: "
+         "1e-3}}\ndata: {batch_size: 4}",
          {"weight_decay": 0.01, "betas": None}),
     ],
 )  # fmt: skip
@@ -444,11 +483,14 @@ def test_accelerates_ways_of_dealing_are_read():
 
 def test_megatrons_lowered_batch_is_named(tmp_path, ran):
 
-    text = "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 --train-iters 100 --decrease-batch-size-if-needed"
+    text = (
+        "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 "
+        "--train-iters 100 --decrease-batch-size-if-needed"
+    )
     line = "plan --gpus 7 --split smaller --min-micro-batch 4 --max-micro-batch 4 --from"
-    said = ran([*line.split(), str(written(tmp_path, "run.sh", text))])
-    assert "4 × accumulation 9 × 7 replicas = 252" in said.out
-    assert "--split smaller --min-micro-batch N --max-micro-batch N" in said.err + said.out
+    output = ran([*line.split(), str(written(tmp_path, "run.sh", text))])
+    assert "4 × accumulation 9 × 7 replicas = 252" in output.out
+    assert "--split smaller --min-micro-batch N --max-micro-batch N" in output.err + output.out
 
 
 # ---- DeepSpeed's JSON with comments and trailing commas; others' is refused by name ----
@@ -499,15 +541,16 @@ ENGINE = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {}, "gradien
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100, "warmup_num_steps": 0}}}, "schedule"),
+        ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 100, "warmup_num_steps": 0}}},
+         "schedule"),
         ({"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 50}}}, "duration"),
         ({"fp16": {"enabled": True}}, "precision"),
         ({"gradient_clipping": 0.5}, "clip_norm"),
     ],
 )  # fmt: skip
 def test_two_files_that_disagree_are_refused_with_both_values(settings, field):
-    given = {**COSINE, "max_grad_norm": 1.0}
-    for files in ([given, {**ENGINE, **settings}], [{**ENGINE, **settings}, given]):
+    arguments = {**COSINE, "max_grad_norm": 1.0}
+    for files in ([arguments, {**ENGINE, **settings}], [{**ENGINE, **settings}, arguments]):
         with pytest.raises(ib.InputError, match=f"but .* in the settings: give {field} a value"):
             ib.Recipe.read(files, gpus=1)
 
@@ -535,7 +578,8 @@ HOSTILE += ({"a": 1}, [[1]], None, 0.5)
 
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
 def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
-    """Each setting that a reader asks for, with values that no tool takes: an InputError, or a note, and nothing else."""
+    """Each setting of a reader, with values refused by every tool: an InputError, or a note, and
+    nothing else."""
     settings, probe = probed(tool, (FIELDS / f"{tool}.txt").read_text().split("\n")[1:])
     for name in sorted(probe.used):
         for value in HOSTILE:
@@ -546,7 +590,8 @@ def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
 
 
 def probed(tool, lines):
-    """Settings of these names, and what the tool's reader makes of them; a line may give its own a value (`optimizer="SGD"`)."""
+    """Returns settings of these names, and the tool's reading of them; a line may give its own a value
+    (`optimizer="SGD"`)."""
     settings, probe = {}, Reading(tool, "", "", {})
     for line in filter(None, lines):
         name, _, value = line.partition("=")
@@ -565,7 +610,10 @@ def put(settings, name, value):
 
 
 def test_megatrons_share_of_a_warmup_is_of_the_decays_samples(tmp_path):
-    line = "x --micro-batch-size 1 --global-batch-size 480 --train-samples 5000000 --lr 3e-4 --lr-warmup-fraction 0.01 {}"
+    line = (
+        "x --micro-batch-size 1 --global-batch-size 480 --train-samples 5000000 --lr 3e-4 "
+        "--lr-warmup-fraction 0.01 {}"
+    )
     for more, warmup in (
         ("--rampup-batch-size 80 80 500000", "50000sp"),
         ("--lr-decay-samples 4000000", "40000sp"),
@@ -586,13 +634,15 @@ def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "note"),
     [
-        ("a.json", '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": "ds.json"}',
+        ("a.json", '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": '
+            '"ds.json"}',
          "ds.json is not read here"),
         ("b.json",
-         '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": {"split_batches": true}}',
+         '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": '
+         '{"split_batches": true}}',
          "set it to false"),
     ],
 )  # fmt: skip
 def test_a_setting_that_moves_the_batch_again_is_named(tmp_path, name, text, note):
     recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=8)
-    assert any(note in one for one in recipe.notes)
+    assert any(note in line for line in recipe.notes)

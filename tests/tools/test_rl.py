@@ -1,4 +1,5 @@
-"""Trainers of completions: the batch holds the groups of a prompt together, and GPUs that only generate do not train."""
+"""Trainers of completions: the batch holds the groups of a prompt together, and GPUs that only generate do
+not train."""
 
 import dataclasses
 import json
@@ -17,8 +18,10 @@ B=1024
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=$B \\
     actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40 +actor_rollout_ref.actor.optim.lr_warmup_steps=10 \\
-    actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 'trainer.logger=["console","wandb"]' \\
-    actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 trainer.total_training_steps=100
+    actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 \\
+    'trainer.logger=["console","wandb"]' \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 \\
+    trainer.total_training_steps=100
 """
 GRPO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 8}
 GRPO |= {"learning_rate": 1e-6, "max_steps": 100, "beta": 0.1}
@@ -30,17 +33,17 @@ def script(tmp_path):
 
 
 def stops(examined):
-    """What stops the run."""
-    return [it.what for it in examined.findings if it.weight is Weight.STOPS]
+    """Lists the issues of weight STOPS."""
+    return [issue.what for issue in examined.findings if issue.weight is Weight.STOPS]
 
 
 def test_verl_is_read_from_hydras_overrides(script):
-    found = read_file(script)
-    assert (found.tool, found.multiple) == ("verl", 5)
+    reading = read_file(script)
+    assert (reading.tool, reading.multiple) == ("verl", 5)
     want = {"effective_batch": 1280, "micro_batch": 40, "gpus": 16, "duration": "400st", "warmup": "40st"}
-    assert {name: found.fields[name] for name in want} == want
-    assert "model_parallel" not in found.fields, "the rollout's tensors are of GPUs that generate"
-    assert any("rollout.nnodes 3: these nodes only generate" in note for note in found.notes)
+    assert {name: reading.fields[name] for name in want} == want
+    assert "model_parallel" not in reading.fields, "the rollout's tensors are of GPUs that generate"
+    assert any("rollout.nnodes 3: these nodes only generate" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize("form", ["sh", "yaml"])
@@ -51,10 +54,10 @@ def test_what_is_written_for_verl_is_read_back_at_every_count(script, tmp_path, 
         if plan.status == "infeasible":
             continue
         out.write_text(plan.to("verl", form=form).text)
-        found = read_file(out, "verl")
-        assert (found.fields["gpus"], found.multiple) == (gpus, 5)
-        assert found.fields["effective_batch"] == plan.effective_batch
-        assert plan.effective_batch % (gpus * found.fields["micro_batch"]) == 0
+        reading = read_file(out, "verl")
+        assert (reading.fields["gpus"], reading.multiple) == (gpus, 5)
+        assert reading.fields["effective_batch"] == plan.effective_batch
+        assert plan.effective_batch % (gpus * reading.fields["micro_batch"]) == 0
         written += 1
     assert written > 20
 
@@ -70,7 +73,8 @@ def test_doctor_says_at_which_count_verl_stops(script):
     ("beside", "gpus", "says"),
     [
         ({}, 3, None),
-        ({"per_device_train_batch_size": 3}, 3, "18 completions on 3 GPUs are no multiple of num_generations 8"),
+        ({"per_device_train_batch_size": 3}, 3, "18 completions on 3 GPUs are no multiple of "
+            "num_generations 8"),
         ({"steps_per_generation": 1, "per_device_train_batch_size": 4}, 7, "28 completions on 7 GPUs"),
         ({"generation_batch_size": 128}, 8, None),
         ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is no multiple of 8 × 7 GPUs"),
@@ -79,13 +83,14 @@ def test_doctor_says_at_which_count_verl_stops(script):
         ({"generation_batch_size": 128, "steps_per_generation": 2}, 8, "are both given"),
         ({"num_generations": 1}, 8, "num_generations is 1"),
         ({"auto_find_batch_size": True}, 8, "auto_find_batch_size is on"),
-        ({"eval_strategy": "epoch", "per_device_eval_batch_size": 3}, 4, "an evaluation of 3 × 4 completions"),
+        ({"eval_strategy": "epoch", "per_device_eval_batch_size": 3}, 4,
+         "an evaluation of 3 × 4 completions"),
         ({"per_device_eval_batch_size": 3}, 4, None),
     ],
 )  # fmt: skip
 def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus, says):
-    found = stops(examine({**GRPO, **beside}, gpus))
-    assert [bool(found), says is None or says in found[0]] == [says is not None, True], found
+    reading = stops(examine({**GRPO, **beside}, gpus))
+    assert [bool(reading), says is None or says in reading[0]] == [says is not None, True], reading
 
 
 @pytest.mark.parametrize(
@@ -94,8 +99,10 @@ def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus,
         ({"steps_per_generation": 8}, 4, {}, {"gradient_accumulation_steps": 4, "steps_per_generation": 16}),
         ({"steps_per_generation": 1}, 4, {}, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}),
         ({"generation_batch_size": 256}, 7, {"batch_multiple": 8}, {"generation_batch_size": 224}),
-        ({"eval_strategy": "steps", "per_device_eval_batch_size": 3}, 4, {}, {"per_device_eval_batch_size": 2}),
-        ({"steps_per_generation": 1}, 16, {}, "has 0.5 at gradient_accumulation_steps 1: plan with --accumulation-multiple 2"),
+        ({"eval_strategy": "steps", "per_device_eval_batch_size": 3}, 4, {},
+         {"per_device_eval_batch_size": 2}),
+        ({"steps_per_generation": 1}, 16, {}, "has 0.5 at gradient_accumulation_steps 1: plan with "
+            "--accumulation-multiple 2"),
         ({}, 7, {}, "126 completions on 7 GPUs are no multiple of num_generations 8"),
     ],
 )  # fmt: skip
@@ -112,14 +119,15 @@ def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus
 def test_the_command_takes_groups_and_rollouts_from_the_file(tmp_path, ran):
     path = written(tmp_path, "grpo.json", json.dumps({**GRPO, "steps_per_generation": 1, "use_vllm": True}))
     command = f"plan --from {path} --set gpus=8 --batch-tolerance 0.2 --to trl".split()
-    out, said = ran([*command, "--gpus", "7"])  # 112, of 16 a group and rollout
+    out, messages = ran([*command, "--gpus", "7"])  # 112, of 16 a group and rollout
     assert "\nper_device_train_batch_size: 8\ngradient_accumulation_steps: 2\n" in out
-    assert "steps_per_generation: 1\n" in out and "vllm_mode server, the default before TRL 1.0" in said
+    assert "steps_per_generation: 1\n" in out and "vllm_mode server, the default before TRL 1.0" in messages
     assert "plan with --accumulation-multiple 2" in ran([*command, "--gpus", "16"], 2).err
 
 
 def test_completions_of_a_prompt_stay_together():
-    """TRL divides micro-batch × replicas × accumulation by num_generations, and stops where a rest is left."""
+    """TRL divides micro-batch × replicas × accumulation by num_generations, and stops where a rest is
+    left."""
     assert read_file(GRPO).multiple == 8
     written = 0
     for gpus in range(1, 65):
@@ -133,10 +141,10 @@ def test_completions_of_a_prompt_stay_together():
 
 
 def test_a_rollout_of_several_steps_follows_the_accumulation():
-    found = read_file({**GRPO, "steps_per_generation": 8})
+    reading = read_file({**GRPO, "steps_per_generation": 8})
     says = "steps_per_generation 8: set it to 4 × the gradient_accumulation_steps that is written"
-    assert says in found.notes
-    assert found.multiple == 2, "4 steps make a rollout, and 8 completions a group"
+    assert says in reading.notes
+    assert reading.multiple == 2, "4 steps make a rollout, and 8 completions a group"
 
 
 def test_counts_hold_the_groups_of_a_file_together(tmp_path, ran):
@@ -155,7 +163,8 @@ export NNODES=2
 PER=4
 CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$PER \\
 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B --tuner_type lora --dataset 'AI-MO/NuminaMath-TIR#5000' \\
-    --num_train_epochs 1 --per_device_train_batch_size 4 --gradient_accumulation_steps $(expr 16 / $PER) --max_completion_length 2048
+    --num_train_epochs 1 --per_device_train_batch_size 4 --gradient_accumulation_steps $(expr 16 / $PER) \\
+    --max_completion_length 2048
 """
 
 
@@ -164,27 +173,30 @@ def swift(tmp_path, text, name="run.sh"):
 
 
 def test_ms_swifts_script_is_its_own(tmp_path):
-    found = swift(tmp_path, SWIFT)
-    assert (found.tool, found.multiple, found.faults) == ("ms_swift", 8, [])
+    reading = swift(tmp_path, SWIFT)
+    assert (reading.tool, reading.multiple, reading.faults) == ("ms_swift", 8, [])
     want = {"gpus": 8, "batch_per_gpu": 4, "accumulation": 4, "lr": 1e-4}
     want |= {"schedule": "cosine", "weight_decay": 0.1, "betas": (0.9, 0.95)}
-    assert {name: found.fields[name] for name in want} == want
-    said = "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8"
-    assert said in found.notes, found.notes
+    assert {name: reading.fields[name] for name in want} == want
+    note = "not in the file, ms-swift's own defaults: learning_rate 0.0001, num_generations 8"
+    assert note in reading.notes, reading.notes
 
 
 def test_ms_swifts_yaml_has_its_processes_under_env(tmp_path):
-    text = "ENV: {NPROC_PER_NODE: 4}\ntuner_type: full\nper_device_train_batch_size: 2\nnum_train_epochs: 2\nmodel: m\n"
-    found = swift(tmp_path, text, "sft.yaml")
-    assert (found.tool, found.fields["gpus"], found.fields["lr"]) == ("ms_swift", 4, 1e-5)
-    assert found.fields["accumulation"] == 2, "16 samples over 4 processes of 2"
+    text = (
+        "ENV: {NPROC_PER_NODE: 4}\ntuner_type: full\nper_device_train_batch_size: 2\nnum_train_epochs: "
+        "2\nmodel: m\n"
+    )
+    reading = swift(tmp_path, text, "sft.yaml")
+    assert (reading.tool, reading.fields["gpus"], reading.fields["lr"]) == ("ms_swift", 4, 1e-5)
+    assert reading.fields["accumulation"] == 2, "16 samples over 4 processes of 2"
 
 
 def test_what_ms_swift_makes_of_the_processes_is_asked_for(tmp_path):
-    found = swift(tmp_path, "swift sft --model m --per_device_train_batch_size 2 --num_train_epochs 1")
-    assert "gpus" not in found.fields
-    assert [field for field, _ in found.faults] == ["accumulation"]
-    assert any("one process, unless the environment has them" in note for note in found.notes)
+    reading = swift(tmp_path, "swift sft --model m --per_device_train_batch_size 2 --num_train_epochs 1")
+    assert "gpus" not in reading.fields
+    assert [field for field, _ in reading.faults] == ["accumulation"]
+    assert any("one process, unless the environment has them" in note for note in reading.notes)
 
 
 def test_ms_swifts_megatron_is_refused(tmp_path):
@@ -195,15 +207,18 @@ def test_ms_swifts_megatron_is_refused(tmp_path):
 
 @pytest.mark.parametrize("words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4"])
 def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(tmp_path, words):
-    told = "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; give what .* \\(learning_rate\\) by --set"
-    with pytest.raises(ib.InputError, match=told):
+    message = (
+        "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; give what .* "
+        "\\(learning_rate\\) by --set"
+    )
+    with pytest.raises(ib.InputError, match=message):
         swift(tmp_path, f"NPROC_PER_NODE=4 swift sft {words.format('sft.yaml')}")
 
 
 def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
     swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
-    found = stops(examine(tmp_path / "run.sh", 3))
-    assert any("no multiple of num_generations 8" in what for what in found), found
+    reading = stops(examine(tmp_path / "run.sh", 3))
+    assert any("no multiple of num_generations 8" in text for text in reading), reading
 
 
 @pytest.mark.parametrize(
@@ -220,12 +235,12 @@ def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_pat
 )
 def test_an_adapter_of_low_rank_is_read(settings, adapter):
     trainer = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "learning_rate": 1e-4}
-    found = read_file(settings if "base_model" in settings else {**trainer, **settings})
-    assert found.fields.get("adapter") == adapter
+    reading = read_file(settings if "base_model" in settings else {**trainer, **settings})
+    assert reading.fields.get("adapter") == adapter
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "default"),
     [
         ({"trl_config": "SFTConfig"}, "SFTConfig's own default is 2e-5"),
         ({"trl_config": "RewardConfig"}, "RewardConfig's own default is 1e-4"),
@@ -237,14 +252,17 @@ def test_an_adapter_of_low_rank_is_read(settings, adapter):
         ({"max_prompt_length": 64}, "TRL's own default is 2e-5 (SFT), 1e-4 (Reward)"),
     ],
 )
-def test_each_of_trls_trainers_has_a_learning_rate_of_its_own(settings, said):
+def test_each_of_trls_trainers_has_a_learning_rate_of_its_own(settings, default):
     trainer = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "gradient_accumulation_steps": 2}
     (note,) = [note for note in read_file({**trainer, **settings}, "trl").notes if "learning_rate" in note]
-    assert note.startswith(f"learning_rate is not in the file; {said}")
+    assert note.startswith(f"learning_rate is not in the file; {default}")
 
 
 def test_a_scripts_class_tells_trls_trainer(tmp_path):
-    text = "from trl import DPOConfig\nargs = DPOConfig('o', per_device_train_batch_size=4, num_train_epochs=1)\n"
+    text = (
+        "from trl import DPOConfig\nargs = DPOConfig('o', per_device_train_batch_size=4, "
+        "num_train_epochs=1)\n"
+    )
     notes = read_file(written(tmp_path, "train.py", text)).notes
     assert any("DPOConfig's own default is 1e-6" in note for note in notes)
 

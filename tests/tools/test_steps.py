@@ -8,7 +8,8 @@ import isobatch as ib
 from isobatch.planning.plan import plan
 from tools.test_reading import written
 
-# place -> (settings, given beside them, steps that the run's log has, whether a note on an older version says them).
+# place -> (settings, given beside them, steps that the run's log has, whether a note on an older version says
+# them).
 # Of GRPO the rows are prompts × completions.
 LOGS = {
     "hiyouga/LLaMA-Factory#4783, July 2024": (
@@ -18,17 +19,20 @@ LOGS = {
         {"num_train_epochs": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
         {"gpus": 1, "dataset_size": 6668}, 5001, False),
     "Stack Overflow: how steps are calculated in the Trainer (4,107 rows)": (
-        {"num_train_epochs": 2, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "warmup_steps": 1000},
+        {"num_train_epochs": 2, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
+         "warmup_steps": 1000},
         {"gpus": 1, "dataset_size": 4107}, 128, True),
     "modelscope/ms-swift#4366, May 2025": (
-        {"train_type": "full", "model": "m", "num_train_epochs": 3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
+        {"train_type": "full", "model": "m", "num_train_epochs": 3, "per_device_train_batch_size": 4,
+         "gradient_accumulation_steps": 4},
         {"gpus": 8, "dataset_size": 396_746}, 9297, True),
     "modelscope/ms-swift#1671, of 3,200 rows less 1 % for its evaluation": (
         {"train_type": "lora", "model": "m", "num_train_epochs": 1, "per_device_train_batch_size": 1,
          "gradient_accumulation_steps": 16}, {"gpus": 1, "dataset_size": 3168}, 198, False),
     "modelscope/ms-swift#5145, July 2025": (
         {"train_type": "full", "model": "m", "sequence_parallel_size": 8, "per_device_train_batch_size": 1,
-         "gradient_accumulation_steps": 2, "num_train_epochs": 3}, {"gpus": 8, "dataset_size": 12_000}, 18_000, False),
+         "gradient_accumulation_steps": 2, "num_train_epochs": 3}, {"gpus": 8, "dataset_size": 12_000},
+          18_000, False),
     "unslothai/unsloth#1140, October 2024": (
         {"num_train_epochs": 5, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
         {"gpus": 1, "dataset_size": 467}, 290, True),
@@ -39,19 +43,24 @@ LOGS = {
         {"num_train_epochs": 1, "per_device_train_batch_size": 14, "gradient_accumulation_steps": 2},
         {"gpus": 1, "dataset_size": 6261}, 224, False),
     "huggingface/open-r1#483, March 2025": (
-        {"num_generations": 8, "num_train_epochs": 1, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4,
+        {"num_generations": 8, "num_train_epochs": 1, "per_device_train_batch_size": 8,
+         "gradient_accumulation_steps": 4,
          "warmup_ratio": 0.1}, {"gpus": 7, "dataset_size": 5498 * 8}, 196, False),
     "StarsfieldAI/R1-V#122, 2025": (
-        {"num_generations": 7, "num_train_epochs": 1, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
+        {"num_generations": 7, "num_train_epochs": 1, "per_device_train_batch_size": 1,
+         "gradient_accumulation_steps": 4},
         {"gpus": 7, "dataset_size": 8031 * 7}, 2007, False),
     "RapidFireAI/rapidfireai#44, September 2025": (
-        {"num_generations": 8, "num_train_epochs": 3, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
+        {"num_generations": 8, "num_train_epochs": 3, "per_device_train_batch_size": 8,
+         "gradient_accumulation_steps": 1},
         {"gpus": 1, "dataset_size": 128 * 8}, 384, False),
     "huggingface/trl#3204, April 2025": (
-        {"num_generations": 6, "num_train_epochs": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        {"num_generations": 6, "num_train_epochs": 2, "per_device_train_batch_size": 4,
+         "gradient_accumulation_steps": 2},
         {"gpus": 3, "dataset_size": 8000 * 6}, 4000, False),
     "GRPOTrainer of TRL 1.16, run here on 5 prompts": (
-        {"num_generations": 4, "num_train_epochs": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        {"num_generations": 4, "num_train_epochs": 1, "per_device_train_batch_size": 4,
+         "gradient_accumulation_steps": 2},
         {"gpus": 1, "dataset_size": 20}, 2, False),
     "axolotl 0.19: calculate_total_num_steps on 1,000 rows": (
         {"base_model": "m", "micro_batch_size": 4, "gradient_accumulation_steps": 2, "num_epochs": 3},
@@ -64,10 +73,12 @@ LOGS = {
 
 @pytest.mark.parametrize("place", LOGS)
 def test_a_published_run_takes_the_steps_of_its_log(place):
-    settings, given, steps, is_older = LOGS[place]
-    recipe = ib.Recipe.read({**settings, "learning_rate": 1e-5}, **given)
-    older = [int(said) for note in recipe.notes for said in re.findall(r"\(--set duration=(\d+)st\)", note)]
-    assert (older == [steps]) if is_older else plan(recipe, given["gpus"]).total_steps == steps, recipe.notes
+    settings, beside, steps, is_older = LOGS[place]
+    recipe = ib.Recipe.read({**settings, "learning_rate": 1e-5}, **beside)
+    older = [
+        int(output) for note in recipe.notes for output in re.findall(r"\(--set duration=(\d+)st\)", note)
+    ]
+    assert (older == [steps]) if is_older else plan(recipe, beside["gpus"]).total_steps == steps, recipe.notes
 
 
 def test_axolotls_warmup_is_rounded_down_and_has_its_own_default():
@@ -106,7 +117,8 @@ def test_packed_sequences_of_axolotl_are_rounded_down_by_the_epoch():
     ],
 )  # fmt: skip
 def test_trls_sampler_leaves_out_a_rollout_that_is_not_full(beside, prompts, steps):
-    """As RepeatSampler and the Trainer count, on 2 GPUs: ⌊prompts / a rollout's⌋ × iterations × passes, in steps of 4 passes."""
+    """As RepeatSampler and the Trainer count, on 2 GPUs: ⌊prompts / a rollout's⌋ × iterations × passes, in
+    steps of 4 passes."""
     grpo = {
         "num_generations": 8,
         "per_device_train_batch_size": 4,
@@ -134,11 +146,14 @@ def test_verls_loader_leaves_out_a_rollout_that_is_not_full():
 
 
 def test_a_script_of_older_transformers_is_told_its_own_count(tmp_path, ran):
-    text = "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4 --learning_rate 1e-5"
+    text = (
+        "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 4 --gradient_accumulation_steps "
+        "4 --learning_rate 1e-5"
+    )
     file = written(tmp_path, "run.sh", f"{text} --num_train_epochs 3")
-    out, said = ran(f"plan --from {file} --gpus 8 --set dataset_size=396746".split())
+    out, output = ran(f"plan --from {file} --gpus 8 --set dataset_size=396746".split())
     assert "9,300 steps" in out
     assert (
-        "9,300 steps, as transformers 4.52 and later count them; up to 4.51 they are 9,297 (--set duration=9297st)"
-        in said
+        "9,300 steps, as transformers 4.52 and later count them; up to 4.51 they are 9,297 (--set "
+        "duration=9297st)" in output
     )

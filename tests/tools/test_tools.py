@@ -15,7 +15,8 @@ from tools.test_reading import put
 
 ROOT = Path(__file__).parent.parent.parent
 WRITERS = {name: tool_of(name) for name in TOOLS if tool_of(name).writer}
-BASE = {"effective_batch": 256, "gpus": 8, "micro_batch": 8, "lr": 1e-3, "duration": "1000st", "warmup": "30st", "schedule": "cosine"}  # fmt: skip
+BASE = {"effective_batch": 256, "gpus": 8, "micro_batch": 8, "lr": 1e-3, "duration": "1000st",
+ "warmup": "30st", "schedule": "cosine"}  # fmt: skip
 RAMP = {"convention": "megatron", "duration": "256000sp", "warmup": None}
 
 
@@ -61,15 +62,18 @@ CHANGES = {
     "beta1": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.8, 0.95)})),
     "beta2": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.9, 0.99)})),
     "eps": (lambda: made({"eps": 1e-8}), lambda: made({"eps": 1e-6})),
-    "momentum": tuple(lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9, 0.8)),
+    "momentum": tuple(lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9,
+     0.8)),
     "weight_decay": (lambda: made({"weight_decay": 0.1}), lambda: made({"weight_decay": 0.2})),
     "ema_decay": (lambda: made(), lambda: made({"ema_decay": 0.99})),
     "clip_norm": (lambda: made({"clip_norm": 1.0}), lambda: made({"clip_norm": 0.5})),
     "precision": (lambda: made(), lambda: made({"precision": "bf16"})),
     "ramp": (lambda: made(RAMP), lambda: made({**RAMP, "ramp": "64 64 16000"})),
     "seq_len": (lambda: made({"seq_len": 1024}), lambda: made({"seq_len": 2048})),
-    "drop_last": tuple(lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False, True)),
-    "even_batches": tuple(lambda value=value: made({"convention": "transformers", "even_batches": value}) for value in (True, False)),
+    "drop_last": tuple(lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False,
+     True)),
+    "even_batches": tuple(lambda value=value: made({"convention": "transformers",
+     "even_batches": value}) for value in (True, False)),
 }  # fmt: skip
 JOBS = {
     "name": Job(name="another"),
@@ -80,17 +84,21 @@ JOBS = {
     "again": Job(again="isobatch plan job.toml"),
 }
 OF_LAUNCHERS = ("elastic", "again")
-# Fields of a recipe that are no setting of a training script: how the plan was found, what it was tuned on, what it is forecast to
+# Fields of a recipe that are no setting of a training script: how the plan was found, what it was tuned on,
+# what it is forecast to
 # take.
-FOUND_BY = "adapter batch_norm bucket_cap_mb convention coupled dataset_size decay device_batches expert_parallel gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
+FOUND_BY = (
+    "adapter batch_norm bucket_cap_mb convention coupled dataset_size decay device_batches expert_parallel "
+    "gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
+)
 AS_PARTS = {"betas": "beta1", "duration": "total_steps", "warmup": "warmup_steps"}
 AS_PARTS |= {f"{name}_every": f"{name}_steps" for name in ("eval", "save", "log")}
 
 
 def test_no_part_of_a_plan_is_without_its_change():
     recipe = {AS_PARTS.get(name, name) for name in ib.Recipe.__struct_fields__}
-    for where, names, others in (("CHANGES", parts(made()), ""), ("CHANGES or FOUND_BY", recipe, FOUND_BY)):
-        lacks = sorted(set(names) - {*CHANGES, *others.split()})
+    for where, names, places in (("CHANGES", parts(made()), ""), ("CHANGES or FOUND_BY", recipe, FOUND_BY)):
+        lacks = sorted(set(names) - {*CHANGES, *places.split()})
         assert not lacks, f"{where} in tests/tools/test_tools.py lacks {', '.join(lacks)}"
     # A plan does not know `own`, of one tool's file.
     fields = {field.name for field in dataclasses.fields(Job)} - {"own"}
@@ -99,7 +107,8 @@ def test_no_part_of_a_plan_is_without_its_change():
 
 @pytest.mark.parametrize("tool", WRITERS)
 def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
-    """Two plans that differ in one part give different files or notes; the lines with the batches' product do not count."""
+    """Plans with one different part give different files or notes, beside the lines with the batches'
+    product."""
 
     def said(plan, job=None):
         out = export(plan, tool, job=job)
@@ -159,7 +168,7 @@ def test_a_tool_is_one_record(name):
 
 
 def test_every_file_of_a_tool_is_in_the_list():
-    """A record that no line of TOOLS leads to is found in its file."""
+    """Each record in a file is reached from a line of TOOLS."""
     records = set()
     for path in (ROOT / "python/isobatch/tools").glob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -171,10 +180,10 @@ def test_every_file_of_a_tool_is_in_the_list():
 
 
 def test_the_documents_have_a_row_for_each():
-    """With the versions that are read, else written."""
+    """Each row has the versions read, else written."""
     text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
-    rows = {name.replace("-", "_"): row for name, row in found}
+    rows = re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
+    rows = {name.replace("-", "_"): row for name, row in rows}
     differ = rows.keys() ^ TOOLS.keys()
     assert not differ, f"the rows of docs/tools.md and TOOLS differ in {differ}"
     for name, row in rows.items():

@@ -14,7 +14,8 @@ from tools.test_rl import stops
 COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 LORA = f"""\
 output_dir: /tmp/lora
-tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: /tmp/tokenizer.model, max_seq_len: 4096}}
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: /tmp/tokenizer.model,
+             max_seq_len: 4096}}
 model: {{_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_rank: 8, lora_alpha: 16}}
 dataset: {{_component_: torchtune.datasets.alpaca_cleaned_dataset, packed: True}}
 batch_size: 2
@@ -58,24 +59,27 @@ def torchtunes_rate(step, warmup, total, peak):
 
 
 def test_a_recipe_is_read(lora):
-    found = read_file(lora)
-    assert (found.tool, found.faults) == ("torchtune", [])
-    want = {"batch_per_gpu": 2, "accumulation": 8, "lr": 3e-4, "duration": "2ep", "warmup": "10st", "schedule": "cosine", "adapter": "lora",
-            "seq_len": 4096, "optimizer": "adamw", "weight_decay": 0.01, "eval_every": "50st", "precision": "bf16"}  # fmt: skip
-    assert {name: found.fields.get(name) for name in want} == want
-    assert "clip_norm" not in found.fields, "inf only logs the norm"
-    assert "dataset.packed: dataset_size is the number of packed sequences" in found.notes
-    assert not any("not understood" in note for note in found.notes)
+    reading = read_file(lora)
+    assert (reading.tool, reading.faults) == ("torchtune", [])
+    want = {"batch_per_gpu": 2, "accumulation": 8, "lr": 3e-4, "duration": "2ep", "warmup": "10st",
+     "schedule": "cosine", "adapter": "lora",
+            "seq_len": 4096, "optimizer": "adamw", "weight_decay": 0.01, "eval_every": "50st",
+             "precision": "bf16"}  # fmt: skip
+    assert {name: reading.fields.get(name) for name in want} == want
+    assert "clip_norm" not in reading.fields, "inf only logs the norm"
+    assert "dataset.packed: dataset_size is the number of packed sequences" in reading.notes
+    assert not any("not understood" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8, 12])
 def test_what_is_written_takes_the_plans_steps_and_rates(lora, gpus):
-    """However many an epoch would have: torchtune takes min(max_steps_per_epoch, ⌈samples / GPUs⌉ // batch_size // accumulation)."""
+    """However many an epoch would have: torchtune takes min(max_steps_per_epoch, ⌈samples / GPUs⌉ //
+    batch_size // accumulation)."""
     plan = ib.plan(ib.Recipe.read(lora, gpus=4, dataset_size=5203), gpus, batch_tolerance=0.1)
-    made = plan.to("torchtune").settings
-    natural = math.ceil(5203 / gpus) // made["batch_size"] // made["gradient_accumulation_steps"]
-    total = made["epochs"] * min(made["max_steps_per_epoch"], natural)
-    warmup, peak = made["lr_scheduler"]["num_warmup_steps"], made["optimizer"]["lr"]
+    settings = plan.to("torchtune").settings
+    natural = math.ceil(5203 / gpus) // settings["batch_size"] // settings["gradient_accumulation_steps"]
+    total = settings["epochs"] * min(settings["max_steps_per_epoch"], natural)
+    warmup, peak = settings["lr_scheduler"]["num_warmup_steps"], settings["optimizer"]["lr"]
     assert total == plan.total_steps
     assert [plan.lr_at(step) for step in range(total)] == pytest.approx(
         [torchtunes_rate(step, warmup, total, peak) for step in range(total)]
@@ -83,11 +87,11 @@ def test_what_is_written_takes_the_plans_steps_and_rates(lora, gpus):
 
 
 def test_a_cap_on_an_epochs_steps_is_the_length(tmp_path):
-    found = read_file(FULL)
-    assert (found.fields["duration"], found.fields["schedule"]) == ("300st", "constant")
+    reading = read_file(FULL)
+    assert (reading.fields["duration"], reading.fields["schedule"]) == ("300st", "constant")
     plan = ib.plan(ib.Recipe.read(FULL, gpus=4), 2, policy=4)
-    made = plan.to("torchtune", job=Job(own=FULL)).settings
-    assert (made["epochs"], made["max_steps_per_epoch"], made["lr_scheduler"]) == (3, 200, None)
+    settings = plan.to("torchtune", job=Job(own=FULL)).settings
+    assert (settings["epochs"], settings["max_steps_per_epoch"], settings["lr_scheduler"]) == (3, 200, None)
     assert plan.to("torchtune").settings["epochs"] == 1, "without the file, all steps in one"
     script = plan.to("torchtune", form="sh").text
     assert "tune run RECIPE \\\n  --config CONFIG \\\n  batch_size=2 \\\n" in script
@@ -96,9 +100,9 @@ def test_a_cap_on_an_epochs_steps_is_the_length(tmp_path):
 
 def test_ppo_trains_on_one_device(tmp_path):
     (tmp_path / "ppo.yaml").write_text(PPO)
-    found = read_file(tmp_path / "ppo.yaml")
+    reading = read_file(tmp_path / "ppo.yaml")
     want = {"effective_batch": 32, "accumulation": 4, "gpus": 1, "duration": "400st", "lr": 3e-6}
-    assert {name: found.fields[name] for name in want} == want and not found.faults
+    assert {name: reading.fields[name] for name in want} == want and not reading.faults
     with pytest.raises(ib.InputError, match="a PPO recipe is read alone"):
         ib.plan(ib.Recipe.read(tmp_path / "ppo.yaml"), 1).to("torchtune", job=Job(own={"ppo_batch_size": 32}))
 
@@ -133,10 +137,11 @@ def test_an_optimizer_in_the_backward_pass_is_not_written_with_an_accumulation()
         ({"optimizer_in_bwd": True, "clip_grad_norm": 1.0}, "with clip_grad_norm 1.0"),
         ({"tensor_parallel_dim": 2}, "without a tensor_parallel_plan"),
         ({"dataset": {"packed": True}}, "packed without tokenizer.max_seq_len"),
-        ({"data_parallel_shard_dim": 4}, "data_parallel_shard_dim 4 × data_parallel_replicate_dim 1 is not 8"),
+        ({"data_parallel_shard_dim": 4},
+         "data_parallel_shard_dim 4 × data_parallel_replicate_dim 1 is not 8"),
         ({"data_parallel_shard_dim": 4, "data_parallel_replicate_dim": 2}, None),
     ],
 )  # fmt: skip
 def test_doctor_names_what_stops_torchtune(beside, says):
-    found = stops(examine({**FULL, **beside}, 8))
-    assert [bool(found), says is None or says in found[0]] == [says is not None, True], found
+    reading = stops(examine({**FULL, **beside}, 8))
+    assert [bool(reading), says is None or says in reading[0]] == [says is not None, True], reading

@@ -1,4 +1,5 @@
-"""Two processes train by the files for Lightning, torchrun and Accelerate; what they report is the plan, step by step."""
+"""Two processes train by the files for Lightning, torchrun and Accelerate, and report the plan step by
+step."""
 
 import json
 import os
@@ -31,9 +32,9 @@ def plan():
         warmup="4st",
         schedule="linear",
     )
-    made = ib.plan(recipe, 2)
-    assert (made.micro_batch, made.accumulation, made.total_steps) == (4, 2, 20)
-    return made
+    planned = ib.plan(recipe, 2)
+    assert (planned.micro_batch, planned.accumulation, planned.total_steps) == (4, 2, 20)
+    return planned
 
 
 def check(plan, report):
@@ -55,10 +56,10 @@ def test_lightning(plan, two, tmp_path):
 
 def read_launch_line(command, folder, **environment):
     own = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=250)
+    assert process.returncode == 0, process.stderr[-3000:]
     assert not (folder / "hacked").exists()
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    return json.loads(next(line for line in process.stdout.splitlines() if line.startswith("{")))
 
 
 def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
@@ -72,12 +73,12 @@ def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
 
 def test_accelerate_launches_by_its_file(plan, tmp_path, torchrun):
     pytest.importorskip("accelerate")
-    made = plan.to("accelerate")
+    planned = plan.to("accelerate")
     file = tmp_path / "accelerate.yaml"
-    made.save(file)
+    planned.save(file)
     variables = dict(
         line.removeprefix("# export ").split("=", 1)
-        for line in made.text.splitlines()
+        for line in planned.text.splitlines()
         if line.startswith("# export ")
     )
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(SCRIPT)]

@@ -1,4 +1,5 @@
-"""From the file that somebody has to a training by the file that the plan became: two processes, step by step."""
+"""From a user's file to a training by the plan's file: two processes, step by
+step."""
 
 import json
 import sys
@@ -36,7 +37,7 @@ def planned(tmp_path, gpus, changes, **fields):
 
 
 def check(plan, reports):
-    """What the Trainer reports is the plan."""
+    """The Trainer reports the plan."""
     for report in reports:
         assert report["batch"] == plan.effective_batch
         assert report["steps"] == report["done"] == plan.total_steps
@@ -74,8 +75,8 @@ def test_with_every_scheduler(tmp_path, two, changes):
     from ddp import exported
 
     plan, file = planned(tmp_path, 2, changes, dataset_size=160)
-    made = plan.to("transformers")
-    assert not [note for note in made.notes if "differs" in note]
+    written_file = plan.to("transformers")
+    assert not [note for note in written_file.notes if "differs" in note]
     reports = two(exported.transformers, str(file), 160)
     assert [report["lr"] for report in reports] == [
         pytest.approx([plan.lr_at(step) for step in range(plan.total_steps)], rel=1e-12, abs=1e-18)

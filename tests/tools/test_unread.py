@@ -1,5 +1,6 @@
-"""A reader knows what it ignores: each setting of its tool is used, known to be harmless, or named. The names in `fields/` are those of the
-tools' own classes, with their versions; where a class is installed it is asked itself."""
+"""A reader knows its ignored settings: each setting of its tool is used, known to be harmless, or named. The
+names in `fields/` are those of the tools' own classes, with their versions; where a class is installed it is
+asked itself."""
 
 import dataclasses
 import inspect
@@ -15,8 +16,8 @@ from tools.test_reading import FIELDS, probed, written
 
 def unlisted(tool, names):
     """The names in no list."""
-    _, found = probed(tool, names)
-    plain = {line.partition("=")[0] for line in names} - found.used
+    _, reading = probed(tool, names)
+    plain = {line.partition("=")[0] for line in names} - reading.used
     return [name for name in plain if standing_of(name, reader(tool).reader) is None]
 
 
@@ -66,19 +67,22 @@ def test_an_everyday_file_has_no_note():
 @pytest.mark.parametrize(
     ("launch", "gpus"),
     [
-        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3", 4),
-        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed --zero_stage 2 --gpu_ids all",
+        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3",
          4),
-        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh", 16),
+        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed "
+            "--zero_stage 2 --gpu_ids all",
+         4),
+        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh",
+         16),
         ("deepspeed --include localhost:0,1,4 --master_port 9", 3),
     ],
 )  # fmt: skip
 def test_a_launchers_own_flags_are_none_of_the_training(tmp_path, launch, gpus):
     flags = " ".join(f"--{name} {value}" for name, value in FILE.items())
-    found = read_file(
+    reading = read_file(
         written(tmp_path, "run.sh", f"{launch} train.py --gradient_accumulation_steps 2 {flags}")
     )
-    assert (found.tool, found.fields["gpus"], found.notes) == ("transformers", gpus, [])
+    assert (reading.tool, reading.fields["gpus"], reading.notes) == ("transformers", gpus, [])
 
 
 def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
@@ -93,7 +97,8 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
     ("tool", "settings", "field"),
     [
         ("transformers", {**FILE, "per_gpu_train_batch_size": 4}, "effective_batch"),
-        ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9, "relora": True}, "schedule"),
+        ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9,
+         "relora": True}, "schedule"),
         ("deepspeed", {"train_batch_size": 8, "elasticity": {"enabled": True}}, "effective_batch"),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Plans as other tools' files: what they hold, that they are read back as the same, and that no name breaks out of its quotes."""
+"""Plans as other tools' files: what they hold, that they are read back as the same, and that no name breaks
+out of its quotes."""
 
 import ast
 import json
@@ -43,18 +44,18 @@ def plan(gpus=64, **fields):
     )
 
 
-def back(made, tmp_path, tool):
-    """The recipe that a file says, with what such files do not hold."""
-    written_as = made.to(tool)
+def back(planned, tmp_path, tool):
+    """Returns the recipe of a file, completed by the fields beyond such files."""
+    written_as = planned.to(tool)
     file = tmp_path / written_as.file
     written_as.save(file)
-    found = read_file(file)
-    own = made.recipe
+    reading = read_file(file)
+    own = planned.recipe
     names = ("model_parallel", "dataset_size", "convention", "drop_last", "decay")
-    missing = {"gpus": made.world_size, **{name: getattr(own, name) for name in names}}
-    missing |= {"duration": f"{made.total_steps}st"} if "duration" not in found.fields else {}
+    missing = {"gpus": planned.world_size, **{name: getattr(own, name) for name in names}}
+    missing |= {"duration": f"{planned.total_steps}st"} if "duration" not in reading.fields else {}
     if tool == "lightning":
-        missing |= {"schedule": own.schedule, "warmup": f"{made.warmup_steps}st", "min_lr": made.min_lr}
+        missing |= {"schedule": own.schedule, "warmup": f"{planned.warmup_steps}st", "min_lr": planned.min_lr}
     return ib.Recipe.read(file, **missing)
 
 
@@ -62,10 +63,10 @@ def back(made, tmp_path, tool):
 @pytest.mark.parametrize("source", PUBLISHED)
 def test_there_and_back_is_the_same(source, tool, tmp_path):
     """Read, planned at the same GPU count, written and read again: for every pair, the run is the same."""
-    name, text, given, _ = PUBLISHED[source]
-    tuned = ib.Recipe.read(written(tmp_path, name, text), **given)
+    name, text, values, _ = PUBLISHED[source]
+    tuned = ib.Recipe.read(written(tmp_path, name, text), **values)
     if tuned.duration is None:
-        tuned = ib.Recipe.read(written(tmp_path, name, text), **given, duration="100st")
+        tuned = ib.Recipe.read(written(tmp_path, name, text), **values, duration="100st")
     first = ib.plan(tuned, tuned.gpus or 8)
     notes = first.to(tool).notes
     if any(" such as " in note for note in notes):
@@ -105,10 +106,10 @@ def test_forms_follow_the_name():
         form_of("deepspeed", "x.yaml")
     with pytest.raises(ib.InputError, match="did you mean 'yaml'"):
         plan().to("transformers", form="yml")
-    made = plan()
-    text = json.loads(str(made.to("transformers", form="json")))
-    assert text == yaml.safe_load(str(made.to("transformers")))
-    words = shlex.split(str(made.to("transformers", form="sh")), comments=True)
+    planned = plan()
+    text = json.loads(str(planned.to("transformers", form="json")))
+    assert text == yaml.safe_load(str(planned.to("transformers")))
+    words = shlex.split(str(planned.to("transformers", form="sh")), comments=True)
     assert words[words.index("--learning_rate") + 1] == "2.0e-05"
 
 
@@ -116,8 +117,8 @@ def test_forms_follow_the_name():
 def test_no_name_breaks_out(tool, tmp_path):
     """Names with quotes, newlines and `$( )` are words, or made safe, in every file."""
     job = Job(name=HOSTILE, command=("my script.py", HOSTILE), image="img" if tool != "torchrun" else None)
-    made = plan().to(tool, job=job)
-    text = made.text
+    planned = plan().to(tool, job=job)
+    text = planned.text
     form = writer(tool).writer.forms[0]
     if form == "yaml":
         data = yaml.safe_load(text)
@@ -146,21 +147,21 @@ SHELL = [(tool, form) for tool in WRITERS for form in writer(tool).writer.forms 
 
 @pytest.mark.parametrize(("tool", "form"), SHELL)
 def test_written_shell_is_whole_and_runs_nothing_else(tool, form, tmp_path):
-    """`bash -n` takes it; run, the words of the last command are those that were given, and no other command ran."""
+    """`bash -n` takes it; run, it starts one command, with the words given."""
     script = "my script.py"
     job = Job(HOSTILE, (script, HOSTILE, "a\nb", "-x"), resume=f"run/{HOSTILE}")
-    made = plan().to(tool, form=form, job=job)
-    subprocess.run(["bash", "-n", "-c", made.text], check=True, timeout=20)
+    planned = plan().to(tool, form=form, job=job)
+    subprocess.run(["bash", "-n", "-c", planned.text], check=True, timeout=20)
     # transformers' form has arguments alone, under comments.
-    alone = "torchrun " + re.sub(r"\A(#.*\n)+", "", made.text)
-    ran = run_with_stubs(alone if tool == "transformers" else made.text, tmp_path)
+    alone = "torchrun " + re.sub(r"\A(#.*\n)+", "", planned.text)
+    ran = run_with_stubs(alone if tool == "transformers" else planned.text, tmp_path)
     assert f"run/{HOSTILE}" in ran or tool != "transformers"
     assert {HOSTILE, "a\nb"} <= set(ran) or "command" in writer(tool).writer.leaves_out.split()
     assert not (tmp_path / "hacked").exists()
 
 
 def run_with_stubs(text, folder):
-    """Runs a script with every command in it replaced by one that prints its words; gives the words of the last."""
+    """Runs a script with commands that only print their words; returns the words of the last."""
     stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
     binaries = folder / "bin"
     binaries.mkdir()
@@ -171,10 +172,10 @@ def run_with_stubs(text, folder):
     script.write_text(text)
     environment = {"PATH": f"{binaries}:/usr/bin:/bin", "MASTER_ADDR": "x", "SLURM_JOB_NODELIST": "x"}
     environment |= {"SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_ID": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=20
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     return (folder / "words").read_text().split("\0")
 
 
@@ -237,8 +238,10 @@ def test_a_plan_without_an_end_or_without_a_plan():
 
 
 def test_bare_gpus_are_nodes_of_eight_and_that_is_said():
-    made = export(ib.plan(recipe(), 64), "slurm")
-    assert "#SBATCH --nodes=8" in made.text and any("taken as 8 nodes of 8" in note for note in made.notes)
+    planned = export(ib.plan(recipe(), 64), "slurm")
+    assert "#SBATCH --nodes=8" in planned.text and any(
+        "taken as 8 nodes of 8" in note for note in planned.notes
+    )
 
 
 def test_a_ramp_goes_to_megatron_alone():
@@ -251,9 +254,9 @@ def test_a_ramp_goes_to_megatron_alone():
 class TestCommand:
     def test_the_file_alone_is_on_stdout(self, tmp_path, ran):
         plan().save(tmp_path / "plan.json")
-        said = ran(["plan", str(tmp_path / "plan.json"), "--to", "deepspeed"])
-        assert json.loads(said.out)["train_batch_size"] == 256
-        assert "train_micro_batch_size_per_gpu: 8 → 4" in said.err
+        output = ran(["plan", str(tmp_path / "plan.json"), "--to", "deepspeed"])
+        assert json.loads(output.out)["train_batch_size"] == 256
+        assert "train_micro_batch_size_per_gpu: 8 → 4" in output.err
 
     def test_nothing_is_replaced_without_force(self, tmp_path, capsys):
         plan().save(tmp_path / "plan.json")
@@ -267,9 +270,9 @@ class TestCommand:
             tmp_path, "a.json", '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}'
         )
         words, out = ["plan", "--from", str(source), "--set", "gpus=8"], tmp_path / "out.yaml"
-        said = ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)])
+        output = ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)])
         assert (
-            "4 GPUs: micro-batch 8" in said.out and "accumulate_grad_batches: 2  # was 1" in out.read_text()
+            "4 GPUs: micro-batch 8" in output.out and "accumulate_grad_batches: 2  # was 1" in out.read_text()
         )
         assert (
             "--force replaces it" in ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)], 2).err
@@ -284,7 +287,10 @@ class TestCommand:
         )
 
     def test_from_file_to_tool(self, tmp_path, capsys, ran):
-        text = '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03, "gradient_accumulation_steps": 4}'
+        text = (
+            '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, '
+            '"warmup_ratio": 0.03, "gradient_accumulation_steps": 4}'
+        )
         source = written(tmp_path, "a.json", text)
         words = ["plan", "--from", str(source), "--gpus", "64", "--to", "transformers"]
         assert ran(words, 2).err.count("--set ") == 2
@@ -414,29 +420,30 @@ OFTEN = {"eval_every": "500st", "save_every": "1000st", "log_every": "10st"}
         ("megatron", {"eval_interval": 250, "save_interval": 500, "log_interval": 5}),
         ("torchtitan", {"validation.freq": 250, "checkpoint.interval": 500, "metrics.log_freq": 5}),
         # In micro-batches; a callback saves.
-        ("lightning", {"trainer.val_check_interval": 250 * 2, "trainer.check_val_every_n_epoch": None, "trainer.log_every_n_steps": 5}),
+        ("lightning", {"trainer.val_check_interval": 250 * 2, "trainer.check_val_every_n_epoch": None,
+         "trainer.log_every_n_steps": 5}),
         ("torchrun", {"ISOBATCH_EVAL_STEPS": 250, "ISOBATCH_SAVE_STEPS": 500, "ISOBATCH_LOG_STEPS": 5}),
     ],
 )  # fmt: skip
 def test_intervals_are_written_in_the_plans_steps(tool, expected):
-    made = ib.plan(recipe(**OFTEN), 32, policy=512)
-    assert made.accumulation == 2
-    sheet = writer(tool).writer.write(made, Job())
-    found = leaves(sheet.settings)
+    planned = ib.plan(recipe(**OFTEN), 32, policy=512)
+    assert planned.accumulation == 2
+    sheet = writer(tool).writer.write(planned, Job())
+    reading = leaves(sheet.settings)
     for name, value in expected.items():
         if tool == "torchrun":
-            assert f"{name}={value}" in str(made.to(tool))
+            assert f"{name}={value}" in str(planned.to(tool))
         else:
-            assert found[name] == value, name
+            assert reading[name] == value, name
     plain = leaves(writer(tool).writer.write(ib.plan(recipe(), 32), Job()).settings)
     assert not expected.keys() & plain.keys()
 
 
 @pytest.mark.parametrize("tool", ["transformers", "megatron"])
 def test_intervals_are_read_back(tool, tmp_path):
-    made = ib.plan(recipe(**OFTEN), 32, policy=512)
-    found = back(made, tmp_path, tool)
-    assert (found.eval_every, found.save_every, found.log_every) == ("250st", "500st", "5st")
+    planned = ib.plan(recipe(**OFTEN), 32, policy=512)
+    reading = back(planned, tmp_path, tool)
+    assert (reading.eval_every, reading.save_every, reading.log_every) == ("250st", "500st", "5st")
 
 
 def test_a_share_of_the_run_is_no_interval(tmp_path):
@@ -446,15 +453,15 @@ def test_a_share_of_the_run_is_no_interval(tmp_path):
 
 def test_a_pipeline_is_told_what_it_needs(tmp_path):
     line = (
-        "python pretrain_gpt.py --micro-batch-size 2 --global-batch-size 512 --lr 1e-4 --train-iters 100 --pipeline-model-parallel-size 4 "
-        "--num-layers-per-virtual-pipeline-stage 2"
+        "python pretrain_gpt.py --micro-batch-size 2 --global-batch-size 512 --lr 1e-4 --train-iters 100 "
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
     )
     notes = read_file(written(tmp_path, "train.sh", line)).notes
     assert any("(--accumulation-multiple 4)" in note for note in notes)
-    made = ib.plan(recipe(model_parallel=4, gpus=32), 64, accumulation_multiple=4)
-    assert made.accumulation % 4 == 0
+    planned = ib.plan(recipe(model_parallel=4, gpus=32), 64, accumulation_multiple=4)
+    assert planned.accumulation % 4 == 0
     says = "the accumulation, 4, must be a multiple of their number"
-    assert any(says in note for note in made.to("megatron").notes)
+    assert any(says in note for note in planned.to("megatron").notes)
     assert not any("interleaved" in note for note in plan().to("megatron").notes)
 
 
@@ -467,7 +474,8 @@ def test_a_tool_that_is_only_read_names_the_one_to_write(ran):
     assert out == "" and err.startswith("isobatch plan: --to: checkpoint is read, not written")
 
 
-MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": "48828125sp", "warmup": "488281sp"}  # fmt: skip
+MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": "48828125sp",
+ "warmup": "488281sp"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -478,41 +486,42 @@ MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": 
     ],
 )
 def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
-    """Megatron refuses an increment that does not lead to the global batch, and ramps to the schedule's last one."""
-    made = ib.plan(recipe(**MEGATRON_RAMP, gpus=16, micro_batch=2, ramp=ramp), 15, split="smaller")
-    settings = made.to("megatron").settings
+    """Megatron refuses an increment beside the global batch, and ramps to the schedule's last batch."""
+    planned = ib.plan(recipe(**MEGATRON_RAMP, gpus=16, micro_batch=2, ramp=ramp), 15, split="smaller")
+    settings = planned.to("megatron").settings
     assert settings[key] == moved
     first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]
-    assert int(first) == made.stages[0].batch and made.stages[-1].batch == made.effective_batch
-    assert "was ['" not in made.to("megatron").text and 'was ["' not in made.to("megatron").text
+    assert int(first) == planned.stages[0].batch and planned.stages[-1].batch == planned.effective_batch
+    assert "was ['" not in planned.to("megatron").text and 'was ["' not in planned.to("megatron").text
 
 
 def test_megatron_keeps_the_samples_that_it_was_given(tmp_path):
     """It floors them to the plan's steps itself, and a checkpoint of the run has them."""
-    made = ib.plan(recipe(**MEGATRON_RAMP, ramp="128 128 5000000"), 16)
-    settings = made.to("megatron").settings
+    planned = ib.plan(recipe(**MEGATRON_RAMP, ramp="128 128 5000000"), 16)
+    settings = planned.to("megatron").settings
     assert [settings[name] for name in MEGATRON_LENGTHS] == [48_828_125, 48_828_125, 488_281]
-    assert ib.plan(back(made, tmp_path, "megatron"), 16).total_steps == made.total_steps
-    assert "--override-opt_param-scheduler" not in made.to("megatron").text
-    moved = ib.replan(made, at_step=12_345, cluster=8)
+    assert ib.plan(back(planned, tmp_path, "megatron"), 16).total_steps == planned.total_steps
+    assert "--override-opt_param-scheduler" not in planned.to("megatron").text
+    moved = ib.replan(planned, at_step=12_345, cluster=8)
     assert "--override-opt_param-scheduler" in moved.to("megatron").text
     assert moved.to("megatron").settings["train_samples"] == 48_828_125
 
 
 def test_megatrons_decay_of_a_run_that_moved_counts_samples():
-    """Its scheduler counts samples: 100,000 steps of 512 are 50,000 of 1,024, whatever was done before the move."""
+    """Its scheduler counts samples: 100,000 steps of 512 are 50,000 of 1,024, whatever was done before the
+    move."""
     own = {"effective_batch": 512, "gpus": 16, "micro_batch": 2, "convention": "megatron"}
     tuned = recipe(**own, duration="100000st", warmup="2000st", schedule="cosine")
     moved = ib.replan(ib.plan(tuned, 16), at_step=50_000, effective_batch=1024)
-    made = moved.to("megatron")
+    planned = moved.to("megatron")
     names = ("train_iters", "lr_decay_iters", "lr_warmup_iters")
-    assert [made.settings[name] for name in names] == [75_000, 50_000, 1000]
-    assert not any("differs" in note for note in made.notes)
-    rates = {"init_lr": 0.0, "max_lr": made.settings["lr"], "min_lr": made.settings["min_lr"]}
+    assert [planned.settings[name] for name in names] == [75_000, 50_000, 1000]
+    assert not any("differs" in note for note in planned.notes)
+    rates = {"init_lr": 0.0, "max_lr": planned.settings["lr"], "min_lr": planned.settings["min_lr"]}
     lengths = {"lr_warmup_steps": 1000 * 1024, "lr_decay_steps": 50_000 * 1024}
-    theirs = OptimizerParamScheduler(**rates, **lengths, lr_decay_style="cosine", increment=1)
+    scheduler = OptimizerParamScheduler(**rates, **lengths, lr_decay_style="cosine", increment=1)
     for step in (50_000, 60_000, 74_999):
-        assert moved.lr_at(step) == pytest.approx(theirs.at(moved.position(step).samples), rel=1e-9)
+        assert moved.lr_at(step) == pytest.approx(scheduler.at(moved.position(step).samples), rel=1e-9)
     same = ib.replan(ib.plan(tuned, 16), at_step=50_000, cluster=8).to("megatron")
     assert [same.settings[name] for name in names] == [100_000, 100_000, 2000]
 
@@ -529,11 +538,11 @@ def test_megatrons_decay_of_a_run_that_moved_counts_samples():
 )
 def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
     recipe = ib.Recipe(effective_batch=64, lr=1e-3, duration="94st", **every)
-    made = ib.plan(recipe, 7, batch_tolerance=0.02)
-    assert made.effective_batch == 63
-    out = made.to("transformers")
+    planned = ib.plan(recipe, 7, batch_tolerance=0.02)
+    assert planned.effective_batch == 63
+    out = planned.to("transformers")
     assert (out.settings.get("eval_steps"), out.settings["save_steps"]) == written
-    assert any("load_best_model_at_end" in note for note in out.notes) == (made.save_steps != written[1])
+    assert any("load_best_model_at_end" in note for note in out.notes) == (planned.save_steps != written[1])
 
 
 @pytest.mark.parametrize("tool", WRITERS)
@@ -543,7 +552,8 @@ def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
     assert any("keep its other settings" in note for note in notes) == config
 
 
-MEGATRON_RUN = MEGATRON_RAMP | {"gpus": 64, "micro_batch": 1, "lr": 1e-4, "duration": "200000000sp", "warmup": "2000000sp"}  # fmt: skip
+MEGATRON_RUN = MEGATRON_RAMP | {"gpus": 64, "micro_batch": 1, "lr": 1e-4, "duration": "200000000sp",
+ "warmup": "2000000sp"}  # fmt: skip
 
 
 def test_a_ramp_that_is_over_is_left_out_of_a_restart():
