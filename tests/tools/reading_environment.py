@@ -1,5 +1,5 @@
-"""A training script of one's own that reads ISOBATCH_*: what a launcher's file starts. Prints what it saw as
-JSON, on rank 0."""
+"""A training script of a user's own with settings from ISOBATCH_*: what a launcher's file starts. Prints what
+it saw as JSON, on rank 0."""
 
 import json
 import os

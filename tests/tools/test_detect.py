@@ -1,4 +1,4 @@
-"""Which tool wrote a file, by keys of its own only; what nobody owns is refused with what to do."""
+"""Files are detected by keys of their tool alone; others are refused, with the way out."""
 
 import json
 

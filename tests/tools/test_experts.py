@@ -1,5 +1,4 @@
-"""GPUs that hold one full set of experts, losses that couple a micro-batch's samples, and what Megatron and
-slime refuse."""
+"""Full sets of experts, losses that couple a micro-batch's samples, and refusals of Megatron and slime."""
 
 import json
 
@@ -101,7 +100,8 @@ def test_a_micro_batch_that_holds_the_negatives_is_no_matter_of_the_split(tmp_pa
     text = """
 from sentence_transformers import SentenceTransformerTrainingArguments
 loss = losses.MultipleNegativesRankingLoss(model)
-args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, per_device_train_batch_size=64, learning_rate=3e-5)
+batch = {"per_device_train_batch_size": 64}
+args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, learning_rate=3e-5, **batch)
 """
     path = written(tmp_path, "train.py", text)
     out = ran(f"plan --from {path} --set gpus=4 --gpus 8 --set dataset_size=10000".split()).out

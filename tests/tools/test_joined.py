@@ -1,5 +1,4 @@
-"""What a file gives as a part of another value, and its notes, once all files and settings of a run are
-joined."""
+"""Relative values and notes of a file, once all files and settings of a run are joined."""
 
 import pytest
 
@@ -102,7 +101,8 @@ loader = torch.utils.data.DataLoader(rows, batch_size=8)
 class Model(L.LightningModule):
     def configure_optimizers(self):
         o = torch.optim.AdamW(self.parameters(), lr=ours.lr)
-        return {"optimizer": o, "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.ExponentialLR(o, 0.99), "interval": "step"}}
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(o, 0.99)
+        return {"optimizer": o, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 trainer = L.Trainer(max_steps=100, devices=1)
 """
     recipe = ib.Recipe.read(written(tmp_path, "train.py", text), lr=4e-3)
@@ -120,8 +120,8 @@ def test_no_length_given_beside_a_file_is_a_fault_of_the_reader(settings, durati
 
 # ---- notes ----
 
-LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --learning_rate 1e-5 \\
-    --num_train_epochs 1 --lr_scheduler_type cosine --warmup_ratio 0.03 --deepspeed z3.json
+LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --learning_rate 1e-5 \\
+    --gradient_accumulation_steps 4 --num_train_epochs 1 --lr_scheduler_type cosine --warmup_ratio 0.03 --deepspeed z3.json
 """
 AUTO = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"

@@ -1,4 +1,4 @@
-"""What a tool computes from its file, and the plan's own: schedules with ends of their own, parallelism that
+"""The tool's numbers beside the plan's: schedules with ends of their own, parallelism that
 divides the replicas, batches that count otherwise. The numbers are the tools' own, by their classes at the
 versions of docs/tools.md."""
 

@@ -77,7 +77,8 @@ tensor_parallel_degree = 1
 """, {"gpus": 64},
      {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st", "clip_norm": 1.0,
       "schedule": "linear"}),
-    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on the nodes of the model that it names": ("train.sh", """\
+    "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on its model's nodes": (
+     "train.sh", """\
 GPUS_PER_NODE=8
 NUM_NODES=128
 DISTRIBUTED_ARGS=(
@@ -104,8 +105,10 @@ MODEL_PARALLEL_ARGS=(
     --tensor-model-parallel-size 8
     --pipeline-model-parallel-size 16
 )
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048
-""", {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1, "accumulation": 192, "lr": 6e-5,
+ARGUMENTS=(${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${ARGUMENTS[@]}
+""", {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1,
+      "accumulation": 192, "lr": 6e-5,
       "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st", "precision": "fp16",
        "schedule": "cosine(until=430000st)",
       "ramp": "16 16 5859375", "convention": "megatron"}),
@@ -149,9 +152,11 @@ MODEL_PARALLEL_ARGS=(
     --context-parallel-size $CP_SIZE
 )
 torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
-""", {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5, "duration": "1953125000sp",
+""", {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5,
+      "duration": "1953125000sp",
       "warmup": "3906252sp", "schedule": "cosine(until=1949218748sp)", "seq_len": 8192, "precision": "bf16"}),
-    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": ("mixtral.sh", """\
+    "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
+     "mixtral.sh", """\
 GPUS_PER_NODE=8
 NNODES=${SLURM_NNODES:-"1"}
 DISTRIBUTED_ARGS=(
@@ -177,7 +182,8 @@ MODEL_PARALLEL_ARGS=(
     --pipeline-model-parallel-size 4
     --expert-model-parallel-size 8
 )
-""", {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4, "min_lr": 1e-5, "betas": (0.9, 0.999),
+""", {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4,
+      "min_lr": 1e-5, "betas": (0.9, 0.999),
       "duration": "500000st", "warmup": "500st", "schedule": "cosine(until=320000st)"}),
     "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": ("train.sh", """\
 torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
@@ -193,7 +199,8 @@ torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
     --warmup_ratio 0.03 \\
     --lr_scheduler_type "cosine" \\
     --tf32 True
-""", {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8, "lr": 2e-5, "weight_decay": 0.0,
+""", {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8,
+      "lr": 2e-5, "weight_decay": 0.0,
       "duration": "3ep", "warmup": "3%", "schedule": "cosine", "precision": "bf16"}),
     "DeepSpeed: the documents' example of a configuration": ("ds.json",
      json.dumps({"train_batch_size": 8, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam",
@@ -204,10 +211,12 @@ torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
       "precision": "fp16"}),
     "Lightning: a configuration of LightningCLI": ("config.yaml", """\
 seed_everything: 0
-trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed, gradient_clip_val: 0.5}
+trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed,
+          gradient_clip_val: 0.5}
 optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.98]}}
 data: {class_path: my.Data, init_args: {batch_size: 16}}
-""", {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98), "clip_norm": 0.5, "duration": "10ep",
+""", {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98),
+      "clip_norm": 0.5, "duration": "10ep",
       "precision": "bf16", "convention": "lightning"}),
 }  # fmt: skip
 
@@ -241,7 +250,9 @@ def llama3_debugmodel() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_spec,
         optimizer=default_adamw(lr=8e-4),
-        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2, decay_ratio=0.8, decay_type="linear", min_lr_factor=0.0),
+        lr_scheduler=LRSchedulersContainer.Config(
+            warmup_steps=2, decay_ratio=0.8, decay_type="linear", min_lr_factor=0.0
+        ),
         training=TrainingConfig(local_batch_size=8, seq_len=2048, steps=10),
         parallelism=ParallelismConfig(pipeline_parallel_schedule="Interleaved1F1B"),
     )
@@ -352,7 +363,8 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
         ("a.json", '{"colour": "red"}', "no tool is recognized by these settings"),
         ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
         ("a.yaml",
-         "x: &a {y: 1}\n" + "".join(f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
+         "x: &a {y: 1}\n" + "".join(
+             f"x{i}: &a{i} [*a{i - 1 if i else ''}, *a{i - 1 if i else ''}]\n" for i in range(60)),
          "more than 200,000 values|nested deeper"),
         ("a.yaml",
          "per_device_train_batch_size: 4\nnum_train_epochs: 1\nlearning_rate: "
@@ -566,7 +578,7 @@ HOSTILE += ({"a": 1}, [[1]], None, 0.5)
 
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
 def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
-    """Each setting that a reader asks for, with values that no tool takes: an InputError, or a note, and
+    """Each setting of a reader, with values refused by every tool: an InputError, or a note, and
     nothing else."""
     settings, probe = probed(tool, (FIELDS / f"{tool}.txt").read_text().split("\n")[1:])
     for name in sorted(probe.used):
@@ -578,7 +590,7 @@ def test_no_value_of_a_setting_is_a_fault_of_the_reader(tool):
 
 
 def probed(tool, lines):
-    """Settings of these names, and what the tool's reader makes of them; a line may give its own a value
+    """Returns settings of these names, and the tool's reading of them; a line may give its own a value
     (`optimizer="SGD"`)."""
     settings, probe = {}, Reading(tool, "", "", {})
     for line in filter(None, lines):

@@ -18,8 +18,10 @@ B=1024
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=$B \\
     actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40 +actor_rollout_ref.actor.optim.lr_warmup_steps=10 \\
-    actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 'trainer.logger=["console","wandb"]' \\
-    actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 trainer.total_training_steps=100
+    actor_rollout_ref.rollout.n=5 actor_rollout_ref.rollout.nnodes=3 \\
+    'trainer.logger=["console","wandb"]' \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=2 trainer.n_gpus_per_node=8 trainer.nnodes=2 \\
+    trainer.total_training_steps=100
 """
 GRPO = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 8}
 GRPO |= {"learning_rate": 1e-6, "max_steps": 100, "beta": 0.1}
@@ -31,7 +33,7 @@ def script(tmp_path):
 
 
 def stops(examined):
-    """What stops the run."""
+    """Lists the issues of weight STOPS."""
     return [issue.what for issue in examined.findings if issue.weight is Weight.STOPS]
 
 
@@ -161,7 +163,8 @@ export NNODES=2
 PER=4
 CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$PER \\
 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B --tuner_type lora --dataset 'AI-MO/NuminaMath-TIR#5000' \\
-    --num_train_epochs 1 --per_device_train_batch_size 4 --gradient_accumulation_steps $(expr 16 / $PER) --max_completion_length 2048
+    --num_train_epochs 1 --per_device_train_batch_size 4 --gradient_accumulation_steps $(expr 16 / $PER) \\
+    --max_completion_length 2048
 """
 
 
@@ -204,8 +207,11 @@ def test_ms_swifts_megatron_is_refused(tmp_path):
 
 @pytest.mark.parametrize("words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4"])
 def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(tmp_path, words):
-    told = "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; add learning_rate from the command by --set"
-    with pytest.raises(ib.InputError, match=told):
+    message = (
+        "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; give what .* "
+        "\\(learning_rate\\) by --set"
+    )
+    with pytest.raises(ib.InputError, match=message):
         swift(tmp_path, f"NPROC_PER_NODE=4 swift sft {words.format('sft.yaml')}")
 
 

@@ -107,8 +107,8 @@ def test_no_part_of_a_plan_is_without_its_change():
 
 @pytest.mark.parametrize("tool", WRITERS)
 def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
-    """Two plans that differ in one part give different files or notes; the lines with the batches' product do
-    not count."""
+    """Plans with one different part give different files or notes, beside the lines with the batches'
+    product."""
 
     def said(plan, job=None):
         out = export(plan, tool, job=job)
@@ -168,7 +168,7 @@ def test_a_tool_is_one_record(name):
 
 
 def test_every_file_of_a_tool_is_in_the_list():
-    """A record that no line of TOOLS leads to is found in its file."""
+    """Each record in a file is reached from a line of TOOLS."""
     records = set()
     for path in (ROOT / "python/isobatch/tools").glob("*.py"):
         for node in ast.parse(path.read_text()).body:
@@ -180,7 +180,7 @@ def test_every_file_of_a_tool_is_in_the_list():
 
 
 def test_the_documents_have_a_row_for_each():
-    """With the versions that are read, else written."""
+    """Each row has the versions read, else written."""
     text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|(.*)$", text, re.MULTILINE)
     rows = {name.replace("-", "_"): row for name, row in rows}

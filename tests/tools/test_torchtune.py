@@ -14,7 +14,8 @@ from tools.test_rl import stops
 COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 LORA = f"""\
 output_dir: /tmp/lora
-tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: /tmp/tokenizer.model, max_seq_len: 4096}}
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, path: /tmp/tokenizer.model,
+             max_seq_len: 4096}}
 model: {{_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_rank: 8, lora_alpha: 16}}
 dataset: {{_component_: torchtune.datasets.alpaca_cleaned_dataset, packed: True}}
 batch_size: 2

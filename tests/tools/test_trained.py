@@ -1,5 +1,5 @@
-"""Two processes train by the files for Lightning, torchrun and Accelerate; what they report is the plan, step
-by step."""
+"""Two processes train by the files for Lightning, torchrun and Accelerate, and report the plan step by
+step."""
 
 import json
 import os

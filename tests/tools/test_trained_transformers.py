@@ -1,4 +1,4 @@
-"""From the file that somebody has to a training by the file that the plan became: two processes, step by
+"""From a user's file to a training by the plan's file: two processes, step by
 step."""
 
 import json
@@ -37,7 +37,7 @@ def planned(tmp_path, gpus, changes, **fields):
 
 
 def check(plan, reports):
-    """What the Trainer reports is the plan."""
+    """The Trainer reports the plan."""
     for report in reports:
         assert report["batch"] == plan.effective_batch
         assert report["steps"] == report["done"] == plan.total_steps

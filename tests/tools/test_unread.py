@@ -1,7 +1,6 @@
-"""A reader knows the settings it ignores: each setting of its tool is used, known to be harmless, or named.
-The names in `fields/` are those of the tools' own classes, with their versions; where a class is installed it
-is asked itself.
-"""
+"""A reader knows its ignored settings: each setting of its tool is used, known to be harmless, or named. The
+names in `fields/` are those of the tools' own classes, with their versions; where a class is installed it is
+asked itself."""
 
 import dataclasses
 import inspect
@@ -68,13 +67,13 @@ def test_an_everyday_file_has_no_note():
 @pytest.mark.parametrize(
     ("launch", "gpus"),
     [
-        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python "
-         "--max-restarts 3", 4),
-        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed "
-         "--zero_stage 2 --gpu_ids all",
+        ("torchrun --standalone --nproc_per_node 4 --tee 3 --start-method spawn --no-python --max-restarts 3",
          4),
-        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core "
-         "--no_ssh", 16),
+        ("accelerate launch --num_processes 4 --machine_rank 0 --rdzv_backend static --use_deepspeed "
+            "--zero_stage 2 --gpu_ids all",
+         4),
+        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --launcher pdsh --bind_cores_to_core --no_ssh",
+         16),
         ("deepspeed --include localhost:0,1,4 --master_port 9", 3),
     ],
 )  # fmt: skip
@@ -99,7 +98,7 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
     [
         ("transformers", {**FILE, "per_gpu_train_batch_size": 4}, "effective_batch"),
         ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9,
-                     "relora": True}, "schedule"),
+         "relora": True}, "schedule"),
         ("deepspeed", {"train_batch_size": 8, "elasticity": {"enabled": True}}, "effective_batch"),
     ],
 )  # fmt: skip

@@ -45,7 +45,7 @@ def plan(gpus=64, **fields):
 
 
 def back(planned, tmp_path, tool):
-    """The recipe that a file says, with what such files do not hold."""
+    """Returns the recipe of a file, completed by the fields beyond such files."""
     written_as = planned.to(tool)
     file = tmp_path / written_as.file
     written_as.save(file)
@@ -147,8 +147,7 @@ SHELL = [(tool, form) for tool in WRITERS for form in writer(tool).writer.forms 
 
 @pytest.mark.parametrize(("tool", "form"), SHELL)
 def test_written_shell_is_whole_and_runs_nothing_else(tool, form, tmp_path):
-    """`bash -n` takes it; run, the words of the last command are those that were given, and no other command
-    ran."""
+    """`bash -n` takes it; run, it starts one command, with the words given."""
     script = "my script.py"
     job = Job(HOSTILE, (script, HOSTILE, "a\nb", "-x"), resume=f"run/{HOSTILE}")
     planned = plan().to(tool, form=form, job=job)
@@ -162,8 +161,7 @@ def test_written_shell_is_whole_and_runs_nothing_else(tool, form, tmp_path):
 
 
 def run_with_stubs(text, folder):
-    """Runs a script with every command in it replaced by one that prints its words; gives the words of the
-    last."""
+    """Runs a script with commands that only print their words; returns the words of the last."""
     stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
     binaries = folder / "bin"
     binaries.mkdir()
@@ -488,8 +486,7 @@ MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": 
     ],
 )
 def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
-    """Megatron refuses an increment that does not lead to the global batch, and ramps to the schedule's last
-    one."""
+    """Megatron refuses an increment beside the global batch, and ramps to the schedule's last batch."""
     planned = ib.plan(recipe(**MEGATRON_RAMP, gpus=16, micro_batch=2, ramp=ramp), 15, split="smaller")
     settings = planned.to("megatron").settings
     assert settings[key] == moved
