@@ -59,7 +59,7 @@ class Crew(Watch):
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or where it is sharded.
+        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, it is sharded, or with chunk=.
 
         Args:
             options: DDP's own, such as device_ids.
@@ -72,7 +72,7 @@ class Crew(Watch):
                 raise InputError(f"wrap takes no options where shard is given, got {next(iter(options))}")
             return net
         with self.guard():
-            return self._group.wrap(net, **options)
+            return self.run.wrap(net, **options)
         return net
 
     def __enter__(self) -> Self:
@@ -187,6 +187,9 @@ class CrewRun(ElasticRun):
         self._timeout, self._connecting = timedelta(seconds=members.timeout), connecting(members.lease)
         super().__init__(recipe, **settings)
 
+    def _parallel(self, net: nn.Module, options: dict[str, Any]) -> nn.Module:
+        return self._crew._group.wrap(net, **options)
+
     @property
     def stopping(self) -> bool:
         """Whether some rank was asked to stop."""
@@ -262,4 +265,4 @@ class CrewRun(ElasticRun):
         if isinstance(self._loop, Loop):
             self._loop.free()
         self._ranks.free()
-        self._loop = None
+        self._loop = self._bits = None

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
+from isobatch.integrations.torch.elastic.chunks import Chunk, chunk_of
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
 from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
 from isobatch.integrations.torch.loader import GlobalLoader, Join
@@ -31,8 +33,15 @@ class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
     def __init__(
-        self, progress: RunShare, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None, watch: Watch
+        self,
+        progress: RunShare,
+        ranks: RankGroup,
+        loader: Iterable[Any],
+        tokens: Tokens | None,
+        watch: Watch,
+        bits: EqualBits | None = None,
     ) -> None:
+        self._bits = bits
         self._run, self._loader, self._tokens, self._watch = progress, loader, tokens, watch
         self._equal = isinstance(loader, GlobalLoader) and loader.equal
         self._agreements = Agreements(ranks)
@@ -120,18 +129,34 @@ class Loop:
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
-        replicas = self._run.replicas
+        # Chunks are summed, where DDP takes the mean over the replicas.
+        replicas = self._run.replicas if self._bits is None else 1
         if self._tokens is None:
             factors = [one.samples * replicas / window.span.samples for one in window.passes]
         else:
             # All processes of a replica count the same tokens.
-            total /= self._run.processes / replicas
+            total /= self._run.processes / self._run.replicas
             factors = [own * replicas / total for own in window.counts]
         batches = (
-            Micro(batch, factor, one.last, one.stand_in, self._equal, self._watch)
+            Micro(
+                batch,
+                factor,
+                one.last,
+                one.stand_in,
+                self._equal,
+                self._watch,
+                self._chunk(window.span, one),
+                self._bits,
+            )
             for batch, one, factor in zip(window.batches, window.passes, factors, strict=True)
         )
         return Step(window.span, batches, len(window.passes), self._watch)
+
+    def _chunk(self, span: Span, one: Pass) -> Chunk | None:
+        run = self._run
+        if run.chunk is None:
+            return None
+        return chunk_of(span, run.chunk, one, run.seed, run.replica, run.replicas)
 
 
 class TrainerLoop:

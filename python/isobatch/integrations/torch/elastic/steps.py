@@ -13,6 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import is_count
+from isobatch.integrations.torch.elastic.chunks import Chunk
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.words import shown
 
 _FSDP1 = "FullyShardedDataParallel"
@@ -50,6 +52,7 @@ class Micro(NamedTuple):
         weight: what its mean loss is multiplied by, so that the gradients that DDP averages are those of the whole step's mean.
         last: whether it is this replica's last in the step, whose backward synchronizes.
         stand_in: it keeps this replica in the others' collectives, and has weight 0.
+        chunk: which of the step's chunks it is, in a run with chunk=.
     """
 
     batch: Any
@@ -58,11 +61,14 @@ class Micro(NamedTuple):
     stand_in: bool
     equal: bool
     watch: Watch = ALL_THERE
+    chunk: Chunk | None = None
+    bits: EqualBits | None = None
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
 
-        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left out of the statistics of
+        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. In a run with chunk= the model is that of
+        `run.wrap`, and the sum of all chunks is in `.grad` after the last. A stand-in is left out of the statistics of
         batch norms.
 
         Raises:
@@ -71,6 +77,9 @@ class Micro(NamedTuple):
         stack = contextlib.ExitStack()
         stack.enter_context(self.watch.pass_guard())
         for model in models:
+            if self.chunk is not None and self.bits is not None:
+                stack.enter_context(self.bits.apart(model, self.chunk))
+                continue
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
                     "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the same passes: make the "
@@ -112,7 +121,8 @@ class Step:
     def __iter__(self) -> Iterator[Micro]:
         for micro in self._micros:
             self._left -= 1
-            yield micro
+            with micro.chunk.seeded() if micro.chunk is not None else contextlib.nullcontext():
+                yield micro
             if self._watch.void:
                 return
 
