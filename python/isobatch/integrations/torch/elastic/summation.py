@@ -12,6 +12,9 @@ from isobatch.integrations.torch.elastic.chunks import own_chunks
 _ALIGNED = 512
 """Bytes: kernels that read whole vectors treat what lies before the first one apart, and so add in another order."""
 
+_MOST_KEPT = 8
+"""Sets of buffers."""
+
 Node: TypeAlias = tuple[int, int]
 """A subtree: its first chunk, and how many chunks it spans, a power of two; those past the last chunk do not exist."""
 
@@ -55,14 +58,25 @@ class Layout:
             self._places.append((index, lengths[index]))
             unit = _ALIGNED // tensor.element_size()
             lengths[index] += -(-tensor.numel() // unit) * unit
+        self._kept: list[tuple[list[Tensor], int, list[int]]] = []
         self.slices = [-(-length // ranks) for length in lengths]
 
     def buffers(self, slices: int) -> list[Tensor]:
-        """Makes buffers of some slices each, their values not set."""
-        return [
-            torch.empty(length * slices, device=device, dtype=dtype)
-            for length, (device, dtype) in zip(self.slices, self._kinds, strict=True)
-        ]
+        """Returns buffers of some slices each, their values not set.
+
+        Buffers that nothing refers to any more are used again: on a CPU new memory takes longer to get than to fill.
+        """
+        for kept, count, uses in self._kept:
+            if count == slices and [*map(_uses, kept)] == uses:
+                break
+        else:
+            kept = [
+                torch.empty(length * slices, device=device, dtype=dtype)
+                for length, (device, dtype) in zip(self.slices, self._kinds, strict=True)
+            ]
+            if slices and len(self._kept) < _MOST_KEPT:
+                self._kept.append((kept, slices, [*map(_uses, kept)]))
+        return [buffer.view(-1) for buffer in kept]
 
     def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """Returns the gradients in buffers."""
@@ -70,6 +84,11 @@ class Layout:
             buffers[index].as_strided(shape, strides, offset)
             for (shape, strides), (index, offset) in zip(self._forms, self._places, strict=True)
         ]
+
+
+def _uses(buffer: Tensor) -> int:
+    """Counts the tensors that share a buffer's memory."""
+    return int(torch._C._storage_Use_Count(buffer.untyped_storage()._cdata))
 
 
 class TreeSum:
@@ -93,7 +112,7 @@ class TreeSum:
         self._rank, self._round = rank, 0
         self._sums: dict[Node, list[Tensor]] = {}
         self._pieces: list[dict[Node, Tensor]] = [{} for _ in layout.slices]
-        self._works: list[tuple[Any, Tensor]] = []
+        self._works: list[Any] = []
 
     def add(self, number: int, gradients: list[Tensor]) -> None:
         """Adds a chunk's gradients, which it takes over; the chunks of a rank come in order."""
@@ -116,8 +135,9 @@ class TreeSum:
         """Returns the sum of all ranks' gradients, once all own chunks were added."""
         while self._round < max(map(len, self._roots)):
             self._exchange([])
-        for work, _ in self._works:
+        for work in self._works:
             work.wait()
+        self._works.clear()
         top = 1
         while top < self._count:
             top *= 2
@@ -141,14 +161,16 @@ class TreeSum:
             for pieces, buffer in zip(self._pieces, buffers, strict=True):
                 pieces[self._roots[0][0]] = buffer
             return
-        if not buffers:
-            buffers = self._layout.buffers(0)
-        for pieces, length, buffer in zip(self._pieces, self._layout.slices, buffers, strict=True):
+        buffers = buffers or self._layout.buffers(0)
+        outputs = self._layout.buffers(len(senders) - senders.count(None))
+        for pieces, length, buffer, output in zip(
+            self._pieces, self._layout.slices, buffers, outputs, strict=True
+        ):
             received = [0 if root is None else length for root in senders]
             sent = [length if buffer.numel() else 0] * len(senders)
-            output = buffer.new_empty(sum(received))
-            work = dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
-            self._works.append((work, buffer))
+            self._works.append(
+                dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
+            )
             parts = iter(output.split([each for each in received if each]))
             pieces.update({root: next(parts) for root in senders if root is not None})
 
