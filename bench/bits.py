@@ -41,10 +41,10 @@ SIZES = {"1M": (128, 4, 1000), "10M": (320, 7, 4000), "50M": (640, 9, 8000)}
 """Width, layers and vocabulary."""
 
 
-def compare_splits(steps: int) -> None:
+def compare_splits(steps: int, workloads: list[str]) -> None:
     """Prints the SHA of each training at each number of ranks."""
     print(f"| training | {' | '.join(map(str, COUNTS))} |\n|---|{'---|' * len(COUNTS)}")
-    digests: dict[str, list[str]] = {workload: [] for workload in chunked.WORKLOADS}
+    digests: dict[str, list[str]] = {workload: [] for workload in workloads}
     for count in COUNTS:
         pool = Pool(count)
         for workload, row in digests.items():
@@ -57,9 +57,9 @@ def compare_splits(steps: int) -> None:
         print(f"| {chunked.WORKLOADS[workload]} | {' | '.join(row)} |")
 
 
-def compare_restarts(steps: int) -> None:
+def compare_restarts(steps: int, workloads: list[str]) -> None:
     """Prints the SHA of a run through restarts, and of the run on one rank."""
-    for workload in chunked.WORKLOADS:
+    for workload in workloads:
         checkpoint, digest = None, ""
         for count, stop in ((2, steps // 4), (3, steps // 2), (1, 3 * steps // 4), (4, None)):
             pool = Pool(count)
@@ -243,6 +243,7 @@ def main() -> None:
     )
     parser.add_argument("part", choices=("same", "restarts", "losses", "price", "memory"))
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--workloads", default=",".join(chunked.WORKLOADS))
     parser.add_argument("--events", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sizes", default="1M,10M,50M")
@@ -251,9 +252,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     args = parser.parse_args()
     if args.part == "same":
-        compare_splits(args.steps)
+        compare_splits(args.steps, args.workloads.split(","))
     elif args.part == "restarts":
-        compare_restarts(args.steps)
+        compare_restarts(args.steps, args.workloads.split(","))
     elif args.part == "losses":
         compare_losses(args.events, args.seed)
     elif args.part == "price":

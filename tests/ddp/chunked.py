@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import isobatch as ib
@@ -180,6 +181,74 @@ def train(
     return {"run": run.state_dict(), "states": states.getvalue()}, digests
 
 
+def with_digests(folder, **options):
+    """Trains, and writes the digests of chunks."""
+    os.environ["ISOBATCH_CHUNK_DIGESTS"] = str(folder)  # The pool restores it.
+    return train(**options)
+
+
+def normed():
+    return nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2))
+
+
+class Counting(nn.Module):
+    """Counts its forwards in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x.float()[:, None])
+
+
+class Nondeterministic(nn.Module):
+    """Has a kernel that torch calls nondeterministic on a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x):
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("scatter_cuda does not have a deterministic implementation, but you set …")
+        return self.layer(x.float()[:, None])
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Embedding(16, 2, sparse=True)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def sharded():
+    net = nn.Sequential(nn.Linear(1, 2))
+    fully_shard(net)
+    return net
+
+
+def linear():
+    return nn.Linear(1, 1)
+
+
+def gradients_of_a_net_with_branches():
+    """Whether each of three parameters has a gradient: all chunks use the first, some the second, none the third."""
+    recipe = ib.Recipe(effective_batch=8, lr=0.1, optimizer="sgd", dataset_size=8, duration="1ep")
+    run = ElasticRun(recipe, chunk=2, shuffle=False)
+    net = run.wrap(nn.ParameterList([nn.Parameter(torch.ones(1)) for _ in range(3)]))
+    for step in run.steps(run.loader(range(8))):
+        for micro in step:
+            with micro.sync(net):
+                used = net[0] if micro.batch[0] else net[0] + net[1]
+                (used * micro.batch.sum()).sum().backward()
+        return [parameter.grad is not None for parameter in net]
+
+
 def refused(net, **settings):
     """The error of a run in chunks of a network, or of its first step; None where there is none."""
     torch.set_num_threads(settings.pop("threads", 1))
@@ -200,6 +269,17 @@ def refused(net, **settings):
         assert not applied
         return str(error)
     return None
+
+
+def with_threads_of_the_rank():
+    """The error where each rank has its own number of threads and its own dtype."""
+    rank = torch.distributed.get_rank()
+    torch.set_default_dtype((torch.float32, torch.float64)[rank])
+    try:
+        return refused(lambda: nn.Linear(1, 1).float(), threads=1 + rank)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(1)
 
 
 def main(store, folder, name, options):

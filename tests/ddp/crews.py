@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 
-from ddp import surviving
-
 CLOSE = 1e-12
 
 

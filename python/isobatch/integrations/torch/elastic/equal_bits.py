@@ -23,9 +23,15 @@ class EqualBits:
 
     Args:
         ranks: of the run.
+
+    Attributes:
+        in_use: a run of this process is in chunks.
     """
 
+    in_use = False
+
     def __init__(self, ranks: RankGroup) -> None:
+        EqualBits.in_use = True
         self._ranks = ranks
         self._digests = ChunkDigests(ranks.rank)
         self._networks: dict[nn.Module, _Network] = {}

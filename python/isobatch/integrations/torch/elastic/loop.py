@@ -90,7 +90,7 @@ class Loop:
                     self._agreements.begin_step(asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
                     total = self._agreements.total
-                    check_window(total, window.own, window.span.number)
+                    check_window(total, window.own, window.span.number, whole=self._bits is not None)
                     ahead = next(windows, None)
                     self._agreements.begin_step(asked, 0.0 if ahead is None else ahead.own, joining=joining)
                 step = self._step(window, total)
@@ -123,7 +123,7 @@ class Loop:
             if self._tokens is not None:
                 batches = [*batches]
                 counts = [
-                    0.0 if one.stand_in else count(self._tokens, batch)
+                    0.0 if one.stand_in else count(self._tokens, batch, whole=self._bits is not None)
                     for one, batch in zip(passes, batches, strict=True)
                 ]
             yield _Window(span, passes, batches, counts)

@@ -146,16 +146,20 @@ Tokens: TypeAlias = Callable[[Any], Any]
 """Counts the tokens, labels or boxes under a batch's mean loss: a number, or a tensor of one."""
 
 
-def count(tokens: Tokens, batch: Any) -> float:
-    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN too."""
+def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
+    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN too.
+
+    Args:
+        whole: a fraction is no count: the sum of fractions depends on their order.
+    """
     found = tokens(batch)
     value = found.item() if hasattr(found, "item") else found
-    if isinstance(value, (int, float)) and is_count(value):
+    if isinstance(value, (int, float)) and is_count(value) and not (whole and value % 1):
         return float(value)
     return float("nan")
 
 
-def check_window(total: float, own: float, step: int) -> None:
+def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
     """Raises on all ranks where the window of a step has nothing to take a mean over.
 
     Raises:
@@ -164,7 +168,7 @@ def check_window(total: float, own: float, step: int) -> None:
     if not is_count(total):
         rank = "this rank" if not is_count(own) else "another rank"
         raise InputError(
-            f"tokens must give a number from 0, as an int or a tensor of one; {rank} got something else in step {step}",
+            f"tokens must give a {'whole ' * whole}number from 0, as an int or a tensor of one; {rank} got something else in step {step}",
             field="tokens",
         )
     if not total:
