@@ -162,7 +162,8 @@ def train(
                 chunk = micro.chunk
                 if chunk is not None and planted == (step.number, chunk.number):
                     gradient = next(net.parameters()).grad.view(-1)
-                    gradient[3] = gradient[3].nextafter(torch.tensor(9.0))
+                    largest = gradient.abs().argmax()
+                    gradient[largest] = gradient[largest].nextafter(torch.tensor(9.0))
         if workload == "gpt":
             nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         for optimizer, scheduler in zip(optimizers, schedulers, strict=True):

@@ -12,9 +12,7 @@ from isobatch.equivalence.session import LIMIT, STEPS
 from isobatch.equivalence.split import MAX_RANKS, Split
 from isobatch.errors import InputError
 
-HOW = (
-    "train by ElasticRun(…, chunk=N) or survivors(…, chunk=N): a chunk's gradients are added in an order that does not depend on the ranks"
-)
+HOW = "train by ElasticRun(…, chunk=N) or survivors(…, chunk=N): a chunk's gradients are added in an order that does not depend on the ranks"
 
 
 class SameBits(msgspec.Struct, frozen=True, kw_only=True):

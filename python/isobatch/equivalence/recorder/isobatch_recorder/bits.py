@@ -25,13 +25,18 @@ def install(recorder: Recorder) -> None:
         kind = hashlib.sha256()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                kind.update(whole(parameter.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+                kind.update(
+                    whole(parameter.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+                )
         module = sys.modules.get(_CHUNKS)
         in_chunks = module is not None and module.EqualBits.in_use
         lines.append(f"{kind.hexdigest()} {'chunks' if in_chunks else 'plain'}\n")
         if optimizer not in recorder.optimizers:
             recorder.optimizers.append(optimizer)
-        if len(lines) >= recorder.settings["steps"] * len(recorder.optimizers) and optimizer is recorder.optimizers[-1]:
+        if (
+            len(lines) >= recorder.settings["steps"] * len(recorder.optimizers)
+            and optimizer is recorder.optimizers[-1]
+        ):
             _end(recorder, lines)
 
     register_optimizer_step_post_hook(write)
