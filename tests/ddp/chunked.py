@@ -250,6 +250,25 @@ def gradients_of_a_net_with_branches():
         return [parameter.grad is not None for parameter in net]
 
 
+def two_networks():
+    """The digest of two networks that are trained by one loop, in steps of 5 chunks, which three ranks cannot share evenly."""
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.2), nn.Linear(8, 1)) for _ in range(2)]
+    recipe = ib.Recipe(effective_batch=10, lr=0.1, optimizer="sgd", dataset_size=50, duration="1ep")
+    run = ElasticRun(recipe, chunk=2)
+    models = [run.wrap(net) for net in nets]
+    optimizer = torch.optim.SGD([*nets[0].parameters(), *nets[1].parameters()], lr=0.1)
+    scheduler = run.scheduler(optimizer)
+    for step in run.steps(run.loader(torch.randn(50, 1, generator=torch.Generator().manual_seed(1)))):
+        for micro in step:
+            with micro.sync(*models):
+                (models[1](models[0](micro.batch)).square().mean() * micro.weight).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return run.digest(*nets)
+
+
 def refused(net, **settings):
     """The error of a run in chunks of a network, or of its first step; None where there is none."""
     torch.set_num_threads(settings.pop("threads", 1))

@@ -226,6 +226,11 @@ def test_a_parameter_that_no_chunk_uses_gets_no_gradient_and_one_that_a_chunk_us
     assert chunked.gradients_of_a_net_with_branches() == [True, True, False]
 
 
+def test_two_networks_of_a_run_have_the_bits_of_one_rank(three):
+    alone = chunked.two_networks()
+    assert three(chunked.two_networks) == [alone] * 3
+
+
 def test_random_state_of_the_user_is_put_back():
     torch.manual_seed(4), np.random.seed(4), random.seed(4)
     expected = float(torch.rand(1)), np.random.rand(), random.random()

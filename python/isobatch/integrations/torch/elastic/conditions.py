@@ -1,5 +1,6 @@
 """What the bits of a training depend on besides its chunks: the ranks agree on it, and what differs by rank is refused."""
 
+import hashlib
 import os
 import platform
 import sys
@@ -19,6 +20,10 @@ def conditions_of(net: nn.Module) -> dict[str, Any]:
     """Returns what must be equal on all ranks for equal bits, by name: JSON types."""
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     kinds = {f"{tensor.device.type} {_device_name(tensor.device)}" for tensor in tensors.values()}
+    shapes = [
+        (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+        for name, tensor in tensors.items()
+    ]
     backends = torch.backends
     return {
         "device": sorted(kinds),
@@ -44,10 +49,7 @@ def conditions_of(net: nn.Module) -> dict[str, Any]:
             name: os.environ.get(name)
             for name in ("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "NVIDIA_TF32_OVERRIDE")
         },
-        "model": [
-            f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
-            for name, tensor in tensors.items()
-        ],
+        "model": f"{len(shapes)} tensors, {hashlib.sha256(repr(shapes).encode()).hexdigest()[:8]}",
         "compiled": _is_compiled(net),
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.agreement import RankGroup
@@ -45,6 +46,8 @@ class EqualBits:
         Raises:
             InputError: on all ranks, where the network cannot be trained so, or the ranks' devices or settings differ.
         """
+        if net in self._networks:
+            return net
         facts: dict[str, Any] | InputError
         try:
             check_network(net)
@@ -55,7 +58,8 @@ class EqualBits:
         group = None
         if self._ranks.size > 1:
             on_cpu = all(tensor.device.type == "cpu" for tensor in net.parameters())
-            group = self._ranks.group if on_cpu else dist.group.WORLD
+            # Each network has its own: ranks begin the rounds of two in different orders.
+            group = self._ranks.group if on_cpu and not self._networks else dist.new_group()
             for tensor in (*net.parameters(), *net.buffers()) if send else ():
                 dist.broadcast(tensor.detach(), 0, group)
         self._networks[net] = _Network(net, group, self._digests)
@@ -97,6 +101,7 @@ class _Network:
     def __init__(self, net: nn.Module, group: Any, digests: ChunkDigests) -> None:
         self._net, self._group, self._digests = net, group, digests
         self._buffers = [(module, name) for module in net.modules() for name in module._buffers]
+        self._norms = [module for module in net.modules() if isinstance(module, _NormBase)]
         self._parameters: list[nn.Parameter] = []
         self._before: list[Tensor | None] = []
         self._complete = True  # Every chunk of this rank had a gradient of every parameter.
@@ -117,7 +122,8 @@ class _Network:
         self._versions = self._buffer_versions()
 
     def _begin_step(self, chunk: Chunk) -> None:
-        check_network(self._net)
+        if any(norm.training for norm in self._norms):
+            check_network(self._net)
         parameters = [parameter for parameter in self._net.parameters() if parameter.requires_grad]
         if [*map(id, parameters)] != [*map(id, self._parameters)]:
             self._parameters = parameters
