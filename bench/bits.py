@@ -36,17 +36,16 @@ from ddp.pool import Pool
 from isobatch.integrations.torch import ElasticRun
 
 Pool.limit = 7200  # A busy machine takes its time.
-COUNTS = (1, 2, 3, 5, 8)
 TOKENS = 128
 SIZES = {"1M": (128, 4, 1000), "10M": (320, 7, 4000), "50M": (640, 9, 8000)}
 """Width, layers and vocabulary."""
 
 
-def compare_splits(steps: int, workloads: list[str]) -> None:
+def compare_splits(steps: int, workloads: list[str], counts: list[int]) -> None:
     """Prints the SHA of each training at each number of ranks."""
-    print(f"| training | {' | '.join(map(str, COUNTS))} |\n|---|{'---|' * len(COUNTS)}")
+    print(f"| training | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
     digests: dict[str, list[str]] = {workload: [] for workload in workloads}
-    for count in COUNTS:
+    for count in counts:
         pool = Pool(count)
         for workload, row in digests.items():
             answers = pool(chunked.train, workload, steps=steps)
@@ -245,19 +244,19 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sizes", default="1M,10M,50M")
-    parser.add_argument("--counts", default="2,3,4")
+    parser.add_argument("--counts", help="of ranks")
     parser.add_argument("--chunks", default="1,4")
     parser.add_argument("--pairs", type=int, default=9)
     args = parser.parse_args()
+    counts = [*map(int, (args.counts or ("1,2,3,5,8" if args.part == "same" else "2,3,4")).split(","))]
     if args.part == "same":
-        compare_splits(args.steps, args.workloads.split(","))
+        compare_splits(args.steps, args.workloads.split(","), counts)
     elif args.part == "restarts":
         compare_restarts(args.steps, args.workloads.split(","))
     elif args.part == "losses":
         compare_losses(args.events, args.seed)
     elif args.part == "price":
-        numbers = [[*map(int, text.split(","))] for text in (args.counts, args.chunks)]
-        compare_price(args.sizes.split(","), *numbers, args.pairs)
+        compare_price(args.sizes.split(","), counts, [*map(int, args.chunks.split(","))], args.pairs)
     else:
         compare_memory(args.sizes.split(",")[0])
 

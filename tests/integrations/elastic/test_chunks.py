@@ -79,20 +79,24 @@ def test_a_rank_that_is_lost_and_one_that_joins_leave_the_bits_as_they_are(tmp_p
 
 def test_one_ulp_in_one_chunk_is_found_at_its_step_and_the_chunk_is_named(two, tmp_path, monkeypatch):
     clean = chunked.train(every=1)[1]
+    # Where the sum of the chunks is larger, it may round an ulp away.
+    chunk = next(
+        chunk
+        for chunk in range(chunked.CHUNKS)
+        if chunked.train(planted=(3, chunk))[1]["end"] != clean["end"]
+    )
     folders = [tmp_path / "clean", tmp_path / "planted"]
     monkeypatch.setenv("ISOBATCH_CHUNK_DIGESTS", str(folders[0]))
     chunked.train()
-    two(chunked.with_digests, folders[1], planted=(3, 5))
-    planted = ends(two(chunked.train, planted=(3, 5), every=1))
+    planted = ends(two(chunked.with_digests, folders[1], planted=(3, chunk), every=1))
     assert next(step for step in clean if clean[step] != planted[step]) == 3
-    rows = [
+    lines_of = [
         {line for path in folder.glob("rank-*.txt") for line in path.read_text().splitlines()}
         for folder in folders
     ]
-    assert len(rows[0]) == len(rows[1]) == 8 * chunked.CHUNKS
-    different = sorted(tuple(map(int, line.split()[:2])) for line in rows[1] - rows[0])
-    assert different[0] == (3, 5)
-    assert [place for place in different if place[0] == 3] == [(3, 5)]
+    assert [len(each) for each in lines_of] == [8 * chunked.CHUNKS] * 2
+    different = sorted(tuple(map(int, line.split()[:2])) for line in lines_of[1] - lines_of[0])
+    assert [place for place in different if place[0] <= 3] == [(3, chunk)]
 
 
 def test_the_digest_sees_a_bit_of_the_optimizer_and_not_the_learning_rate():

@@ -117,7 +117,10 @@ def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
     Raises:
         InputError: the size does not divide a batch of the run, there are fewer chunks than ranks, or ranks share a replica.
     """
-    batches = [stage.batch for stage in course.stages] or [course.recipe.effective_batch]
+    policy = plan.settings.policy
+    batches = [plan.recipe.effective_batch if isinstance(policy, str) else policy]
+    if plan.status != "infeasible":
+        batches = [stage.batch for stage in course.stages]
     for batch in batches:
         if batch % size:
             raise InputError(f"chunk must divide the batch, {batch:,}, got {size}", field="chunk")
