@@ -25,9 +25,7 @@ def install(recorder: Recorder) -> None:
         kind = hashlib.sha256()
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                kind.update(
-                    whole(parameter.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-                )
+                kind.update(whole(parameter).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         module = sys.modules.get(_CHUNKS)
         in_chunks = module is not None and module.EqualBits.in_use
         lines.append(f"{kind.hexdigest()} {'chunks' if in_chunks else 'plain'}\n")
