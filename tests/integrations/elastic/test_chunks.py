@@ -16,7 +16,7 @@ from ddp.crews import Ranks, lines  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
 from isobatch.integrations.torch import ElasticRun  # noqa: E402
 from isobatch.integrations.torch.elastic.chunks import own_chunks, seeded  # noqa: E402
-from isobatch.integrations.torch.elastic.summation import Layout, TreeSum, roots_of  # noqa: E402
+from isobatch.integrations.torch.elastic.summation import GradientLayout, TreeSum, roots_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_roots_of_all_ranks_cover_the_chunks_once_and_are_few():
 
 
 def test_few_gradients_are_in_memory_while_chunks_are_added():
-    layout = Layout([torch.zeros(5)], 1)
+    layout = GradientLayout([torch.zeros(5)], 1)
     total = TreeSum(layout, range(64), 64, None)
     for number in range(64):
         total.add(number, [torch.full((5,), float(number))])
@@ -211,14 +211,14 @@ def test_few_gradients_are_in_memory_while_chunks_are_added():
 def test_gradients_lie_alike_in_memory_at_every_number_of_ranks():
     tensors = [torch.zeros(3), torch.zeros(2, 5, dtype=torch.bfloat16), torch.zeros(4, 3).t()]
     for ranks in (1, 2, 3):
-        views = Layout(tensors, ranks).views(Layout(tensors, ranks).buffers(ranks))
+        views = GradientLayout(tensors, ranks).views(GradientLayout(tensors, ranks).buffers(ranks))
         for tensor, view in zip(tensors, views, strict=True):
             assert (view.shape, view.stride(), view.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
             assert view.storage_offset() * view.element_size() % 512 == 0
 
 
 def test_buffers_that_the_training_still_holds_are_not_used_again():
-    layout = Layout([torch.zeros(3)], 1)
+    layout = GradientLayout([torch.zeros(3)], 1)
     (gradient,) = layout.views(layout.buffers(1))
     gradient.fill_(7.0)
     layout.views(layout.buffers(1))[0].fill_(8.0)

@@ -14,7 +14,7 @@ from isobatch.integrations.torch.elastic.agreement import RankGroup
 from isobatch.integrations.torch.elastic.chunks import Chunk
 from isobatch.integrations.torch.elastic.conditions import check_network, conditions_of
 from isobatch.integrations.torch.elastic.digest import ChunkDigests
-from isobatch.integrations.torch.elastic.summation import Layout, TreeSum
+from isobatch.integrations.torch.elastic.summation import GradientLayout, TreeSum
 
 _NONDETERMINISTIC = "does not have a deterministic implementation"
 
@@ -129,7 +129,7 @@ class _Network:
             self._parameters = parameters
             self._ones = torch.ones(len(parameters), device=parameters[0].device, dtype=parameters[0].dtype)
             ranks = 1 if self._group is None else dist.get_world_size(self._group)
-            self._layout = Layout([*parameters, self._ones], ranks)
+            self._layout = GradientLayout([*parameters, self._ones], ranks)
         self._before = [parameter.grad for parameter in parameters]
         self._complete = True
         self._sum = TreeSum(self._layout, chunk.own, chunk.count, self._group)

@@ -35,7 +35,7 @@ def roots_of(own: range, count: int) -> list[Node]:
     return roots
 
 
-class Layout:
+class GradientLayout:
     """Where gradients lie in flat buffers, one for each device and dtype, which divide evenly over the ranks.
 
     Args:
@@ -105,7 +105,7 @@ class TreeSum:
         group: of the ranks; None: there is one.
     """
 
-    def __init__(self, layout: Layout, own: range, count: int, group: Any) -> None:
+    def __init__(self, layout: GradientLayout, own: range, count: int, group: Any) -> None:
         self._layout, self._own, self._count, self._group = layout, own, count, group
         rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         self._roots = [roots_of(own_chunks(count, each, ranks), count) for each in range(ranks)]
