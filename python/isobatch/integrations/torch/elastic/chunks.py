@@ -26,14 +26,14 @@ class Chunk(NamedTuple):
         step: the step's number in the run.
         number: from 0 in the step; None: a stand-in on a rank without chunks.
         own: the numbers of this rank's chunks.
-        count: all chunks of the step.
+        chunks: of the step, on all ranks.
     """
 
     seed: int
     step: int
     number: int | None
     own: range
-    count: int
+    chunks: int
 
     @property
     def last(self) -> bool:
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
     def seeded(self) -> Any:
         """Seeds the global generators for what the loop draws in this chunk, and restores their state after it."""
-        number = self.count if self.number is None else self.number
+        number = self.chunks if self.number is None else self.number
         return seeded(self.seed, self.step, number, _LOOP)
 
 
@@ -144,15 +144,16 @@ def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
 def seeded(*key: int) -> Iterator[None]:
     """Seeds the global generators of torch, NumPy and Python by a key, and restores their state afterwards."""
     words = np.random.SeedSequence([part & _MASK for part in key]).generate_state(4)
-    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda: Any = torch.cuda
+    on_gpu = cuda.is_available() and cuda.is_initialized()
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    gpu_state = torch.cuda.get_rng_state() if on_gpu else None
+    gpu_state = cuda.get_rng_state() if on_gpu else None
     seed = int(words[0]) << 31 | int(words[1]) >> 1
     torch.default_generator.manual_seed(seed)
     np.random.seed(words[2:])
     random.seed(seed)
     if on_gpu:
-        torch.cuda.manual_seed(seed)
+        cuda.manual_seed(seed)
     try:
         yield
     finally:
@@ -160,7 +161,7 @@ def seeded(*key: int) -> Iterator[None]:
         np.random.set_state(states[1])
         random.setstate(states[2])
         if gpu_state is not None:
-            torch.cuda.set_rng_state(gpu_state)
+            cuda.set_rng_state(gpu_state)
 
 
 class ChunkPlaces(list[int]):

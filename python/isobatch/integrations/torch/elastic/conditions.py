@@ -24,7 +24,7 @@ def conditions_of(net: nn.Module) -> dict[str, Any]:
         (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
         for name, tensor in tensors.items()
     ]
-    backends = torch.backends
+    backends: Any = torch.backends
     return {
         "device": sorted(kinds),
         "torch version": str(torch.__version__),

@@ -55,7 +55,7 @@ class EqualBits:
         except InputError as error:
             facts = error
         self._ranks.agree(facts, "bits depend on it: start all ranks alike")
-        group = None
+        group: Any = None
         if self._ranks.size > 1:
             on_cpu = all(tensor.device.type == "cpu" for tensor in net.parameters())
             # Each network has its own: ranks begin the rounds of two in different orders.
@@ -132,7 +132,7 @@ class _Network:
             self._layout = GradientLayout([*parameters, self._ones], ranks)
         self._before = [parameter.grad for parameter in parameters]
         self._complete = True
-        self._sum = TreeSum(self._layout, chunk.own, chunk.count, self._group)
+        self._sum = TreeSum(self._layout, chunk.own, chunk.chunks, self._group)
 
     def end(self, chunk: Chunk) -> None:
         """Adds the chunk's gradient; with the rank's last the step's sum is put into `.grad`.

@@ -145,7 +145,7 @@ class TreeSum:
         if self._group is None:
             return self._layout.views(slices)
         buffers = self._layout.buffers(len(self._roots))
-        works = [
+        works: list[Any] = [
             dist.all_gather_into_tensor(buffer, part, group=self._group, async_op=True)
             for buffer, part in zip(buffers, slices, strict=True)
         ]
@@ -171,7 +171,7 @@ class TreeSum:
             self._works.append(
                 dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
             )
-            parts = iter(output.split([each for each in received if each]))
+            parts = iter(torch.split(output, [each for each in received if each]))
             pieces.update({root: next(parts) for root in senders if root is not None})
 
     def _finish(self, pieces: dict[Node, Tensor], node: Node) -> Tensor:
