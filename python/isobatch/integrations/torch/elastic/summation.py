@@ -23,7 +23,7 @@ def roots_of(own: range, count: int) -> list[Node]:
     """Lists the largest subtrees that have chunks of one rank only, in order.
 
     >>> roots_of(range(4, 9), 24), roots_of(range(19, 24), 24), roots_of(range(24), 24)
-    ([(4, 4), (8, 1)], [(19, 1), (20, 8)], [(0, 32)])
+    ([(4, 4), (8, 1)], [(19, 1), (20, 4)], [(0, 32)])
     """
     roots, start = list[Node](), own.start
     while start < own.stop:
