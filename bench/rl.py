@@ -108,7 +108,8 @@ def of_many(folder: str) -> None:
             written += 1
             theirs += bool(of_trl({**own, **settings}, plan.world_size, folder))
     print(
-        f"\n{questions:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses {refused:,}; "
+        f"\n{questions:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses "
+        f"{refused:,}; "
         f"`isobatch doctor` says otherwise of {differ}."
     )
     print(

@@ -152,7 +152,8 @@ def ratios(rounds=15):
                 )
             own_seconds, fill, plain = np.min(seen, 0)
             print(
-                f"{kind:16} {own_seconds / out.size * 1e9:6.3f}  {own_seconds / fill:5.2f} ×  {own_seconds / plain:5.2f} ×"
+                f"{kind:16} {own_seconds / out.size * 1e9:6.3f}  {own_seconds / fill:5.2f} ×  "
+                f"{own_seconds / plain:5.2f} ×"
             )
         rows, seen = jobs("cosine"), []
         for _ in range(5):

@@ -347,7 +347,10 @@ def test_a_proof_is_declared_by_its_name():
 
 
 def test_what_is_wrong_has_a_diagnosis():
-    """Every proof in python/isobatch/validate that is not simply a pass, or not looked at, is made by `judge_claim`, which demands one."""
+    """Every proof in python/isobatch/validate that is not simply a pass, or not looked at.
+
+    Is made by `judge_claim`, which demands one.
+    """
     pytest.importorskip("torch", reason="the proofs are torch's")
     direct, seen = [], 0
     for file in sorted((ROOT / "python/isobatch/validate").rglob("*.py")):

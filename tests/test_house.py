@@ -1,4 +1,7 @@
-"""Which room may import which, that nothing imports in a circle, and that a class name means one thing. Imports under TYPE_CHECKING and in functions count too."""
+"""Which room may import which, that nothing imports in a circle, and that a class name means one thing.
+
+Imports under TYPE_CHECKING and in functions count too.
+"""
 
 import ast
 import importlib.util
@@ -28,8 +31,8 @@ ROOMS = {
     "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate", "equivalence"},
 }
-# `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`, `python -m isobatch.validate`: each hands on to a room above, when it
-# is called.
+# `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`, `python -m isobatch.validate`: each hands on
+# to a room above, when it is called.
 FACADES = {
     "isobatch.recipes.recipe": {"isobatch.tools.read", "isobatch.tools.detect"},
     "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
@@ -44,7 +47,8 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# The recorder is no part of the package: it runs in the Python of the script that it watches, where isobatch may be missing.
+# The recorder is no part of the package: it runs in the Python of the script that it watches, where isobatch
+# may be missing.
 RECORDER = PACKAGE / "equivalence" / "recorder"
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if RECORDER not in path.parents}
 NODES = {path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))] for path in MODULES.values()}
@@ -67,7 +71,10 @@ def imported_names(path):
 
 
 def named_in_text(call, module, texts):
-    """The modules that a call of `import_module` may import; of a name with a gap, those in its folder that the file lists, else all."""
+    """The modules that a call of `import_module` may import.
+
+    Of a name with a gap, those in its folder that the file lists, else all.
+    """
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if called not in ("import_module", "__import__") or not call.args:
         return
@@ -128,7 +135,8 @@ def test_a_facade_hands_on_in_two_lines(module):
 
 
 def test_nothing_imports_in_a_circle():
-    # The package's face hands names on, and the command line its commands: what they list is imported when it is used.
+    # The package's face hands names on, and the command line its commands: what they list is imported when it
+    # is used.
     faces = {"isobatch", "isobatch.cli"}
     graph = {module: others - faces for module, others in GRAPH.items() if module not in faces}
     try:

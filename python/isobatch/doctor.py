@@ -50,7 +50,8 @@ _ABOUT = {
 """The field of a recipe that a refusal is about."""
 _SPLITTING = ("effective_batch", "micro_batch", "batch_per_gpu", "accumulation", "gpus", "model_parallel")
 _MANY_STEPS = 720_720
-"""Steps of an epoch of unknown size: it is then neither too short nor uneven, also where it has whole rollouts of several steps."""
+"""Steps of an epoch of unknown size: it is then neither too short nor uneven, also where it has whole
+rollouts of several steps."""
 
 
 class Examination(NamedTuple):

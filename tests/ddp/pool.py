@@ -58,12 +58,15 @@ class Pool:
             self.pipes.append(ours)
             self.processes.append(process)
 
+    limit = 600
+    """Seconds that an answer may take."""
+
     def __call__(self, function, *args, **kwargs):
         for pipe in self.pipes:
             pipe.send((function, args, kwargs))
         answers = []
         for rank, pipe in enumerate(self.pipes):
-            assert pipe.poll(600), f"rank {rank} does not answer"
+            assert pipe.poll(self.limit), f"rank {rank} does not answer"
             answers.append(pipe.recv())
         for rank, (good, value) in enumerate(answers):
             assert good, f"rank {rank}:\n{value}"

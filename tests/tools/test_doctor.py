@@ -1,4 +1,7 @@
-"""What a configuration will really do on a number of GPUs: the findings, with their cause and the line to change."""
+"""What a configuration will really do on a number of GPUs.
+
+The findings, with their cause and the line to change.
+"""
 
 import json
 
@@ -15,7 +18,10 @@ from tools.test_rl import stops
 
 CLEAN = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "max_grad_norm": 1.0}
 CLEAN |= {"lr_scheduler_type": "linear", "warmup_steps": 10, "gradient_accumulation_steps": 1}
-MULTIPLIED = "transformers 5 multiplies the gradient of BERT, T5, BART and other models whose loss ignores num_items_in_batch by {}"
+MULTIPLIED = (
+    "transformers 5 multiplies the gradient of BERT, T5, BART and other models whose loss ignores "
+    "num_items_in_batch by {}"
+)
 MEGATRON = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4 --clip-grad 1 --adam-beta2 0.95"
 
 
@@ -143,7 +149,10 @@ def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
 
 
 def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path):
-    """torchtitan divides its global batch: on GPUs that do not, it stops, and no batch, rate or length has moved."""
+    """torchtitan divides its global batch.
+
+    On GPUs that do not, it stops, and no batch, rate or length has moved.
+    """
     settings = (
         "[training]\nlocal_batch_size = 2\nglobal_batch_size = 1024\nsteps = 120000\n[optimizer]\nlr = 3e-4\n"
     )
@@ -245,12 +254,24 @@ HEALTHY = {
     "epochs.json": {**BEST, "eval_strategy": "epoch", "save_strategy": "epoch"},
     "ds.json": DS,
     "auto.json": {"train_batch_size": "auto", "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0},
-    "run.sh": f"{RUN} --train-iters 900 --lr-warmup-iters 9 --bf16 --tensor-model-parallel-size 2 --no-rope-fusion",
+    "run.sh": (
+        f"{RUN} --train-iters 900 --lr-warmup-iters 9 --bf16 --tensor-model-parallel-size 2 --no-rope-fusion"
+    ),
     "ramp.sh": f"{RUN} --train-samples 90000 --step-batch-size-schedule 0:16 --bf16".replace("--global-batch-size 64 ", ""),
-    "axolotl.yaml": "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nsample_packing: true\noptimizer: adamw_torch",
-    "titan.toml": "[training]\nlocal_batch_size = 1\nsteps = 1000\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
-    "pl.yaml": "trainer: {devices: 8, max_epochs: 9, accumulate_grad_batches: 2}\ndata: {batch_size: 2}\nmodel: {class_path: my.M}",
-    "launch.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nnum_machines: 1",
+    "axolotl.yaml": (
+        "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nsample_packing: "
+        "true\noptimizer: adamw_torch"
+    ),
+    "titan.toml": (
+        "[training]\nlocal_batch_size = 1\nsteps = 1000\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'"
+    ),
+    "pl.yaml": (
+        "trainer: {devices: 8, max_epochs: 9, accumulate_grad_batches: 2}\ndata: {batch_size: 2}\nmodel: "
+        "{class_path: my.M}"
+    ),
+    "launch.yaml": (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nnum_machines: 1"
+    ),
 }  # fmt: skip
 
 
@@ -302,7 +323,10 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
     without = {name: value for name, value in CLEAN.items() if name != "learning_rate"}
     first, *_ = found(tmp_path, without, 64, tuned_gpus=8).findings
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
-    ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 --global-batch-size"
+    ramp = (
+        "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 "
+        "--global-batch-size"
+    )
     for batch, change in (
         (960, "--rampup-batch-size 48 48 900"),
         (1000, "--global-batch-size 1008 --rampup-batch-size 48 48 900"),
@@ -331,7 +355,8 @@ def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, 
 
 def test_a_lightning_script_is_no_cli(tmp_path):
     text = (
-        "from lightning import Trainer\nopt = torch.optim.AdamW(p, lr=1e-3)\ntorch.optim.lr_scheduler.OneCycleLR(opt, 1)\n"
+        "from lightning import Trainer\nopt = torch.optim.AdamW(p, "
+        "lr=1e-3)\ntorch.optim.lr_scheduler.OneCycleLR(opt, 1)\n"
         "Trainer(max_steps=9)\nDataLoader(d, 4)"
     )
     diagnosis = found(tmp_path, text, 8, name="l.py")
@@ -340,7 +365,10 @@ def test_a_lightning_script_is_no_cli(tmp_path):
 
 
 def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
-    script = "from transformers import TrainingArguments\nargs = TrainingArguments('o', per_device_train_batch_size=4, {}learning_rate=1e-5)"
+    script = (
+        "from transformers import TrainingArguments\nargs = TrainingArguments('o', "
+        "per_device_train_batch_size=4, {}learning_rate=1e-5)"
+    )
     known = script.format("gradient_accumulation_steps=2, ")
     assert found(tmp_path, known, 8, name="t.py").batch == 64
     open_one = script.format("gradient_accumulation_steps=int(N), ")

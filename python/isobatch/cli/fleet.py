@@ -161,7 +161,8 @@ def _clusters(args: argparse.Namespace) -> Any:
     if not is_whole.all() and (is_timed or args.gpus_per_node):
         left_out = words.counted(int((~is_whole).sum()), "GPU count")
         say(
-            f"left out {left_out} that fill no whole nodes of {each:,} GPUs: another --gpus-per-node plans them"
+            f"left out {left_out} that fill no whole nodes of {each:,} GPUs: another --gpus-per-node plans "
+            "them"
         )
         counts = counts[is_whole]
     if not counts.size:

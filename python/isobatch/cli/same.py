@@ -3,8 +3,9 @@
 import argparse
 
 from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.equivalence.bits import same_bits
 from isobatch.equivalence.session import LIMIT, STEPS, same
-from isobatch.errors import missing
+from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
@@ -33,6 +34,11 @@ OPTIONS = {
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
     "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
     "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
+    "--bits": (
+        "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script is "
+        "changed",
+        {"action": "store_true"},
+    ),
     "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a "
     "picture (.svg, .png)",
     "--json": ("print the answer as JSON", {"action": "store_true"}),
@@ -43,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer; 1 where the training is not the same."""
     if not args.command:
         raise missing("COMMAND", "pass the training command after --")
+    if args.bits:
+        return _compare_bits(args)
     if args.output is not None:
         check_place(args.output)
         if not args.output.endswith(".json"):
@@ -64,6 +72,25 @@ def run(args: argparse.Namespace) -> int:
             answer.save(args.output)
         else:
             write(answer, args.output)
+    if args.json:
+        write_json(answer)
+    else:
+        show_lines(answer.text)
+    return 0 if answer.same else 1
+
+
+def _compare_bits(args: argparse.Namespace) -> int:
+    if args.output is not None or args.as_is:
+        raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
+    answer = same_bits(
+        args.command,
+        args.split,
+        tool=args.tool,
+        steps=args.steps,
+        limit=args.limit,
+        device=args.device,
+        say=say,
+    )
     if args.json:
         write_json(answer)
     else:

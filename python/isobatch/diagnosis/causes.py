@@ -133,7 +133,8 @@ class Cause(StrEnum):
     )
     COUPLED_SAMPLES = (
         "coupled_samples",
-        "samples of a micro-batch act on one another: batch norm, in-batch negatives, a balance loss of experts",
+        "samples of a micro-batch act on one another: batch norm, in-batch negatives, a balance loss of "
+        "experts",
         "keep the tuned micro-batch (--micro-batch), or ask isobatch same how much another split changes",
     )
     NAN_ON_A_RANK = (

@@ -48,6 +48,7 @@ class Recorded(msgspec.Struct, frozen=True):
     freeze: bool = False
     as_is: bool = False
     describe: bool = False
+    bits: bool = False
     rows: dict[str, Any] | None = None
 
 

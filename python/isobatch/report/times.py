@@ -22,7 +22,10 @@ _MAX_ENDS = 4
 
 
 def left_out(plans: Plans, name: str) -> str:
-    """Says how many rows a comparison by a figure leaves out, as it is not known there; nothing where it is everywhere."""
+    """Says how many rows a comparison by a figure leaves out, as it is not known there.
+
+    Nothing where it is everywhere.
+    """
     rows = int((np.isnan(plans.spent(name)) & (plans.status != INFEASIBLE)).sum())
     return f"; {counted(rows, 'row')} without it left out" if rows else ""
 

@@ -22,7 +22,8 @@ _IN_BATCH = (
     "CachedMultipleNegativesSymmetricRankingLoss GISTEmbedLoss CachedGISTEmbedLoss MegaBatchMarginLoss "
     "NTXentLoss ClipLoss SigLipLoss"
 )
-"""Losses with the rest of a micro-batch as negatives: sentence-transformers, open_clip, pytorch-metric-learning."""
+"""Losses with the rest of a micro-batch as negatives: sentence-transformers, open_clip,
+pytorch-metric-learning."""
 Calls = list[Configuring]
 
 

@@ -13,9 +13,13 @@ import os
 
 def install() -> None:
     """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
-    from . import alike, backward, clipping, fsdp, loaders, randomness, samples, world
+    from . import alike, backward, bits, clipping, fsdp, loaders, randomness, samples, world
     from .record import Recorder
 
     recorder = Recorder(json.loads(os.environ["ISOBATCH_SAME"]))
+    if recorder.settings["bits"]:
+        world.install(recorder)
+        bits.install(recorder)
+        return
     for part in (world, fsdp, randomness, alike, clipping, loaders, samples, backward):
         part.install(recorder)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.exchange import gather_values
+from isobatch.words import few
 
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
@@ -183,11 +184,16 @@ class RankGroup:
                 set_timeout(self._timeout, self._group)
         return self._group
 
-    def agree(self, facts: Mapping[str, Any] | InputError) -> None:
+    def agree(
+        self,
+        facts: Mapping[str, Any] | InputError,
+        advice: str = "start all of them with the same recipe, settings and checkpoint",
+    ) -> None:
         """Compares the facts of all ranks, or their errors; all of them leave, or all raise.
 
         Raises:
-            InputError: a rank has an error, or two ranks differ; the message has the first difference.
+            InputError: a rank has an error, or two ranks differ; the message has the first difference, and
+                the names of further ones.
         """
         group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
@@ -197,13 +203,14 @@ class RankGroup:
         for rank, answer in enumerate(every):
             if answer.error is not None:
                 raise InputError(f"rank {rank} stopped: {answer.error}")
-            for name, value in every[0].facts.items():
-                if answer.facts.get(name) != value:
-                    raise InputError(
-                        f"the ranks differ in {name}: {value} on rank 0, {answer.facts.get(name)} on rank "
-                        f"{rank}; start all of them "
-                        "with the same recipe, settings and checkpoint"
-                    )
+            names = [name for name, value in every[0].facts.items() if answer.facts.get(name) != value]
+            if names:
+                name, further = names[0], f", and in {few(names[1:])}" if names[1:] else ""
+                raise InputError(
+                    f"the ranks differ in {name}: {every[0].facts[name]} on rank 0, {answer.facts.get(name)} "
+                    "on "
+                    f"rank {rank}{further}; {advice}"
+                )
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
         """Begins an agreement, on all ranks; NaN as the count of a rank without one."""

@@ -68,8 +68,9 @@ class Crew(Watch):
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew; the network itself where one rank is left, or
-        where it is sharded.
+        """Returns the network in DDP over this crew, made anew.
+
+        It is the network itself with one rank, where it is sharded, or with chunk=.
 
         Args:
             options: DDP's own, such as device_ids.
@@ -85,7 +86,7 @@ class Crew(Watch):
                 raise InputError(f"wrap takes no options where shard is given, got {next(iter(options))}")
             return net
         with self.guard():
-            return self._group.wrap(net, **options)
+            return self.run.wrap(net, **options)
         return net
 
     def __enter__(self) -> Self:
@@ -219,6 +220,9 @@ class CrewRun(ElasticRun):
         self._crew, self._members, self._is_asked = crew, members, False
         self._begin(recipe, crew, **settings)
 
+    def _parallel(self, net: nn.Module, options: dict[str, Any]) -> nn.Module:
+        return self._crew._group.wrap(net, **options)
+
     @property
     def stopping(self) -> bool:
         """Whether some rank was asked to stop."""
@@ -319,4 +323,4 @@ class CrewRun(ElasticRun):
         if isinstance(self._loop, Loop):
             self._loop.free()
         self._ranks.free()
-        self._loop = None
+        self._loop = self._bits = None

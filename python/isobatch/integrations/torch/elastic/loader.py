@@ -15,6 +15,7 @@ from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span, passes, spans
+from isobatch.integrations.torch.elastic.chunks import SeededDataset, chunk_passes, chunk_places
 from isobatch.integrations.torch.elastic.workers import RankLoader, begin_worker
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
@@ -55,6 +56,10 @@ class ReplicaShare(ABC):
     def place(self) -> tuple[int, int]:
         """(epoch, offset): the place behind the last step that is done."""
 
+    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:  # noqa: ARG002
+        """Returns the samples of a pass as the dataset reads them."""
+        return places
+
     @abstractmethod
     def advance(self, span: Span) -> None:
         """Notes the end of this replica's micro-batches of a step."""
@@ -83,18 +88,39 @@ class RunShare(ReplicaShare):
         processes: of the whole run; with model parallelism more than replicas.
         step: steps done.
         schedulers: all that have to be stepped for a step to be done.
+        chunk: the samples of a chunk; None: steps are not in chunks.
     """
 
     def __init__(
-        self, plan: Plan, course: Plan, *, replica: int, processes: int, step: int, seed: int, shuffle: bool
+        self,
+        plan: Plan,
+        course: Plan,
+        *,
+        replica: int,
+        processes: int,
+        step: int,
+        seed: int,
+        shuffle: bool,
+        chunk: int | None = None,
     ) -> None:
         super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
+        self.chunk = chunk
         self.course, self.processes, self.step = course, processes, step
         self.schedulers: list[ElasticLR] = []
 
     def spans(self) -> Iterator[Span]:
         """Yields the samples of each step left."""
         return spans(self.course, self.step)
+
+    def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
+        """Returns the passes of this replica in a step: its chunks, where steps are in chunks."""
+        if self.chunk is None:
+            return super().passes(span, equal=equal, least=least)
+        return chunk_passes(span, self.chunk, self.replica, self.replicas)
+
+    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:
+        """Returns the samples of a pass as the dataset reads them."""
+        return places if self.chunk is None else chunk_places(places, self.chunk, self.seed, span, one)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -130,9 +156,10 @@ class RunBatches(Sampler[list[int]]):
             for portion in self._run.passes(span, equal=self._equal, least=self._least):
                 if portion.places[-1] < self._size:
                     places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
-                    yield (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
+                    samples = (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
                 else:  # Under a ramp a step goes on in the next epoch.
-                    yield [self._sample(span, *divmod(place, self._size)) for place in portion.places]
+                    samples = [self._sample(span, *divmod(place, self._size)) for place in portion.places]
+                yield self._run.read(span, portion, samples)
 
     def _sample(self, span: Span, epochs: int, place: int) -> int:
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
@@ -182,6 +209,8 @@ def data_loader(
         raise InputError(
             f"dataset_size must be {size:,}, as the dataset has, got {expected!r}", field="dataset_size"
         )
+    if isinstance(progress, RunShare) and progress.chunk is not None:
+        dataset = SeededDataset(dataset)
     batches = RunBatches(progress, size, equal=equal, least=least)
     return RankLoader(dataset, batch_sampler=batches, **options)
 

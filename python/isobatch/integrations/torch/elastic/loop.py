@@ -11,6 +11,8 @@ from torch.optim import Optimizer
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
+from isobatch.integrations.torch.elastic.chunks import Chunk, chunk_of
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
 from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
 from isobatch.integrations.torch.elastic.workers import end_iteration
@@ -37,8 +39,15 @@ class Loop:
     """The steps from where the run is to its end, or until the training leaves them."""
 
     def __init__(
-        self, progress: RunShare, ranks: RankGroup, loader: Iterable[Any], tokens: Tokens | None, watch: Watch
+        self,
+        progress: RunShare,
+        ranks: RankGroup,
+        loader: Iterable[Any],
+        tokens: Tokens | None,
+        watch: Watch,
+        bits: EqualBits | None = None,
     ) -> None:
+        self._bits = bits
         self._run, self._loader, self._tokens, self._watch = progress, loader, tokens, watch
         self._equal = isinstance(loader, GlobalLoader) and loader.equal
         self._agreements = Agreements(ranks)
@@ -104,7 +113,7 @@ class Loop:
                     self._agreements.begin_step(is_asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
                     total = self._agreements.total
-                    check_window(total, window.own, window.span.number)
+                    check_window(total, window.own, window.span.number, whole=self._bits is not None)
                     ahead = next(windows, None)
                     self._agreements.begin_step(
                         is_asked, 0.0 if ahead is None else ahead.own, joining=joining
@@ -145,24 +154,33 @@ class Loop:
             if self._tokens is not None:
                 batches = [*batches]
                 counts = [
-                    0.0 if portion.stand_in else count(self._tokens, batch)
+                    0.0 if portion.stand_in else count(self._tokens, batch, whole=self._bits is not None)
                     for portion, batch in zip(passes, batches, strict=True)
                 ]
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
-        replicas = self._run.replicas
+        # Chunks are summed, where DDP takes the mean over the replicas.
+        replicas = self._run.replicas if self._bits is None else 1
         if self._tokens is None:
             factors = [portion.samples * replicas / window.span.samples for portion in window.passes]
         else:
             # All processes of a replica count the same tokens.
-            total /= self._run.processes / replicas
+            total /= self._run.processes / self._run.replicas
             factors = [own * replicas / total for own in window.counts]
         self._begun += 1
         check = self._check_gradients if self._begun == 2 else None
         batches = (
             Micro(
-                batch, factor, portion.last, portion.stand_in, self._equal, self._watch, None if at else check
+                batch,
+                factor,
+                portion.last,
+                portion.stand_in,
+                self._equal,
+                self._watch,
+                None if at else check,
+                self._chunk(window.span, portion),
+                self._bits,
             )
             for at, (batch, portion, factor) in enumerate(
                 zip(window.batches, window.passes, factors, strict=True)
@@ -170,9 +188,16 @@ class Loop:
         )
         return Step(window.span, batches, len(window.passes), self._watch)
 
+    def _chunk(self, span: Span, portion: Pass) -> Chunk | None:
+        run = self._run
+        if run.chunk is None:
+            return None
+        return chunk_of(span, run.chunk, portion, run.seed, run.replica, run.replicas)
+
     def _check_gradients(self) -> None:
-        """Refuses gradients of the first step in the second. Two optimizers may leave gradients to each
-        other.
+        """Refuses gradients of the first step in the second.
+
+        Two optimizers may leave gradients to each other.
         """
         if len(self._run.schedulers) != 1:
             return
@@ -182,8 +207,7 @@ class Loop:
         if any(gradient is not None and not gradient.is_sparse and gradient.any() for gradient in local):
             raise InputError(
                 "the gradients of the last step are still there, and this step's would be added to them: "
-                "call "
-                "optimizer.zero_grad() after each optimizer.step()"
+                "call optimizer.zero_grad() after each optimizer.step()"
             )
 
 

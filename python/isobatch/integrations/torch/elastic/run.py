@@ -6,11 +6,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import RankGroup, check_rendezvous, find_world, replica_of
+from isobatch.integrations.torch.elastic.chunks import check_chunks, chunk_settings
+from isobatch.integrations.torch.elastic.digest import digest
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.integrations.torch.elastic.loader import RunShare
 from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
@@ -58,6 +63,8 @@ class ElasticRun:
             DeviceMesh.
         seed: of the data's order, with the epoch added; the same in all parts of a run.
         shuffle: a new order each epoch, else the dataset's own.
+        chunk: the samples of a micro-batch whose gradients are added in an order independent of the ranks: a
+            training then has the same weights, to the last bit, on any number of them. It needs `wrap`.
         settings: as `isobatch.plan` takes them: policy, max_micro_batch, split, …; they may change at a
             restart.
 
@@ -84,9 +91,10 @@ class ElasticRun:
         replica: Any = None,
         seed: int = 0,
         shuffle: bool = True,
+        chunk: int | None = None,
         **settings: Any,
     ) -> None:
-        options = {"accept": accept, "replica": replica, "seed": seed, "shuffle": shuffle}
+        options = {"accept": accept, "replica": replica, "seed": seed, "shuffle": shuffle, "chunk": chunk}
         self._begin(recipe, ALL_THERE, state=state, **options, **settings)
 
     def _begin(
@@ -99,6 +107,7 @@ class ElasticRun:
         replica: Any = None,
         seed: int = 0,
         shuffle: bool = True,
+        chunk: int | None = None,
         **settings: Any,
     ) -> None:
         """Begins the run among the ranks of a watch."""
@@ -106,7 +115,8 @@ class ElasticRun:
         self._ranks = RankGroup(
             self.world.rank, self.world.size, watch.timeout, watch.connecting, watch.backend
         )
-        self.seed, self.shuffle = seed, shuffle
+        self.seed, self.shuffle, self._chunk = seed, shuffle, chunk
+        self._bits = None if chunk is None else EqualBits(self._ranks)
         self._loop: Loop | TrainerLoop | None = None
         self._agreed = False
         self._start = 0
@@ -121,6 +131,7 @@ class ElasticRun:
                 step=self._start,
                 seed=seed,
                 shuffle=shuffle,
+                chunk=chunk,
             )
             self._facts = self._description()
         except InputError as error:
@@ -183,6 +194,8 @@ class ElasticRun:
         return int(words[0] >> np.uint64(1))
 
     def _prepare(self, recipe: Recipe | Plan, settings: dict[str, Any]) -> None:
+        if self._chunk is not None:
+            settings = chunk_settings(self._chunk, settings)
         if isinstance(recipe, Plan):
             if recipe.moves:
                 raise InputError(
@@ -218,6 +231,8 @@ class ElasticRun:
             states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
             self._start, self._legs = before.step, before.legs
         self._run_plan = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
+        if self._chunk is not None:
+            check_chunks(self._chunk, *self._run_plan, self.world.size)
         if self.plan.status == "infeasible":
             raise InputError(self.plan.explain())
         total = self.plan.total_steps or 0
@@ -247,6 +262,7 @@ class ElasticRun:
             **{name: getattr(self.plan, name) for name in names},
             "seed": self.seed,
             "shuffle": self.shuffle,
+            "chunk": self._chunk,
             **{f"recipe's {name}": value for name, value in states.recipe_fields(self.recipe).items()},
             "settings": self._settings.changed(),
             "legs": self._legs,
@@ -260,6 +276,43 @@ class ElasticRun:
                 check_rendezvous(self.world.rank)
 
     # ---- what a training takes from it ----
+
+    def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
+        """Returns the network in DDP, or the network itself where there is one rank, or with chunk=.
+
+        With chunk= no DDP is needed: `micro.sync(model)` takes each chunk's gradient apart, and puts the
+        step's sum into `.grad`.
+
+        Args:
+            options: DDP's own, such as device_ids.
+
+        Raises:
+            InputError: on all ranks, with chunk=, where bits would depend on the rank: batch norm in training
+                mode, sparse gradients, FSDP, or ranks with unlike devices, versions or threads.
+        """
+        self._agree()
+        if self._bits is None:
+            return self._parallel(net, options)
+        if options:
+            raise InputError(f"wrap takes no options with chunk=, got {next(iter(options))}")
+        return self._bits.wrap(net, send=self._watch is ALL_THERE)
+
+    def _parallel(self, net: nn.Module, options: dict[str, Any]) -> nn.Module:
+        return net if self.world.size == 1 else DistributedDataParallel(net, **options)
+
+    @staticmethod
+    def digest(*parts: Any) -> str:
+        """Returns the SHA-256 of weights and optimizer state, such as `run.digest(net, optimizer)`.
+
+        Nothing is exchanged.
+
+        With chunk= it is the same on all ranks and at any number of them, so two runs are compared by a line
+        of their logs.
+
+        Args:
+            parts: the network, its optimizer, and whatever else has a `state_dict`.
+        """
+        return digest(*parts)
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
         """Makes a GlobalLoader of this replica's micro-batches, from the run's step to its end, over all
@@ -321,13 +374,15 @@ class ElasticRun:
         self._agree()
         if isinstance(self._loop, Loop) and not self._loop.uses(loader):
             self._loop.free()
-        self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch)
+        self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
         return self._loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
-        """Returns the run for a trainer with a loop of its own, as the integrations for transformers and
-        Lightning use it.
-        """
+        """Returns the run for a trainer's own loop, for the integrations for transformers and Lightning."""
+        if self._bits is not None:
+            raise InputError(
+                "chunk= is for a training loop of your own, and this run is a trainer's", field="chunk"
+            )
         if not isinstance(self._loop, TrainerLoop):
             self._agree()
             self._loop = TrainerLoop(self._progress, self._ranks)

@@ -16,6 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import is_count
+from isobatch.integrations.torch.elastic.chunks import Chunk
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.words import shown
 
 _FSDP1 = "FullyShardedDataParallel"
@@ -74,6 +76,7 @@ class Micro(NamedTuple):
             whole step's mean.
         last: whether it is this replica's last in the step, whose backward synchronizes.
         stand_in: it keeps this replica in the others' collectives, and has weight 0.
+        chunk: which of the step's chunks it is, in a run with chunk=.
     """
 
     batch: Any
@@ -83,12 +86,15 @@ class Micro(NamedTuple):
     equal: bool
     watch: Watch = ALL_THERE
     check: Callable[[], None] | None = None
+    chunk: Chunk | None = None
+    bits: EqualBits | None = None
 
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
 
         DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left
-        out of the statistics of batch norms.
+        out of the statistics of batch norms. In a run with chunk= the model is that of `run.wrap`, and the
+        sum of all chunks is in `.grad` after the last.
 
         Raises:
             InputError: the model has collectives inside its forward, and the replicas may make different
@@ -99,12 +105,14 @@ class Micro(NamedTuple):
         stack = contextlib.ExitStack()
         stack.enter_context(self.watch.pass_guard())
         for model in models:
+            if self.chunk is not None and self.bits is not None:
+                stack.enter_context(self.bits.apart(model, self.chunk))
+                continue
             if not self.last and getattr(model, "static_graph", False):
                 raise InputError(
                     "static_graph must be False for DDP where a rank makes more than one pass in a step: "
-                    "torch then synchronizes "
-                    "only some of them. Leave it out, or raise max_micro_batch until each rank makes one "
-                    "pass",
+                    "torch then synchronizes only some of them. Leave it out, or raise max_micro_batch until "
+                    "each rank makes one pass",
                     field="static_graph",
                 )
             if not self.equal and _has_collectives_inside(model):
@@ -149,7 +157,8 @@ class Step:
     def __iter__(self) -> Iterator[Micro]:
         for micro in self._micros:
             self._left -= 1
-            yield micro
+            with micro.chunk.seeded() if micro.chunk is not None else contextlib.nullcontext():
+                yield micro
             if self._watch.void:
                 return
 
@@ -173,18 +182,20 @@ Tokens: TypeAlias = Callable[[Any], Any]
 """Counts the tokens, labels or boxes under a batch's mean loss: a number, or a tensor of one."""
 
 
-def count(tokens: Tokens, batch: Any) -> float:
-    """Returns the count of `tokens` in a batch; NaN where it is none, so the sum over the ranks is NaN
-    too.
+def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
+    """Returns the count of `tokens` in a batch, or NaN, so that the sum over the ranks is NaN too.
+
+    Args:
+        whole: a fraction is no count: the sum of fractions depends on their order.
     """
     tokens_of_batch = tokens(batch)
     value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
-    if isinstance(value, (int, float)) and is_count(value):
+    if isinstance(value, (int, float)) and is_count(value) and not (whole and value % 1):
         return float(value)
     return float("nan")
 
 
-def check_window(total: float, own: float, step: int) -> None:
+def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
     """Raises on all ranks where the window of a step has nothing to take a mean over.
 
     Raises:
@@ -193,8 +204,8 @@ def check_window(total: float, own: float, step: int) -> None:
     if not is_count(total):
         rank = "this rank" if not is_count(own) else "another rank"
         raise InputError(
-            f"tokens must give a number from 0, as an int or a tensor of one; {rank} got something else in "
-            f"step {step}",
+            f"tokens must give a {'whole ' * whole}number from 0, as an int or a tensor of one; {rank} got "
+            f"something else in step {step}",
             field="tokens",
         )
     if not total:

@@ -99,7 +99,7 @@ def survivors(
             once.
         timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of
             them is busy alone.
-        accept, settings: as in ElasticRun, with seed and shuffle.
+        accept, settings: as in ElasticRun, with seed, shuffle and chunk.
 
     The run's key is ISOBATCH_RUN_KEY, or in the file ISOBATCH_RUN_KEY_FILE; who has another is on no list. A
     store on loopback needs none.
@@ -117,6 +117,8 @@ def survivors(
     if min_ranks is not None and min_ranks > count:
         raise must_be(f"at most ranks, {count}", min_ranks, field="min_ranks")
     check_shards(shard, shards, count, min_ranks)
+    if shard is not None and settings.get("chunk") is not None:
+        raise InputError("chunk= needs the whole model on every rank: leave shard= out", field="chunk")
     for field, seconds in ("lease", lease), ("timeout", timeout):
         if not seconds > 0:
             raise must_be("above 0 seconds", seconds, field=field)

@@ -1,0 +1,115 @@
+"""Whether a training has the same bits at other splits over ranks.
+
+The SHA of its weights after each optimizer step.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.session import LIMIT, STEPS
+from isobatch.equivalence.split import MAX_RANKS, Split
+from isobatch.errors import InputError
+
+HOW = (
+    "train by ElasticRun(…, chunk=N) or survivors(…, chunk=N): a chunk's gradients are added in an order "
+    "that does not depend on the ranks"
+)
+
+
+class SameBits(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the weights have the same bits at every split.
+
+    Attributes:
+        same: no step's SHA differs.
+        chunks: the script trains in chunks.
+        splits: by split, the SHA of the weights after each optimizer step.
+    """
+
+    same: bool
+    chunks: bool
+    splits: dict[str, list[str]]
+
+    @property
+    def text(self) -> str:
+        """The answer in lines for a terminal."""
+        rows = [
+            f"  {split.replace('x', ' × ')}  {' '.join(sha[:8] for sha in digests)}"
+            for split, digests in self.splits.items()
+        ]
+        if self.same:
+            return "\n".join([f"The same bits at {len(rows)} splits.", "", *rows])
+        steps = zip(*self.splits.values(), strict=False)
+        first = next((step for step, digests in enumerate(steps) if len({*digests}) > 1), None)
+        where = "" if first is None else f" from step {first} on"
+        why = (
+            "The script trains in chunks, so this is no rounding: ISOBATCH_CHUNK_DIGESTS names the chunk "
+            "that differs."
+            if self.chunks
+            else f"Without chunks rounding differs at each split; `isobatch same` says whether more does. For equal bits {HOW}."
+        )
+        return "\n".join([f"Not the same bits{where}.", "", *rows, "", why])
+
+
+def same_bits(
+    command: Sequence[str],
+    split: Sequence[str] | None = None,
+    *,
+    tool: str | None = None,
+    steps: int = STEPS,
+    limit: float = LIMIT,
+    device: str = "cpu",
+    say: Callable[[str], None] = lambda _: None,
+) -> SameBits:
+    """Compares the bits of a training's weights at splits of its batch over ranks.
+
+    With the same micro-batch; nothing is changed in it.
+
+    Args:
+        command, split, tool, steps, limit, device, say: as in `same`.
+
+    Raises:
+        InputError: the command cannot be split, the splits have other micro-batches, or a run takes no step.
+    """
+    words = list(command)
+    read = read_command(words, tool=tool)
+    splits = [Split.parse(text) for text in split or ()] or [read.default]
+    if len(splits) == 1:
+        splits += _other_ranks(splits[0])
+    if len({(one.effective_batch, one.micro_batch) for one in splits}) > 1 or len(splits) == 1:
+        raise InputError(
+            "--bits compares splits of one batch with the same micro-batch, got "
+            f"{', '.join(map(str, splits))}",
+            field="--split",
+        )
+    digests, in_chunks = {}, set()
+    with tempfile.TemporaryDirectory(prefix="isobatch-same-") as name:
+        for one in splits:
+            folder = Path(name) / str(one)
+            folder.mkdir()
+            line, environment = start_line(read, one, folder)
+            settings = Recorded(folder=str(folder / "record"), steps=steps, bits=True)
+            run = start_run(line, environment, settings, one, limit, device)
+            say(f"{one}: {run.seconds:.0f} s")
+            ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]
+            if not ranks:
+                raise InputError(f"the command at {one} took no optimizer step:\n{run.output}")
+            # Ranks that differ from one another are no one's bits.
+            digests[str(one)] = [
+                "/".join(sorted({row.split()[0] for row in rows})) for rows in zip(*ranks, strict=False)
+            ]
+            in_chunks |= {row.split()[1] for rows in ranks for row in rows}
+    return SameBits(
+        same=len({*map(tuple, digests.values())}) == 1, chunks=in_chunks == {"chunks"}, splits=digests
+    )
+
+
+def _other_ranks(split: Split) -> list[Split]:
+    """Returns up to two splits with other numbers of ranks and the same micro-batch."""
+    passes = split.ranks * split.accumulation
+    counts = [count for count in range(1, MAX_RANKS + 1) if passes % count == 0 and count != split.ranks]
+    return [Split(count, passes // count, split.micro_batch) for count in counts[:2]]

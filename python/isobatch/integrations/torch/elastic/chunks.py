@@ -1,0 +1,212 @@
+"""Chunks of a step: which ones each rank computes, and the random numbers that are drawn in each.
+
+The same on any number of ranks.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.dealing import Pass, Span
+from isobatch.planning.plan import Plan
+
+_MASK = (1 << 64) - 1
+_LOOP, _DATA = 0, 1
+"""Random numbers are drawn in the training loop, and by the dataset, which may be read ahead in a worker."""
+
+
+class Chunk(NamedTuple):
+    """A chunk of a step, as a rank computes it.
+
+    Attributes:
+        seed: of the run.
+        step: the step's number in the run.
+        number: from 0 in the step; None: a stand-in on a rank without chunks.
+        own: the numbers of this rank's chunks.
+        chunks: of the step, on all ranks.
+    """
+
+    seed: int
+    step: int
+    number: int | None
+    own: range
+    chunks: int
+
+    @property
+    def last(self) -> bool:
+        """Whether this rank has no chunk after it in the step."""
+        return self.number is None or self.number == self.own[-1]
+
+    def seeded(self) -> Any:
+        """Seeds the global generators for what the loop draws in this chunk.
+
+        And restores their state after it.
+        """
+        number = self.chunks if self.number is None else self.number
+        return seeded(self.seed, self.step, number, _LOOP)
+
+
+def own_chunks(count: int, rank: int, ranks: int) -> range:
+    """Returns the numbers of a rank's chunks, a contiguous range; ranges differ by at most one chunk.
+
+    >>> [own_chunks(8, rank, 3) for rank in range(3)]
+    [range(0, 2), range(2, 5), range(5, 8)]
+    """
+    return range(count * rank // ranks, count * (rank + 1) // ranks)
+
+
+def chunk_of(span: Span, size: int, one: Pass, seed: int, rank: int, ranks: int) -> Chunk:
+    """Returns the chunk that a pass of `chunk_passes` computes, where the pass was dealt from offset 0."""
+    count = -(-span.samples // size)
+    number = None if one.stand_in else one.places.start // size
+    return Chunk(seed, span.number, number, own_chunks(count, rank, ranks), count)
+
+
+def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
+    """Lists the passes of a rank in a step, one for each of its chunks.
+
+    A rank without chunks makes a stand-in, so that it takes part in the exchange. The last chunk of an
+    epoch's short step may be smaller.
+
+    >>> step = Span(0, 0, 0, 10, full=False, last_of_epoch=True)
+    >>> [list(one.places) for one in chunk_passes(step, 4, 1, 2)]
+    [[4, 5, 6, 7], [8, 9]]
+    """
+    stop = span.offset + span.samples
+    own = own_chunks(-(-span.samples // size), rank, ranks)
+    starts = [span.offset + number * size for number in own]
+    places = [range(start, min(start + size, stop)) for start in starts]
+    passes = [Pass(part, len(part), part is places[-1], stop) for part in places]
+    return passes or [Pass(range(span.offset, span.offset + 1), 0, True, stop)]
+
+
+# ---- the settings of a run in chunks ----
+
+
+def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run with a chunk for a micro-batch.
+
+    Raises:
+        InputError: the size is no whole number from 1, or a setting contradicts it.
+    """
+    if type(size) is not int or size < 1:
+        raise must_be("a whole number from 1", size, field="chunk")
+    if settings.get("policy", "keep") == "grow":
+        raise InputError(
+            "policy must be keep or a batch with chunk=, got 'grow': under it the batch follows the number "
+            "of ranks, and so do the bits",
+            field="policy",
+        )
+    fixed = {"max_micro_batch": size, "min_micro_batch": size, "split": "uneven"}
+    for name, value in fixed.items():
+        if settings.get(name, value) != value:
+            raise InputError(
+                f"{name} must be left out with chunk={size}, which is the micro-batch, got "
+                f"{settings[name]!r}",
+                field=name,
+            )
+    return {**settings, **fixed}
+
+
+def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
+    """Refuses a step that is not the same chunks at every number of ranks.
+
+    Args:
+        size: the samples of a chunk.
+        plan: how a step is laid out on the processes.
+        course: the steps of the whole run.
+        processes: of the run.
+
+    Raises:
+        InputError: the size does not divide a batch of the run, there are fewer chunks than ranks, or ranks
+            share a replica.
+    """
+    policy = plan.settings.policy
+    batches = [plan.recipe.effective_batch if isinstance(policy, str) else policy]
+    if plan.status != "infeasible":
+        batches = [stage.batch for stage in course.stages]
+    for batch in batches:
+        if batch % size:
+            raise InputError(f"chunk must divide the batch, {batch:,}, got {size}", field="chunk")
+    if plan.recipe.model_parallel > 1 or plan.data_parallel not in (None, processes):
+        raise InputError(
+            "chunk= needs the whole model on every rank: tensor and pipeline parallelism are not supported "
+            "with it",
+            field="chunk",
+        )
+    chunks = batches[-1] // size
+    if chunks < processes:
+        raise InputError(
+            f"chunk={size} gives {chunks:,} chunks a step, too few for {processes:,} ranks: use fewer ranks, "
+            "or a smaller chunk",
+            field="chunk",
+        )
+
+
+# ---- random numbers ----
+
+
+@contextmanager
+def seeded(*key: int) -> Iterator[None]:
+    """Seeds the global generators of torch, NumPy and Python by a key, and restores their state afterwards."""
+    words = np.random.SeedSequence([part & _MASK for part in key]).generate_state(4)
+    cuda: Any = torch.cuda
+    on_gpu = cuda.is_available() and cuda.is_initialized()
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    gpu_state = cuda.get_rng_state() if on_gpu else None
+    seed = int(words[0]) << 31 | int(words[1]) >> 1
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(words[2:])
+    random.seed(seed)
+    if on_gpu:
+        cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if gpu_state is not None:
+            cuda.set_rng_state(gpu_state)
+
+
+class ChunkPlaces(list[int]):
+    """The samples of a chunk, with the key that seeds their augmentation, also in a DataLoader's worker."""
+
+    def __init__(self, places: Sequence[int], key: tuple[int, ...]) -> None:
+        super().__init__(places)
+        self.key = key
+
+    def __reduce__(self) -> Any:
+        return ChunkPlaces, ([*self], self.key)
+
+
+def chunk_places(places: Sequence[int], size: int, seed: int, span: Span, one: Pass) -> ChunkPlaces:
+    """Returns the samples of a pass of `chunk_passes`, with their key."""
+    number = (one.places.start - span.offset) // size
+    return ChunkPlaces(places, (seed, span.number, number, _DATA))
+
+
+class SeededDataset(Dataset[Any]):
+    """A dataset that is read chunk by chunk, each under generators seeded for it."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.dataset[place]
+
+    def __getitems__(self, places: ChunkPlaces) -> list[Any]:
+        """Reads the samples of a chunk."""
+        with seeded(*places.key):
+            read = getattr(self.dataset, "__getitems__", None)
+            return list(read([*places]) if read else map(self.dataset.__getitem__, places))

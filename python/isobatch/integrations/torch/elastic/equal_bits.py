@@ -1,0 +1,199 @@
+"""The gradients of a run in chunks.
+
+Each chunk's is taken apart, and the step's is the sum of its tree, bit for bit the same on any ranks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.agreement import RankGroup
+from isobatch.integrations.torch.elastic.chunks import Chunk
+from isobatch.integrations.torch.elastic.conditions import check_network, conditions_of
+from isobatch.integrations.torch.elastic.digest import ChunkDigests
+from isobatch.integrations.torch.elastic.summation import GradientLayout, TreeSum
+
+_NONDETERMINISTIC = "does not have a deterministic implementation"
+
+
+class EqualBits:
+    """The networks of a run in chunks.
+
+    Args:
+        ranks: of the run.
+
+    Attributes:
+        in_use: a run of this process is in chunks.
+    """
+
+    in_use = False
+
+    def __init__(self, ranks: RankGroup) -> None:
+        EqualBits.in_use = True
+        self._ranks = ranks
+        self._digests = ChunkDigests(ranks.rank)
+        self._networks: dict[nn.Module, _Network] = {}
+
+    def wrap(self, net: nn.Module, *, send: bool) -> nn.Module:
+        """Takes in a network, and returns it.
+
+        Args:
+            send: rank 0's values replace the others', as in DDP.
+
+        Raises:
+            InputError: on all ranks, where the network cannot be trained so, or the ranks' devices or
+                settings differ.
+        """
+        if net in self._networks:
+            return net
+        facts: dict[str, Any] | InputError
+        try:
+            check_network(net)
+            facts = conditions_of(net)
+        except InputError as error:
+            facts = error
+        self._ranks.agree(facts, "bits depend on it: start all ranks alike")
+        group: Any = None
+        if self._ranks.size > 1:
+            on_cpu = all(tensor.device.type == "cpu" for tensor in net.parameters())
+            # Each network has its own: ranks begin the rounds of two in different orders.
+            group = self._ranks.group() if on_cpu and not self._networks else dist.new_group()
+            for tensor in (*net.parameters(), *net.buffers()) if send else ():
+                dist.broadcast(tensor.detach(), 0, group)
+        self._networks[net] = _Network(net, group, self._digests)
+        return net
+
+    @contextmanager
+    def apart(self, net: nn.Module, chunk: Chunk) -> Iterator[None]:
+        """Keeps the gradient of a chunk apart; after the rank's last chunk the step's sum is in `.grad`.
+
+        Raises:
+            InputError: the network was not wrapped, its gradient cannot be taken apart, or a kernel is not
+                deterministic.
+        """
+        network = self._networks.get(getattr(net, "_orig_mod", net))
+        if network is None:
+            raise InputError("micro.sync(model) needs the model of run.wrap(net) with chunk=")
+        mode = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+        network.begin(chunk)
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        except RuntimeError as error:
+            kernel, mark, _ = str(error).partition(_NONDETERMINISTIC)
+            if not mark:
+                raise
+            raise InputError(
+                f"{kernel.strip()} {mark}, which chunk= needs: replace it in the model"
+            ) from error
+        finally:
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+        network.end(chunk)
+
+
+class _Network:
+    """A network, and the sum of the step under way."""
+
+    def __init__(self, net: nn.Module, group: Any, digests: ChunkDigests) -> None:
+        self._net, self._group, self._digests = net, group, digests
+        self._buffers = [(module, name) for module in net.modules() for name in module._buffers]
+        self._norms = [module for module in net.modules() if isinstance(module, _NormBase)]
+        self._parameters: list[nn.Parameter] = []
+        self._before: list[Tensor | None] = []
+        self._complete = True  # Every chunk of this rank had a gradient of every parameter.
+        self._sum: TreeSum | None = None
+
+    def begin(self, chunk: Chunk) -> None:
+        """Begins a chunk; with the first the step's sum is begun.
+
+        Raises:
+            InputError: a gradient came in between.
+        """
+        if self._sum is None:
+            self._begin_step(chunk)
+        elif any(parameter.grad is not None for parameter in self._parameters):
+            raise InputError("backward was called outside of `with micro.sync(model)`: call it inside")
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._versions = self._buffer_versions()
+
+    def _begin_step(self, chunk: Chunk) -> None:
+        if any(norm.training for norm in self._norms):
+            check_network(self._net)
+        parameters = [parameter for parameter in self._net.parameters() if parameter.requires_grad]
+        if [*map(id, parameters)] != [*map(id, self._parameters)]:
+            self._parameters = parameters
+            self._ones = torch.ones(len(parameters), device=parameters[0].device, dtype=parameters[0].dtype)
+            ranks = 1 if self._group is None else dist.get_world_size(self._group)
+            self._layout = GradientLayout([*parameters, self._ones], ranks)
+        self._before = [parameter.grad for parameter in parameters]
+        self._complete = True
+        self._sum = TreeSum(self._layout, chunk.own, chunk.chunks, self._group)
+
+    def end(self, chunk: Chunk) -> None:
+        """Adds the chunk's gradient; with the rank's last the step's sum is put into `.grad`.
+
+        Raises:
+            InputError: there is no gradient, a sparse one, or a buffer was changed.
+        """
+        assert self._sum is not None
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        if chunk.number is not None:
+            self._check(gradients)
+            present = [gradient is not None for gradient in gradients]
+            dense = [
+                torch.zeros_like(parameter) if gradient is None else gradient
+                for parameter, gradient in zip(self._parameters, gradients, strict=True)
+            ]
+            self._digests.write(chunk.step, chunk.number, dense)
+            if all(present):
+                dense.append(self._ones.clone())
+            else:
+                self._complete = False
+                dense.append(self._ones.new_tensor(present))
+            self._sum.add(chunk.number, dense)
+        if chunk.last:
+            *totals, counts = self._sum.result()
+            self._sum = None
+            self._put(totals, counts)
+
+    def _put(self, totals: list[Tensor], counts: Tensor) -> None:
+        """Puts the sums into `.grad`, added to what was there; a parameter that no chunk has used gets none."""
+        used = [True] * len(totals) if self._complete else (counts > 0).tolist()
+        for parameter, total, before, is_used in zip(
+            self._parameters, totals, self._before, used, strict=True
+        ):
+            if is_used:
+                parameter.grad = total if before is None else before.add_(total)
+            else:
+                parameter.grad = before
+        self._before = []
+
+    def _check(self, gradients: list[Tensor | None]) -> None:
+        if all(gradient is None for gradient in gradients):
+            raise InputError("a chunk has no gradient: call backward inside of `with micro.sync(model)`")
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+            raise InputError("chunk= does not support sparse gradients")
+        for (module, name), before, now in zip(
+            self._buffers, self._versions, self._buffer_versions(), strict=True
+        ):
+            if before != now:
+                raise InputError(
+                    f"buffer {name!r} of {type(module).__name__} changes in forward: with chunk= it would be "
+                    "other on each rank"
+                )
+
+    def _buffer_versions(self) -> list[tuple[int, int]]:
+        buffers = (module._buffers.get(name) for module, name in self._buffers)
+        return [(0, 0) if buffer is None else (id(buffer), buffer._version) for buffer in buffers]

@@ -1,0 +1,191 @@
+"""The sum of a step's gradients in one binary tree over its chunks.
+
+The order, and so the bits, do not depend on the ranks.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from isobatch.integrations.torch.elastic.chunks import own_chunks
+
+_ALIGNED = 512
+"""Bytes: kernels that read whole vectors treat what lies before the first one apart, and so add in another
+order."""
+
+_MOST_KEPT = 8
+"""Sets of buffers."""
+
+Node: TypeAlias = tuple[int, int]
+"""A subtree: its first chunk, and how many chunks it spans, a power of two; those past the last chunk do not
+exist."""
+
+
+def roots_of(own: range, count: int) -> list[Node]:
+    """Lists the largest subtrees that have chunks of one rank only, in order.
+
+    >>> roots_of(range(4, 9), 24), roots_of(range(19, 24), 24), roots_of(range(24), 24)
+    ([(4, 4), (8, 1)], [(19, 1), (20, 4)], [(0, 32)])
+    """
+    roots, start = list[Node](), own.start
+    while start < own.stop:
+        size = 1
+        while size < count and not start % (2 * size) and min(start + 2 * size, count) <= own.stop:
+            size *= 2
+        roots.append((start, size))
+        start += size
+    return roots
+
+
+class GradientLayout:
+    """Where gradients lie in flat buffers, one for each device and dtype, which divide evenly over the ranks.
+
+    Args:
+        tensors: like the gradients in shape, strides, device and dtype.
+        ranks: how many slices the buffers have.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
+        # As autograd lays a gradient out: like its parameter where that is dense.
+        self._forms = [(tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in tensors]
+        self._places: list[tuple[int, int]] = []
+        self._kinds: list[tuple[torch.device, torch.dtype]] = []
+        lengths: list[int] = []
+        for tensor in tensors:
+            kind = tensor.device, tensor.dtype
+            if kind not in self._kinds:
+                self._kinds.append(kind)
+                lengths.append(0)
+            index = self._kinds.index(kind)
+            self._places.append((index, lengths[index]))
+            unit = _ALIGNED // tensor.element_size()
+            lengths[index] += -(-tensor.numel() // unit) * unit
+        self._kept: list[tuple[list[Tensor], int, list[int]]] = []
+        self.slices = [-(-length // ranks) for length in lengths]
+
+    def buffers(self, slices: int) -> list[Tensor]:
+        """Returns buffers of some slices each, their values not set.
+
+        Buffers that nothing refers to any more are used again: on a CPU new memory takes longer to get than
+        to fill.
+        """
+        for kept, count, uses in self._kept:
+            if count == slices and [*map(_uses, kept)] == uses:
+                break
+        else:
+            kept = [
+                torch.empty(length * slices, device=device, dtype=dtype)
+                for length, (device, dtype) in zip(self.slices, self._kinds, strict=True)
+            ]
+            if slices and len(self._kept) < _MOST_KEPT:
+                self._kept.append((kept, slices, [*map(_uses, kept)]))
+        return [buffer.view(-1) for buffer in kept]
+
+    def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the gradients in buffers."""
+        return [
+            buffers[index].as_strided(shape, strides, offset)
+            for (shape, strides), (index, offset) in zip(self._forms, self._places, strict=True)
+        ]
+
+
+def _uses(buffer: Tensor) -> int:
+    """Counts the tensors that share a buffer's memory."""
+    return int(torch._C._storage_Use_Count(buffer.untyped_storage()._cdata))
+
+
+class TreeSum:
+    """The sum of one step's gradients.
+
+    A rank adds its own subtrees as their chunks come, so that at most log₂ of its chunks + 1 gradients are in
+    memory. Roots are exchanged while the next chunks are computed: each rank gets its slice of all of them
+    and finishes the tree there, and the slices are gathered. So the ranks send as much as in a ring's
+    all-reduce where each has one root.
+
+    Args:
+        layout: of the gradients.
+        own: the numbers of this rank's chunks.
+        count: all chunks of the step.
+        group: of the ranks; None: there is one.
+    """
+
+    def __init__(self, layout: GradientLayout, own: range, count: int, group: Any) -> None:
+        self._layout, self._own, self._count, self._group = layout, own, count, group
+        rank, ranks = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self._roots = [roots_of(own_chunks(count, each, ranks), count) for each in range(ranks)]
+        self._rank, self._round = rank, 0
+        self._sums: dict[Node, list[Tensor]] = {}
+        self._pieces: list[dict[Node, Tensor]] = [{} for _ in layout.slices]
+        self._works: list[Any] = []
+
+    def add(self, number: int, gradients: list[Tensor]) -> None:
+        """Adds a chunk's gradients, which it takes over; the chunks of a rank come in order."""
+        start, size, total = number, 1, gradients
+        while (start, size) not in self._roots[self._rank]:
+            if start // size % 2:
+                start -= size
+                left = self._sums.pop((start, size))
+                torch._foreach_add_(left, total)
+                total = left
+            elif start + size < self._count:
+                self._sums[start, size] = total
+                return
+            size *= 2
+        buffers = self._layout.buffers(len(self._roots))
+        torch._foreach_copy_(self._layout.views(buffers), total)
+        self._exchange(buffers)
+
+    def result(self) -> list[Tensor]:
+        """Returns the sum of all ranks' gradients, once all own chunks were added."""
+        while self._round < max(map(len, self._roots)):
+            self._exchange([])
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+        top = 1
+        while top < self._count:
+            top *= 2
+        slices = [self._finish(pieces, (0, top)) for pieces in self._pieces]
+        if self._group is None:
+            return self._layout.views(slices)
+        buffers = self._layout.buffers(len(self._roots))
+        works: list[Any] = [
+            dist.all_gather_into_tensor(buffer, part, group=self._group, async_op=True)
+            for buffer, part in zip(buffers, slices, strict=True)
+        ]
+        for work in works:
+            work.wait()
+        return self._layout.views(buffers)
+
+    def _exchange(self, buffers: list[Tensor]) -> None:
+        """Begins a round: each rank sends its next root, or nothing where it has no more."""
+        senders = [roots[self._round] if self._round < len(roots) else None for roots in self._roots]
+        self._round += 1
+        if self._group is None:
+            for pieces, buffer in zip(self._pieces, buffers, strict=True):
+                pieces[self._roots[0][0]] = buffer
+            return
+        buffers = buffers or self._layout.buffers(0)
+        outputs = self._layout.buffers(len(senders) - senders.count(None))
+        for pieces, length, buffer, output in zip(
+            self._pieces, self._layout.slices, buffers, outputs, strict=True
+        ):
+            received = [0 if root is None else length for root in senders]
+            sent = [length if buffer.numel() else 0] * len(senders)
+            self._works.append(
+                dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
+            )
+            parts = iter(torch.split(output, [each for each in received if each]))
+            pieces.update({root: next(parts) for root in senders if root is not None})
+
+    def _finish(self, pieces: dict[Node, Tensor], node: Node) -> Tensor:
+        if node in pieces:
+            return pieces[node]
+        start, half = node[0], node[1] // 2
+        total = self._finish(pieces, (start, half))
+        if start + half < self._count:
+            total += self._finish(pieces, (start + half, half))
+        return total
