@@ -197,6 +197,8 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
         for name, example, why in missing_fields({**reading.fields, **own}, reading.keys)
     }
     reading.notes += [text for name, text in needs.items() if name not in ("gpus", "effective_batch")]
+    gaps = [(to, error) for to, error in reading.faults if to not in own and error.field in reading.gaps]
+    reading.notes += [f"A plan also needs --set {to}=VALUE: {error.message}" for to, error in gaps]
     values = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
     sound = replace(reading, faults=[], fields=dict(reading.fields))
     while True:
@@ -247,7 +249,9 @@ def _has_accumulation(reading: Reading, own: Mapping[str, Any]) -> bool:
 
 
 def _is_open(reading: Reading, error: InputError) -> bool:
-    """Tells whether a refused setting is "auto": the tool's own word for a value that the run fills in."""
+    """Tells whether a refused setting lacks a value, or is "auto", which the run fills in."""
+    if error.field in reading.gaps:
+        return True
     name = error.field or ""
     plain = name[2:].replace("-", "_") if name.startswith("--") else name
     return str(value_at(reading.settings, plain)).strip().lower() == "auto"

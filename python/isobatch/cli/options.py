@@ -254,7 +254,7 @@ def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     Raises:
         InputError: they are more than a node and fill no whole nodes.
     """
-    nodes, per_node = nodes_of(gpus, args.gpus_per_node, is_timed=bool(args.profile))
+    nodes, per_node = nodes_of(gpus, args.gpus_per_node, is_timed=bool(getattr(args, "profile", None)))
     return Cluster(nodes=nodes, gpus_per_node=per_node, **hardware(args))
 
 

@@ -62,8 +62,8 @@ OPTIONS = {
     "tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, a name of the tool's own "
-    "formats is its file",
+    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its "
+    "place",
 }
 
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
         return _write_saved(args)
-    suffix = form(args)
+    suffix = None if tool is None else form(args)
     recipe_source, where = source(args), options.cluster(args)
     tuned, how = recipe_source.recipe, recipe_source.settings(options.settings(args))
     if args.memory_of is not None:
@@ -87,16 +87,16 @@ def run(args: argparse.Namespace) -> int:
     export = None
     if tool is not None and planned.status != "infeasible":
         export = planned.to(tool, form=suffix, job=job(args, own=recipe_source.own(tool)))
-    if args.output and args.output != "-" and suffix is None:
+    if args.output and args.output != "-" and tool is None:
         planned.save(args.output)
-    if args.json or (args.output == "-" and suffix is None):
+    if args.json or (args.output == "-" and tool is None):
         write_json(planned.to_json())
     elif args.output != "-" or export is None:
         show_lines(explained(planned, tool or recipe_source.tool), planned.status)
     sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib)
     for line in (*_by_noise(planned, how), *sheet):
         say(line)
-    if export is not None and suffix is not None:
+    if export is not None and args.output is not None:
         save_export(export, args.output, force=args.force)
     elif export is not None:
         show(export)

@@ -37,15 +37,14 @@ OPTIONS = {
     },
     "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON; with --to, a name of the tool's own formats is its "
-    "file",
+    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place",
 }
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the moved plan; 1 where it is infeasible."""
     tool = target(args)
-    suffix = form(args)
+    suffix = None if tool is None else form(args)
     running, step, checkpoint, recipe_source = _running(args)
     if checkpoint is None:
         _between_checkpoints(running, step)
@@ -63,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     export = None
     if tool is not None and feasible:
         export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))
-    if args.output and suffix is None:
+    if args.output and args.to is None:
         moved.save(args.output)
     if args.json:
         write_json(moved.to_json())
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         show_lines(explained(moved, tool or recipe_source.tool), moved.status)
     if moved.status == "infeasible":
         return 1
-    if export is not None and suffix is not None:
+    if export is not None and args.to is not None and args.output is not None:
         save_export(export, args.output, force=args.force)
     elif export is not None:
         show(export)

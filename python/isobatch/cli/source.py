@@ -169,21 +169,10 @@ def target(args: argparse.Namespace) -> str | None:
 
 
 def form(args: argparse.Namespace) -> str | None:
-    """Returns the format of the tool's file by the name of --output; None if --output is the plan, or absent.
-
-    Raises:
-        InputError: the tool has no such files, and the plan, which is JSON, neither.
-    """
+    """Returns the format of the tool's file by the name of --output, before anything is planned."""
     from isobatch.tools.export import form_of
 
-    if args.to is None or args.output is None:
-        return None
-    try:
-        return form_of(args.to, args.output)
-    except InputError:
-        if Path(args.output).suffix.lower() == ".json":
-            return None
-        raise
+    return None if args.output is None else form_of(args.to, args.output)
 
 
 def explained(plan: Any, tool: str | None) -> str:

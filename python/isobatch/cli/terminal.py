@@ -186,7 +186,7 @@ def _wrapped(text: str, stream: IO[str]) -> str:
 
 
 def show_lines(text: str, status: str = "") -> None:
-    """Prints an answer to stdout, broken to fit a terminal, its first line in the colour of a status."""
+    """Prints an answer to stdout, on a terminal broken between words, its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
     for number, line in enumerate(readable(text).split("\n")):
         shown = _wrapped(line, sys.stdout)

@@ -166,7 +166,7 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
         InputError: the extra `report` is not installed, or there is nothing to draw.
 
     >>> import isobatch as ib
-    >>> ib.plot("wsd(decay=20%)").chart.to_dict()["title"]["text"]
+    >>> ib.plot("wsd(decay=20%)").chart.to_dict()["title"]
     'Learning rate 1 at most, 1,000 steps'
     """
     require_extra()

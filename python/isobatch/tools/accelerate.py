@@ -145,7 +145,7 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
         total is not None or not call.has(run.key)
     ):
         text = f"{key} counts steps of its own, and the loop's length is not read"
-        page.ask("duration", text, key)
+        page.ask("duration", text, key, is_gap=True)
     if not warmup:
         return
     if counts[0] and same_unit:
@@ -154,7 +154,7 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
         page.give("warmup", length(counts[1], "st"), f"{key}.num_warmup_steps")
     else:
         text = f"{counts[1]:g} steps of warmup in a run of unknown length"
-        page.ask("warmup", text, f"{key}.num_warmup_steps")
+        page.ask("warmup", text, f"{key}.num_warmup_steps", is_gap=True)
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:

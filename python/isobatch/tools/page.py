@@ -109,6 +109,7 @@ class Reading:
         guessed: whether the tool was found by what is in the file.
         multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple
             of.
+        gaps: settings among the faults that lack a value, such as a length that the script counts to.
         later: steps to take once all files and settings of the run are joined.
     """
 
@@ -127,6 +128,7 @@ class Reading:
     guessed: bool = False
     multiple: int = 1
     accumulation_multiple: int = 1
+    gaps: set[str] = field(default_factory=set)
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 
     @property
@@ -434,8 +436,14 @@ class SettingsPage:
         if (self.word(key, default) or "").lower().endswith(("lora", "dora")):
             self.give("adapter", "lora", key)
 
-    def ask(self, field: str, why: str, key: str) -> None:
-        """Adds the fault of a setting by its name in the file: a field of the recipe stays open."""
+    def ask(self, field: str, why: str, key: str, *, is_gap: bool = False) -> None:
+        """Adds the fault of a setting by its name in the file: a field of the recipe stays open.
+
+        Args:
+            is_gap: nothing is wrong in the file; it lacks the value.
+        """
+        if is_gap:
+            self.reading.gaps.add(key)
         self.fault(field, InputError(f"{why}: give {field} a value", field=key))
 
     def unsupported(self, key: str, text: str) -> None:
