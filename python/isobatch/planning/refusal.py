@@ -325,8 +325,9 @@ def _flags(refused: PlanRecord, plan: PlanRecord) -> str:
         option = f"--{name.replace('_', '-')}"
         if new == old:
             continue
-        if name == "policy" and type(old) is int and getattr(plan, "moves", None):
-            flags.append("without --effective-batch")  # as `isobatch replan` calls it
+        if name == "policy" and int in (type(old), type(new)) and getattr(plan, "moves", None):
+            # As `isobatch replan` calls it.
+            flags.append(f"--effective-batch {new}" if type(new) is int else "without --effective-batch")
         elif new is True:
             flags.append(option)
         elif new in (None, False) or (new == default and name not in ("rule", "policy")):
