@@ -161,7 +161,8 @@ def test_more_ranks_than_chunks_are_refused(three):
 def test_a_model_that_was_not_wrapped_is_refused():
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="1ep")
     run = ElasticRun(recipe, chunk=2)
-    step = next(run.steps(run.loader(range(8))))
+    steps = run.steps(run.loader(range(8)))
+    step = next(steps)
     micro = next(iter(step))
     with pytest.raises(ib.InputError, match="needs the model of run.wrap"), micro.sync(nn.Linear(1, 1)):
         pass
@@ -171,7 +172,8 @@ def test_a_gradient_outside_of_sync_is_refused():
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="1ep")
     run = ElasticRun(recipe, chunk=2)
     net = run.wrap(nn.Linear(1, 1))
-    step = next(run.steps(run.loader(range(8))))
+    steps = run.steps(run.loader(range(8)))
+    step = next(steps)
     with pytest.raises(ib.InputError, match="call backward inside"):
         for micro in step:
             with micro.sync(net):

@@ -27,6 +27,7 @@ from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seat  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
+from isobatch.integrations.torch.elastic.surroundings import Surroundings  # noqa: E402
 
 OPTIONS = {
     "ranks": 4,
@@ -271,9 +272,9 @@ def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
 
 def test_half_a_step_in_each_replica_ends_the_run(replicas):
     _, form, (zero, first, two, three) = replicas
-    halves, first = form([zero, three], HALF)
-    rosters, second = form([first, two], 7)
-    [thread.join(20) for thread in (*first, *second)]
+    halves, half_threads = form([zero, three], HALF)
+    rosters, whole_threads = form([first, two], 7)
+    [thread.join(20) for thread in (*half_threads, *whole_threads)]
     (why,) = {*halves.values(), *rosters.values()}
     assert why.endswith(
         "only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start a new run from a checkpoint"
@@ -446,7 +447,7 @@ def test_an_extra_of_shards_is_refused_in_its_second_step(state):
     members = type("", (), {"number": 0, "id": seats[0].id, "table": Roster(0, seats)})
     group = CrewGroup()
     group.meet = lambda: None
-    crew = Crew(members, training, group, None, lambda: "")
+    crew = Crew(members, training, group, None, Surroundings(), lambda: "")
     crew.commit(1)
     shadow.of = {name: parameter.detach().clone() for name, parameter in training.net.named_parameters()}
     why = "extra's shadow has a DTensor in its state, .* parameter.to_local"
