@@ -444,7 +444,8 @@ def test_an_extra_of_shards_is_refused_in_its_second_step(state):
     shadow = Shadow()
     training = state(shadow=shadow)
     seats = tuple(Seat(f"r{rank}|here|{rank}", NEW) for rank in range(4))
-    members = type("", (), {"number": 0, "id": seats[0].id, "table": Roster(0, seats)})
+    known = {"number": 0, "id": seats[0].id, "table": Roster(0, seats), "timeout": 5.0, "lease": 5.0}
+    members = type("", (), known)
     group = CrewGroup()
     group.meet = lambda: None
     crew = Crew(members, training, group, None, Surroundings(), lambda: "")
