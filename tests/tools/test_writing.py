@@ -572,3 +572,16 @@ def test_lengths_in_samples_stay_the_recipes_own():
     assert "train_iters" not in out.settings and not any("_samples:" in note for note in out.notes)
     stable = ib.Recipe(**MEGATRON_RUN, schedule="wsd(decay=1000100sp, shape=linear)")
     assert ib.plan(stable, 32).to("megatron").settings["lr_wsd_decay_samples"] == 1_000_100
+
+
+@pytest.mark.parametrize("tool", ["axolotl", "megatron", "deepspeed", "torchtitan", "trl", "lightning"])
+def test_rows_of_a_table_without_columns_of_experts_are_written(tool, tmp_path, ran):
+    jobs = written(
+        tmp_path,
+        "jobs.csv",
+        "job,effective_batch,lr,optimizer,duration,seq_len,gpus,micro_batch\na,64,1e-4,adamw,100st,512,8,4\n",
+    )
+    ran(["fleet", str(jobs), "--gpus", "8", "-o", str(tmp_path / "plans.csv")])
+    words = ["report", str(tmp_path / "plans.csv"), "--to", tool, "-o", str(tmp_path / "out")]
+    ran([*words, "--jobs", str(jobs)])
+    assert [*(tmp_path / "out" / "a").iterdir()]

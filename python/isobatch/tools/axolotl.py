@@ -177,7 +177,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet.settings = {_NAMES.get(name, name): value for name, value in sheet.settings.items()}
     if sheet.settings["warmup_steps"] == 1:
         sheet.note("axolotl makes 2 steps of a warmup of 1")
-    if (experts_gpus := plan.recipe.expert_parallel) > 1:
+    if (experts_gpus := plan.recipe.expert_parallel or 1) > 1:
         sheet.note(
             f"dp_shard_size must be {plan.world_size // experts_gpus}, the GPUs over the {experts_gpus} "
             "that hold one set of experts"

@@ -61,7 +61,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
     parallel = plan.world_size // (plan.data_parallel or plan.world_size)
     if parallel > 1:
         sheet.note(f"model parallelism over {parallel} GPUs stays as the script has it")
-        if (experts_gpus := plan.recipe.expert_parallel) > 1:
+        if (experts_gpus := plan.recipe.expert_parallel or 1) > 1:
             sheet.note(
                 f"experts stay split as the script has it: the GPUs must be a multiple of {experts_gpus}"
             )
