@@ -301,10 +301,10 @@ def figures(root: Path) -> list[tuple[str, float]]:
 def check_ceilings(root: Path, lower: bool) -> int:
     """Compares the figures with their ceilings and returns the exit code; `lower` writes lower ceilings down.
 
-    A ceiling is raised by hand, in the commit that says why.
+    A ceiling is raised by hand, in the commit that says why. Sizes have none: a feature needs lines.
     """
     ceilings = json.loads(CEILINGS.read_text(encoding="utf-8"))
-    values = {name: round(value, 1) for name, value in text_figures(root)}
+    values = {name: round(value, 1) for name, value in text_figures(root) if name in ceilings}
     risen = [name for name, value in values.items() if value > ceilings[name]]
     for name in risen:
         print(f"{name}: {values[name]:,g}, its ceiling is {ceilings[name]:,g} (--room ROOM lists the places)")
