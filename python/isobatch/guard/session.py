@@ -102,7 +102,7 @@ CLAIMS: tuple[GuardClaim, ...] = (
         name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
     ),
 )
-"""In the order in which they are made before a step: what explains another fault comes before it."""
+"""In the order of checking before a step: a check that explains another's fault comes before it."""
 
 
 class Guard:
@@ -204,8 +204,9 @@ class Guard:
         return lightning_callback(self)
 
     def transformers(self) -> Any:
-        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the
-        reference.
+        """Returns the guard as a transformers.TrainerCallback.
+
+        If no loss was given, the model's own loss is the reference.
         """
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
@@ -265,7 +266,7 @@ class Guard:
     @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
-        if self._in_step:  # an optimizer calls the step of the class that it is derived from
+        if self._in_step:  # a subclass's step calls its base class's step
             return None
         self._in_step = True
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -281,7 +282,7 @@ class Guard:
                 loss = closure()
                 self._check()
                 return loss
-            run.own = True  # some optimizers evaluate again and again, on no other micro-batch
+            run.own = True  # some optimizers call it again and again, on the same micro-batch
             try:
                 return closure()
             finally:
