@@ -62,8 +62,7 @@ OPTIONS = {
     "tensors from your own model and "
     "optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its "
-    "place",
+    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its place",
 }
 
 

@@ -24,7 +24,7 @@ ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 class Gradient:
-    """Compares the averaged gradient of the first steps with the reference, and the ranks' with each other."""
+    """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class Gradient:
         run.stop(why, text)
 
     def _meant(self, grads: list[Tensor], batches: list[Any], states: list[RandomState]) -> str | None:
-        """Returns a healthy script's reason for a gradient unlike the reference; None without a sign of one."""
+        """Returns a healthy script's reason for a gradient unlike the reference; None without one."""
         run, reasons = self._run, list[str]()
         if self._clipping.changed(grads):
             reasons.append("the script changes the gradients between the backward and the step")
@@ -296,7 +296,7 @@ class Gradient:
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
-        """Tells whether this rank's GPU has room for `times` more gradients, and to compare them by pieces."""
+        """Tells whether this rank's GPU has room for `times` more gradients, and for comparing them."""
         pieces = 5 * 8 * min(ELEMENTS, max(g.numel() for g in grads))
         return has_room(self._params[0].device, times * sum(g.nbytes for g in grads) + pieces)
 

@@ -168,10 +168,10 @@ class Recomputation:
                 module.training = mode
 
     def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
-        """Tells whether the loss draws random numbers outside of the model: its gradient differs between
-        seeds.
+        """Tells whether the loss draws random numbers outside of the model.
 
-        The model's own call begins with the script's random state either way.
+        Its gradient then differs between seeds. The model's own call begins with the script's random state
+        either way.
         """
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
         return bool(difference(first, second).error > gate)

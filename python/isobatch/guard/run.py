@@ -82,7 +82,7 @@ class Run:
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns all ranks' values of type `kind`, and stops if the ranks are at different steps or checks."""
+        """Returns all ranks' values of type `kind`; stops if ranks are at different steps or checks."""
         if self.ranks == 1:
             return [value]
         try:

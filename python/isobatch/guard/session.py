@@ -33,8 +33,7 @@ from isobatch.planning.plan import Plan
 
 NO_LOADER = (
     "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
-    "shows five lines "
-    "that make a loader of any function that returns batches"
+    "shows five lines that make a loader of any function that returns batches"
 )
 
 
