@@ -409,9 +409,6 @@ class Gradient:
         """Returns the factor of each micro-batch's mean loss.
 
         `units`: of each micro-batch, if the loss is a mean over other units than samples.
-
-        Returns the factor of each micro-batch's mean loss; `units`: what it is a mean over, if not
-        samples.
         """
         run = self._run
         self._units = float(run.plan.effective_batch or 0)

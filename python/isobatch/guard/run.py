@@ -224,9 +224,6 @@ def divisor(model: nn.Module, ranks: int) -> float:
     """Returns fully_shard's divisor of the sum over ranks.
 
     It is their number, unless the script sets another factor, as torchtitan does.
-
-    Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another
-    factor, as torchtitan does.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -57,7 +57,7 @@ def _first(run: Run) -> bool:
     return not run.since
 
 
-def _close(run: Run) -> bool:
+def _near(run: Run) -> bool:
     return run.near
 
 
@@ -83,9 +83,9 @@ CLAIMS: tuple[GuardClaim, ...] = (
     GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
     GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
     GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
-    GuardClaim(name="gradients cleared", due=_close, check=lambda guard: guard.zero_grad.check()),
+    GuardClaim(name="gradients cleared", due=_near, check=lambda guard: guard.zero_grad.check()),
     GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
-    GuardClaim(name="samples", due=_close, check=lambda guard: guard.samples.check()),
+    GuardClaim(name="samples", due=_near, check=lambda guard: guard.samples.check()),
     GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
     GuardClaim(
         name="the optimizer's settings",
@@ -93,7 +93,7 @@ CLAIMS: tuple[GuardClaim, ...] = (
         check=lambda guard: check_settings(guard.run, guard.optimizer),
     ),
     GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
-    GuardClaim(name="the gradient", due=_close, check=lambda guard: guard.gradient.check()),
+    GuardClaim(name="the gradient", due=_near, check=lambda guard: guard.gradient.check()),
     GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
     GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
     GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
@@ -281,7 +281,7 @@ class Guard:
                 loss = closure()
                 self._check()
                 return loss
-            run.own = True  # some optimizers call it again and again, on the same micro-batch
+            run.own = True  # some optimizers call the closure again, on the same micro-batch
             try:
                 return closure()
             finally:

@@ -148,7 +148,7 @@ def takes_labels(model: nn.Module) -> bool:
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
     """Returns the number of labels in the model's own mean loss; None if it ignores the Trainer's number.
 
-    The loss for a number of items that no batch has tells it.
+    It is computed from the loss for a number of items that no batch has.
     """
     items = 2 * batch["labels"].numel() + 1
     number = torch.tensor(items, device=batch["labels"].device)

@@ -232,11 +232,7 @@ class Curve(NamedTuple):
         return self.words.get("shape", "linear") if self.kind in ("wsd", "trapezoid") else None
 
     def part(self, rate: float) -> float:
-        """Returns a rate as a part of the peak, rounded: 0.1, not 0.09999999999999999.
-
-        Returns a rate as a part of the peak, without the noise of the division: 0.1, not
-        0.09999999999999999.
-        """
+        """Returns a rate as a part of the peak, rounded: 0.1, not 0.09999999999999999."""
         return float(f"{rate / self.peak:.12g}")
 
     def last_steps(self, of: int | None = None) -> int:

@@ -24,7 +24,8 @@ from isobatch.validate.trial import Claim, Trial
 ADDENDS = 64
 """The most ranks with a nonzero element.
 
-Sums of so few of 0, 1 and 2 are at most 128 in any order, and bfloat16 has every whole number up to 256.
+The elements are 0, 1 or 2, so that a sum is at most 128 in any order; bfloat16 has every whole number up to
+256.
 """
 
 PIECE = 1 << 22

@@ -297,8 +297,6 @@ def _backend(device: torch.device) -> str:
     """Returns the default group's backend for this kind of device.
 
     A group may have another backend for each kind.
-
-    Returns the default group's backend for a device: a group may have one for each kind.
     """
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
     return kinds.get(device.type, dist.get_backend())

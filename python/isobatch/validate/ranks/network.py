@@ -52,9 +52,6 @@ def slurm_hosts(nodelist: str) -> list[str]:
 def environment(env: Mapping[str, str]) -> dict[str, str] | None:
     """Returns torchrun's variables for this process, or srun's by the same names; None without a launcher.
 
-    Returns torchrun's variables for this process: as they stand, or from srun's; None where neither
-    started it.
-
     >>> srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
     ...         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1"}
     >>> environment(srun)["RANK"], environment(srun)["MASTER_ADDR"], environment(srun)["LOCAL_WORLD_SIZE"]
