@@ -22,7 +22,7 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.sampler import PlanSampler
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
-MAX_DISTINCT_SAMPLES = 50_000_000  # of a larger dataset, an epoch's samples are counted, not told apart
+MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
 MAX_COUNTED_IDS = 65_536  # the ids kept of such an epoch
 PACKED_BATCHES = 64  # micro-batches whose ids are packed at once, in less time than one by one
 MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches apart

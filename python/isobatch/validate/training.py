@@ -88,7 +88,7 @@ class Training:
             self.model = self.model.to(memory_format=torch.channels_last)
         self._wrapper = _Wrapper()
         self.rewrap(self.hook)
-        # DDP has shared rank 0's weights, but for any that it was told to ignore.
+        # DDP has shared rank 0's weights, but for those in its list of ignored ones.
         weights = [*self.model.parameters(), *self.model.buffers()]
         self.apart = differing(group.gather(checksum(weights), tuple[int, int]))
 
