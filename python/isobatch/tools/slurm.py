@@ -23,8 +23,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     )
     sheet.settings = {"name": name, **sheet.settings}
     if plan.hours is not None:
-        # The upper end of the forecast's range, and at least a tenth more than the forecast: Slurm ends what
-        # takes longer.
+        # Slurm ends a longer job: the forecast's upper end, and at least a tenth over the forecast.
         hours = plan.hours + max(plan.hours_error or 0.0, plan.hours / 10)
         sheet.settings["minutes"] = math.ceil(hours * 60)
     return sheet

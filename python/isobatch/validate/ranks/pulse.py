@@ -151,8 +151,8 @@ class Pulse:
                 if failed or lost:
                     self._end(self._store, partial(self._account, failed, lost))
         except (dist.DistError, RuntimeError):
-            # The store is gone, and with it rank 0's host or the way to it: the main thread's collective fails
-            # too. Or all is done, rank 0 has left, and this rank is about to leave.
+            # The store is gone, with rank 0's host or the way to it: the main thread's collective fails too.
+            # Or all is done, rank 0 has left, and this rank is about to leave.
             if rank and not self._stop.wait(GRACE_SECONDS):
                 print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
                 os._exit(1)
