@@ -42,9 +42,9 @@ def guard(
         weight: batch → what the loss is a mean over, where that is not samples.
 
     Returns:
-        A Guard: `.attach(model, optimizer, loader)` in a loop of one's own, `.lightning()` and
-            `.transformers()` are
-        callbacks. It raises `GuardError`, on all ranks where all of them see it.
+        A Guard: call `.attach(model, optimizer, loader)` in a loop of your own, or pass `.lightning()` or
+            `.transformers()` as a callback. It raises `GuardError`, on all ranks if all of them see the
+            fault.
 
     Raises:
         InputError: the plan is infeasible.

@@ -38,8 +38,7 @@ class MicroBatches:
         self._served = served
 
     def fold(self) -> list[bool] | None:
-        """Counts each batch of the loader once, where the loop calls the model several times for it, or for
-        none.
+        """Counts each batch of the loader as one micro-batch, however often the loop calls the model for it.
 
         Returns:
             Which calls were the first of a micro-batch; None where the calls are as planned, or nothing
@@ -59,12 +58,12 @@ class MicroBatches:
     def _first_calls(self, calls: list[tuple[bool, int, Epoch | None]], fetched: int) -> list[bool] | None:
         """Tells for each call whether it begins a micro-batch.
 
-        The loader's batches tell it as they come, else the number fetched ahead for the step, else the
-        backward passes.
+        The loader's batches decide as they come, else the number of batches fetched ahead for the step, else
+        the backward passes.
         """
         run, planned, total = self._run, len(self._run.planned), len(calls)
         rest = total // self._calls_each if self._calls_each and total % self._calls_each == 0 else 0
-        tail = 0 < rest < planned  # of an epoch
+        tail = 0 < rest < planned  # an epoch's last step, with fewer micro-batches
         if not calls or (total == planned and not tail):
             return None
         by_batch = [new for new, *_ in calls]
@@ -79,8 +78,7 @@ class MicroBatches:
             first = [index % each == 0 for index in range(total)]
         elif run.backwards == planned:
             note = CALLED.format("backward pass")
-            # Where the last call has no pass of its own, calls do not tell: the first ones stand for the
-            # passes.
+            # If the last call has no pass of its own, the first calls are counted, one for each pass.
             first = by_pass if sum(by_pass) == planned else [index < planned for index in range(total)]
         if first is not None:
             run.note(note)
@@ -118,8 +116,10 @@ class MicroBatches:
         run.whole = run.micro == len(run.planned)
 
     def _elsewhere(self, served: int, epoch: Epoch) -> None:
-        """Counts a step on other batches than those the loader gave, or once more on the same: an epoch has
-        more steps than it has of its own.
+        """Handles a step without a new batch of the loader.
+
+        The loop trained on batches from elsewhere, or once more on the same ones, so that an epoch has more
+        steps than the loader has batches for.
         """
         run, epoch.trained = self._run, served
         if run.near and run.plan.steps_per_epoch is not None:
@@ -130,8 +130,10 @@ class MicroBatches:
         run.note("some steps train on no new batch of the loader: samples are not compared with the plan's")
 
     def _count(self, *, last: int) -> None:
-        """Checks the accumulation. A loss scaler skips the steps that overflow, and an epoch's last step may
-        be smaller; none mixes two epochs; `last` micro-batches of this step are of the last epoch.
+        """Checks the number of micro-batches before this step.
+
+        There may be more where a loss scaler skipped steps, and fewer at the end of an epoch. No step may mix
+        two epochs: `last` of this step's micro-batches belong to the epoch before.
         """
         run, end = self._run, self.at_end()
         counted, planned = run.micro, len(run.planned)
@@ -148,8 +150,9 @@ class MicroBatches:
             run.stop(Cause.ANOTHER_ACCUMULATION, text)
 
     def check_length(self) -> bool:
-        """Tells whether the plan has no more steps. Many loops count to their last iteration, and take it,
-        too: one more is a note.
+        """Tells whether the plan has no more steps.
+
+        Many loops take one step too many: the first extra step is a note, the second an error.
         """
         run, total = self._run, self._run.plan.total_steps
         if total is None or run.step < total:

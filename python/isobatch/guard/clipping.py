@@ -1,6 +1,4 @@
-"""Measures gradients between backward and step: their likeness to a reference, the clipping, and other
-changes by the script.
-"""
+"""Measures gradients between backward and step: likeness to a reference, clipping, other changes."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,20 +12,23 @@ from isobatch.diagnosis.tensors import ELEMENTS, chunks, products, square
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 
-TOLERANCE = 0.02  # how far a norm may be from the one that it is clipped to
-EXACT = 3e-3  # how far gradients of one precision may be from each other
+TOLERANCE = 0.02  # the relative distance of a clipped norm from its bound
+EXACT = 3e-3  # the relative distance between gradients of the same precision
 HIDDEN = "the gradient's size, though not its direction: nobody saw its norm before the clipping"
 
 Summed = Callable[[str, list[float]], list[float]]
-"""Sums figures over ranks, where each has its own part of the gradient; by a tag."""
+"""(tag, figures) → the figures, summed over ranks if each rank holds its own part of the gradient."""
 
 
 class Likeness(NamedTuple):
     """Compares a gradient with the reference.
 
-    `ratio` is its size along the reference, `unclipped` that before the clipping, as multiples of the
-    reference; `residual` the share in another direction; `norm` and `planned` are the norms of both. `ratio`
-    is NaN if the gradient was shortened otherwise than as a whole.
+    Attributes:
+        ratio: the gradient's size along the reference, as a multiple of the reference; NaN if the gradient
+            was shortened other than as a whole.
+        unclipped: the same before clipping.
+        residual: the share of the gradient in another direction.
+        norm, planned: the norms of the gradient and of the reference.
     """
 
     ratio: float
@@ -44,11 +45,11 @@ class Likeness(NamedTuple):
 def compare(
     grads: list[Tensor], reference: list[Tensor], before: float, gate: float, summed: Summed
 ) -> Likeness:
-    """Compares a gradient with a reference. Nothing here is as large as a parameter.
+    """Compares a gradient with a reference, without making anything as large as a parameter.
 
     Args:
         before: the gradient's norm before it was clipped; NaN where it is not known.
-        gate: the residual from which on elements may have been shortened.
+        gate: above this residual, clipping by element or by row is considered.
     """
     _, ff, fr, rr = summed("sums", products(grads, reference))
     residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
@@ -57,7 +58,7 @@ def compare(
     like = Likeness(ratio, ratio * unclipped, residual, math.sqrt(ff), math.sqrt(rr))
     if not residual > gate or math.isnan(before):
         return like
-    # Clipped by element or by row? Then none is longer than before, and the norm from before tells its size.
+    # Clipped by element or by row? Then no element grew, and the norm before clipping gives the scale.
     ratio = before / math.sqrt(rr)
     off = 0.0
     for pair in zip(grads, reference, strict=True):
@@ -73,8 +74,9 @@ def compare(
 def beside_weights(
     grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
 ) -> Likeness:
-    """Compares a gradient and the reference at a right angle to each weight, without a penalty on the
-    weights' size.
+    """Compares a gradient with the reference, leaving out the components along the weights.
+
+    A penalty on the weights' size, such as L2, acts along them alone.
     """
     figures = list[float]()
     for f, r, w in zip(grads, reference, weights, strict=True):
@@ -99,9 +101,10 @@ class Clipping:
     """Remembers the norm of each step's gradient before the clipping.
 
     Attributes:
-        hidden: nobody saw it: behind a loss scaler, where the script averages by hand, or without room on the
-            GPU.
-        partial: the script may have clipped other parameters with these, so that their norm tells nothing.
+        hidden: the norm is unknown: behind a loss scaler, if the script averages gradients itself, or without
+            room on the GPU.
+        partial: the script may have clipped other parameters together with these, so their norm alone says
+            nothing.
     """
 
     def __init__(
@@ -134,8 +137,7 @@ class Clipping:
         if not self._queued and not self._run.own:
             self._queued = True
             engine = torch.autograd.Variable._execution_engine
-            # DDP ends in a callback of its own, queued later than this one: go to the end of the queue once
-            # more.
+            # DDP's last callback is queued after this one: queue again, to run after it.
             engine.queue_callback(lambda: engine.queue_callback(self._backward_done))
 
     @outside_of_graphs
@@ -163,7 +165,7 @@ class Clipping:
         return bool(getattr(getattr(self._model, "_orig_mod", self._model), "_comm_hooks", None))
 
     def summed(self, tag: str, own: list[float]) -> list[float]:
-        """Sums over a gradient: where it is sharded, over those of all ranks."""
+        """Sums a gradient's figures over ranks if it is sharded, else returns them unchanged."""
         return (
             [sum(parts) for parts in zip(*self._run.exchange(tag, own), strict=True)]
             if self._sharded
@@ -193,9 +195,7 @@ class Clipping:
             run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def check_bound(self, grads: list[Tensor], like: Likeness) -> None:
-        """Checks the norm of a gradient shortened in its own direction; notes where another means shortened
-        it.
-        """
+        """Checks the norm of a clipped gradient, and notes one shortened other than by its norm."""
         bound = self._run.plan.recipe.clip_norm
         if bound is None or self.partial:
             return
@@ -208,7 +208,7 @@ class Clipping:
             self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
     def check_shards(self, grads: list[Tensor], reference: list[Tensor], gate: float) -> None:
-        """Stops where each rank has shortened its part as a whole, and by another factor than the others."""
+        """Stops if each rank clipped its own shard, by a factor of its own."""
         alone: Summed = lambda _, figures: figures  # noqa: E731
         parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone), Likeness)
         parts = [part for part in parts if part.planned]
@@ -218,10 +218,10 @@ class Clipping:
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
 
     def allows(self, like: Likeness, gate: float, *, explained: bool) -> bool:
-        """Tells whether a gradient of unknown norm before clipping is as long as the clipped reference, or as
-        the bound.
+        """Tells whether a gradient has the norm of the clipped reference, or of the bound.
 
-        `explained`: another factor is known."""
+        It matters only if the norm before clipping is unknown. `explained`: another factor is known.
+        """
         bound = self._run.plan.recipe.clip_norm
         if bound is None or not self.hidden:
             return False

@@ -14,22 +14,23 @@ from isobatch.guard.run import Run
 from isobatch.planning.leg import rest_of_epoch
 from isobatch.reason import Reason
 
-MIN_COMPARED_IDS = 16  # samples in the same order that make it the same epoch
+MIN_COMPARED_IDS = 16  # first samples to compare before two orders count as the same
 
 
 class Epochs:
-    """Compares epochs with the plan and with the ones before. `deals`: the sampler gives each sample to one
-    rank.
+    """Compares epochs with the plan and with earlier epochs.
+
+    `deals`: the sampler gives each sample to one rank only.
     """
 
     def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
         self._run, self._watch, self._calls, self.deals = run, watch, calls, True
-        self._checked: Epoch | None = None  # the last one of those that were
-        self._ordered: Epoch | None = None
+        self._checked: Epoch | None = None  # the last epoch whose samples were checked
+        self._ordered: Epoch | None = None  # the last epoch whose order was checked
         self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
 
     def begin(self) -> None:
-        """Finds, at the first step, the micro-batches of the epoch under way left out by a resumed loop."""
+        """Finds, at the first step, the micro-batches left out by a resumed loop in the current epoch."""
         run, watch = self._run, self._watch
         epoch = None if watch is None else watch.now
         if watch is None or epoch is None:
@@ -50,8 +51,9 @@ class Epochs:
                 watch.skip(epoch.behind)
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
-        """Stops a resumed run in the order of an earlier epoch. Scripts may count epochs from
-        1.
+        """Stops a resumed run in the order of an earlier epoch.
+
+        A later epoch's order is fine: scripts may count epochs from 1.
         """
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
@@ -99,11 +101,10 @@ class Epochs:
         if not epoch.odd:
             unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
         del epoch.ids[ORDER_IDS:]
-        # A replica that has nothing to do in an unequal plan's last step gets one sample, which does not
-        # count.
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
             return
+        # In an uneven plan's last step a replica without work gets one sample, which does not count.
         extra = served - planned if epoch.place is not None and self._irregular else 0
         if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
             self.stop(served, planned, unique=unique, every=all(every for _, every in answers))
@@ -135,9 +136,7 @@ class Epochs:
             self._run.stop(Cause.MISSING_SET_EPOCH, "this epoch begins with the same samples as the last")
 
     def stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
-        """Ends the training for an epoch of other samples than the plan's; `every`: each rank had all of the
-        dataset.
-        """
+        """Ends the training for an epoch unlike the plan's. `every`: each rank had the whole dataset."""
         watch, dataset = self._watch, self._run.plan.recipe.dataset_size
         if watch is not None and watch.size and dataset and watch.size != dataset:
             text = f"the loader's dataset has {watch.size:,} samples, {dataset:,} planned"

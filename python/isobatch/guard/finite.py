@@ -1,9 +1,9 @@
 """Notices NaN and infinite gradients: the step and the rank where they began.
 
-A NaN of one rank is soon in the average of all, then in the weights, and stays. So each rank keeps one small
-gradient of its own of each step, from before the averaging, and reads only the averaged gradient, now and
-then. That is the same on all ranks: they agree without a message on when to ask whose own gradients were bad
-first.
+A NaN on one rank soon reaches the average, then the weights, and stays there. So each rank keeps one small
+gradient of each step from before the averaging, but reads only the averaged one, and only now and then. The
+averaged gradient is the same on all ranks: without a message, they agree on when to ask whose own gradient
+went bad first.
 """
 
 import math
@@ -38,8 +38,9 @@ class Finite:
         *,
         ids_seen: bool = False,
     ) -> None:
-        """Hooks into the gradients; `on_backward` is called by each pass, `ids_seen`: a loader shows each
-        rank's samples.
+        """Hooks into the gradients.
+
+        `on_backward` is called in each backward pass; `ids_seen`: the loader shows each rank's samples.
         """
         self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
         self._on_backward = on_backward
@@ -52,7 +53,7 @@ class Finite:
         self._rows: list[Tensor] = []  # where the sentinel's gradients are kept
         self.sharded = sharded(model)
         self._no_sync = hasattr(model, "require_backward_grad_sync")
-        # Of sharded gradients, nobody sees them before they are averaged.
+        # Nobody sees sharded gradients before they are averaged.
         self._handles: dict[int, Any] = {
             id(p): p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
             for p in ([] if self.sharded else params)
@@ -62,7 +63,8 @@ class Finite:
     def _made(self, p: Tensor) -> None:
         """Counts a backward pass, by the sentinel, and keeps a gradient before DDP averages it.
 
-        Only the step's last backward is kept: it has the sum of all micro-batches."""
+        Only the step's last backward is kept: it has the sum of all micro-batches.
+        """
         run = self._run
         if run.own:
             return
@@ -78,7 +80,7 @@ class Finite:
         if run.near:
             self._own[id(p)] = grad.sum(dtype=torch.float32)
             return
-        # Each step's goes where memory is already: half the time of a sum, which makes a tensor.
+        # A copy into memory at hand takes half the time of a sum, which would make a tensor.
         at = len(self._history)
         while at >= len(self._rows):
             self._rows.append(torch.empty_like(grad))
@@ -101,10 +103,11 @@ class Finite:
             run.whole = self._look() and run.whole
 
     def stuck(self, patience: int) -> None:
-        """Ends a loop of more than `patience` micro-batches without an optimizer step, as when no loss scale
-        is small enough.
+        """Ends a loop after more than `patience` micro-batches without an optimizer step.
 
-        Calls without a backward pass do not count: an episode may have thousands."""
+        It may be that no loss scale is small enough. Calls without a backward pass do not count: an episode
+        may have thousands.
+        """
         if not self.sharded and self._run.backwards < patience:
             return
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
@@ -127,8 +130,7 @@ class Finite:
             if not run.since and not self._ids_seen:
                 self._same_data(history[0])
             flags_of = run.exchange("finite", [_finite(own) for own in history])
-            # A loss scaler tells a fused optimizer so, which will then skip this step; and the next one,
-            # perhaps.
+            # A loss scaler reports infinities to a fused optimizer, which skips this step, perhaps the next.
             scaled = hasattr(self._optimizer, "found_inf")
             if scaled:
                 always = _false([any(flags) for flags in flags_of])
@@ -146,8 +148,9 @@ class Finite:
         return good
 
     def _same_data(self, own: list[Tensor]) -> None:
-        """Ends a training on equal data: gradients of different samples differ in some bit before they are
-        averaged.
+        """Stops if ranks have equal gradients before averaging, and so equal data.
+
+        Gradients of different samples differ in some bit.
         """
         sums = [float(gradient) for gradient in own]
         every = self._run.exchange("own gradients", sums)

@@ -24,9 +24,7 @@ ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 class Gradient:
-    """Compares the first steps' averaged gradient with the reference's, and the ranks' gradients with each
-    other.
-    """
+    """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
     def __init__(
         self,
@@ -42,15 +40,14 @@ class Gradient:
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._reference: list[Tensor] = []
-        # Averaging is for the guard to do, where it can be done: so the reference shows what the wrapper
-        # does.
+        # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = self._precision == torch.float16
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
-        # By transformers' Trainer, where the model's loss ignores the labels of a step.
+        # transformers' Trainer multiplies the gradient if the model's loss ignores a step's labels.
         self._multiplied, self._of_trainer = 1.0, owner is not None and owner.counts_labels
         self._units = 0.0  # of a step: samples, or what the loss is a mean over
         self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
@@ -97,7 +94,7 @@ class Gradient:
         """Leaves out parameters without an optimizer: nobody clears their gradients."""
         owned = self._optimizers.owned()
         trained = [p for p in self._params if id(p) in owned]
-        if 0 < len(trained) < len(self._params):  # with none, an optimizer has its own copies of them
+        if 0 < len(trained) < len(self._params):  # if it owns none, the optimizer has copies of its own
             self._params[:] = trained
             self._clipping.partial = True
 
@@ -107,11 +104,11 @@ class Gradient:
             self._inputs.note(args, kwargs)
 
     def backward(self) -> None:
-        """Begins the next micro-batch, where it is fetched already."""
+        """Begins the next micro-batch, if the loop has fetched it already."""
         self._random.begin()
 
     def fold(self, first: list[bool]) -> None:
-        """Leaves the first call of each micro-batch."""
+        """Keeps only the first call of each micro-batch."""
         self._random.fold(first)
         if self._sized:
             self._inputs.fold(first)
@@ -138,8 +135,7 @@ class Gradient:
         if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
             self._leave("the loop takes batches from elsewhere")
             return
-        # Double the gradients: their sum so far, and those of a micro-batch. All ranks must have that room,
-        # or none tries.
+        # Two more gradients: the sum so far, and one micro-batch's. All ranks have room, or none tries.
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
@@ -148,7 +144,7 @@ class Gradient:
         self._inputs.step()
 
     def _same_noise(self, batches: list[Any], starts: list[RandomState], calls: list[RandomState]) -> None:
-        """Notes where all ranks draw the same noise: for the loss, or inside the model."""
+        """Warns if all ranks draw the same noise, for the loss or inside the model."""
         run = self._run
         equal, drawn = same_generators(run, starts, calls)
         if equal and not drawn and self._sized:
@@ -165,8 +161,8 @@ class Gradient:
     ) -> None:
         """Compares the gradient with the reference.
 
-        Its random numbers begin where the loader gave each batch; else where the model was called, since a
-        script may draw numbers beside its loss.
+        The reference first draws from the random state when the loader gave each batch, then from the state
+        when the model was called: a script may draw other numbers beside its loss.
         """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
@@ -202,14 +198,12 @@ class Gradient:
         self._explain(grads, like, gate, batches, states)
 
     def _common_shares(self, batches: list[Any]) -> list[float] | None:
-        """Returns the factor of each micro-batch's loss; None where the weight cannot be computed of the
-        batches.
-        """
+        """Returns the factor of each micro-batch's loss; None if a batch's weight cannot be computed."""
         error, units = None, list[float]()
         weight = self._again.reference.weight
         try:
             units = [] if weight is None else [float(weight(batch)) for batch in batches]
-        except Exception as raised:  # such as of rows that a trainer turns into samples itself
+        except Exception as raised:  # such as for rows that a trainer turns into samples itself
             error = _first_line(raised)
         if why := next(filter(None, self._run.exchange("weight", error)), None):
             self._leave(f"the weight cannot be computed of the loader's batches ({why})")
@@ -217,7 +211,10 @@ class Gradient:
         return self._shares(units)
 
     def _check_reduction(self, summed: bool | None) -> None:
-        """Stops if the reference is a sum. The script's is one then, too, and no comparison shows it."""
+        """Stops if the reference loss is a sum.
+
+        The script's loss is then a sum too, and no comparison shows it.
+        """
         run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
             run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
@@ -228,18 +225,19 @@ class Gradient:
     def _recomputed(
         self, batches: list[Any], states: list[RandomState], shares: list[float]
     ) -> tuple[list[Tensor], str | None, bool]:
-        """Computes the reference on this rank: the gradient, an error, and whether the model had the script's
-        inputs.
+        """Computes the reference on this rank.
+
+        Returns the gradient, an error if there was one, and whether the model got the script's inputs.
         """
         try:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
-        except Exception as raised:  # whatever the script's loss does with batches that it does not know
+        except Exception as raised:  # the script's loss may do anything with batches that it does not know
             return [], _first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
     def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
-        """Tells whether a gradient is the reference's, as it is clipped."""
+        """Tells whether a gradient agrees with the reference, clipped as planned."""
         gate, clipping = GATES[self._precision], self._clipping
         if self._sharded and not (like.residual <= gate and like.ratio > 0):
             clipping.check_shards(grads, self._reference, gate)
@@ -254,7 +252,7 @@ class Gradient:
     def _explain(
         self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
     ) -> None:
-        """Stops for a gradient unlike the reference, unless a healthy script may have such."""
+        """Stops for a gradient unlike the reference, unless a healthy script may have one."""
         run, share = self._run, f"{like.residual:.1%}"
         text = (
             f"the gradient is {like.unclipped:.4g} × that of the mean loss, {share} of it in another "
@@ -281,9 +279,7 @@ class Gradient:
         run.stop(why, text)
 
     def _meant(self, grads: list[Tensor], batches: list[Any], states: list[RandomState]) -> str | None:
-        """Returns the reason of a healthy script's gradient unlike the reference; None where there is no sign
-        of one.
-        """
+        """Returns a healthy script's reason for a gradient unlike the reference; None without one."""
         run, reasons = self._run, list[str]()
         if self._clipping.changed(grads):
             reasons.append("the script changes the gradients between the backward and the step")
@@ -300,9 +296,7 @@ class Gradient:
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
-        """Tells whether this rank's GPU has room for the gradient so many times more, and to compare it piece
-        by piece.
-        """
+        """Tells whether this rank's GPU has room for `times` more gradients, and for comparing them."""
         pieces = 5 * 8 * min(ELEMENTS, max(g.numel() for g in grads))
         return has_room(self._params[0].device, times * sum(g.nbytes for g in grads) + pieces)
 
@@ -412,8 +406,9 @@ class Gradient:
         return [1 / len(batches)] * len(batches)
 
     def _shares(self, units: list[float]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss; `units`: what it is a mean over, if not
-        samples.
+        """Returns the factor of each micro-batch's mean loss.
+
+        `units`: of each micro-batch, if the loss is a mean over other units than samples.
         """
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
@@ -429,15 +424,17 @@ def _first_line(error: Exception) -> str:
 
 
 class ZeroGradCheck:
-    """Looks at the smallest parameter's gradient when the first one of a step arrives: it is still the last
-    step's.
+    """Notices gradients left over from the last step.
+
+    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad
+    did not clear it.
     """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
         self._run, self._kept, owned = run, False, optimizers.owned()
         params = [p for p in model.parameters() if p.requires_grad]
         self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
-        # A sharded parameter's own hook is never called: then nothing is seen.
+        # A sharded parameter's hook is never called: then this check sees nothing.
         self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:

@@ -22,10 +22,10 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.sampler import PlanSampler
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
-MAX_DISTINCT_SAMPLES = 50_000_000  # above it an epoch's samples are counted, not told apart
-MAX_COUNTED_IDS = 65_536  # of its ids
+MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
+MAX_COUNTED_IDS = 65_536  # the ids kept of such an epoch
 PACKED_BATCHES = 64  # micro-batches whose ids are packed at once, in less time than one by one
-MIN_TELLING_VALUES = 8  # different values of a tensor that no two batches have alike
+MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches apart
 
 
 class Epoch:
@@ -123,7 +123,7 @@ class LoaderWatch:
         epoch_set: set_epoch was called.
         sampled: ids can be seen; an iterable dataset has none.
         changed: the script wrote into a batch that was taken.
-        digests: those of the first batches, where there are workers and no ids.
+        digests: checksums of the first batches, where there are workers and no ids.
     """
 
     def __init__(self, loader: Any, limit: int | None = None) -> None:
@@ -140,8 +140,7 @@ class LoaderWatch:
         while self.sharded and hasattr(inside, "batch_sampler"):
             inside = inside.batch_sampler
         self.sampler: Any = getattr(inside, "sampler", None) or getattr(loader, "sampler", None)
-        # One of the user's own, such as batches of about as many tokens; torch then gives the loader a
-        # sampler of no use.
+        # A batch sampler of the user's own, such as one by tokens; the loader's sampler is then of no use.
         self.own_batches = self.batch_sampler is not None and not isinstance(
             self.batch_sampler, BatchSampler | PlanSampler
         )
@@ -168,7 +167,7 @@ class LoaderWatch:
         return _is_a("BatchSamplerShard", self.batch_sampler)
 
     def remove(self) -> None:
-        """Notes nothing more."""
+        """Stops watching the loader."""
         for watched in self._watched:
             watched.remove()
         self._watched.clear()
@@ -219,7 +218,7 @@ class LoaderWatch:
         own(epoch)
 
     def skip(self, micro_batches: int) -> None:
-        """Leaves out the first ones of this epoch, as the loop did."""
+        """Leaves out the first micro-batches of this epoch, as the loop did."""
         if self.now is not None:
             self.now.skipped = micro_batches
         for _ in range(min(micro_batches, len(self.batches))):
@@ -232,15 +231,13 @@ class LoaderWatch:
         return [batch for batch, _ in pairs]
 
     def contents(self, micro_batches: int) -> str | None:
-        """Returns a checksum of the next batches, as text; None if their values are too few to tell batches
-        apart.
-        """
+        """Returns a checksum of the next batches; None if their values are too few to tell them apart."""
         batches = [batch for batch, _ in list(self.batches)[:micro_batches]]
         telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
         return str(checksum(telling)) if telling else None
 
     def rest(self) -> None:
-        """Drops batches, and keeps no more."""
+        """Drops the batches, and keeps no more."""
         self.keep, self.on_batch = False, None
         self.batches.clear()
 
@@ -251,8 +248,9 @@ def _writes(batch: Any) -> int:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Tells whether equal tensors of two ranks mean the same samples: labels and masks of a few values do
-    not.
+    """Tells whether equal tensors on two ranks mean equal samples.
+
+    Labels and masks of a few values do not.
     """
     return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
 
@@ -292,8 +290,9 @@ class _Method:
         self.wrapped[self._key] = self
 
     def remove(self) -> None:
-        """Gives the class its own method back, unless somebody else has wrapped it since: then it hands all
-        calls on.
+        """Gives the class its own method back.
+
+        If somebody else has wrapped it since, it stays, and passes all calls on.
         """
         kind, name = self._key
         if vars(kind).get(name) is not self._method:
@@ -319,7 +318,7 @@ class _Watched:
         self._method.listeners.setdefault(id(value), []).append(listener)
 
     def remove(self) -> None:
-        """Watches no more."""
+        """Stops watching."""
         listeners = self._method.listeners
         listeners[id(self._value)].remove(self._listener)
         if not listeners[id(self._value)]:

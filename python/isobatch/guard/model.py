@@ -16,7 +16,7 @@ from isobatch.words import few_ranks
 class ModelWatch:
     """Watches the calls of a wrapped model.
 
-    Where the script wraps the model anew, as DDP needs it when parameters are unfrozen, the new wrapper is
+    If the script wraps the model anew, as DDP requires after parameters are unfrozen, the new wrapper is
     watched.
     """
 
@@ -27,8 +27,9 @@ class ModelWatch:
         on_forward: Callable[[], None],
         on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
     ) -> None:
-        """Hooks into the calls; `on_inputs` is called with those of the inner model, the guard's own among
-        them.
+        """Hooks into the model's calls.
+
+        `on_inputs` gets the arguments of the inner model's calls, the guard's own calls included.
         """
         self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
@@ -48,7 +49,7 @@ class ModelWatch:
 
     @outside_of_graphs
     def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes calls past the wrapper, and finds a new one."""
+        """Notes calls past the wrapper, and finds a new wrapper."""
         if model is not self.inner:
             return
         if not self._run.own and torch.is_grad_enabled():
@@ -70,8 +71,7 @@ class ModelWatch:
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run = self._run
-        # The wrapper's mode says nothing: Lightning sets it to eval for a validation, and restores the inner
-        # model's only.
+        # The wrapper's mode says nothing: after a validation, Lightning restores only the inner model's.
         if run.own or not torch.is_grad_enabled():
             return
         if not self.inner.training:

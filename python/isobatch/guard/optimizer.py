@@ -1,8 +1,5 @@
-"""The optimizer: its parameters, settings and state at the first step, and the learning rate of every group
-at every step.
-"""
+"""The optimizer's parameters, settings and state at the first step, and its learning rates at every step."""
 
-import math
 from bisect import bisect_left
 from typing import Any, NamedTuple, cast
 
@@ -13,24 +10,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
+from isobatch.diagnosis.settings import differing_setting
 from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
 from isobatch.integrations.torch.lr import PlanLR
 
-KINDS: dict[type, str] = {
-    torch.optim.SGD: "sgd",
-    torch.optim.Adam: "adam",
-    torch.optim.AdamW: "adamw",
-    torch.optim.RMSprop: "rmsprop",
-}
 WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
-MAX_OBSERVED_STEPS = 64  # steps kept for the diagnosis
-FACTOR_TOLERANCE = 1e-9  # a factor that is read off a learning rate is not exact
-MAX_SEARCHED_STEPS = 10_000_000  # steps of a plan in which a learning rate is looked for
-STEPS_AHEAD = 64  # learning rates that are worked out at once: the code is then not fetched anew each time
-SETTING_TOLERANCE = 1e-6
-MAX_STEPS = 2**40  # of a plan without a duration
+MAX_OBSERVED_STEPS = 64  # steps whose learning rates are kept for the diagnosis
+FACTOR_TOLERANCE = 1e-9  # a factor computed from a learning rate is not exact
+MAX_SEARCHED_STEPS = 10_000_000  # of a plan, in search of a learning rate
+STEPS_AHEAD = 64  # learning rates computed at once: faster than one by one
+MAX_STEPS = 2**40  # taken for the length of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
@@ -42,7 +33,7 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
     if type(optimizer).__name__ == "AcceleratedOptimizer":
         optimizer = optimizer.optimizer
     several = getattr(optimizer, "optimizers", None)
-    if isinstance(several, list | tuple) and several:  # a container's own groups are those of nobody
+    if isinstance(several, list | tuple) and several:  # nobody steps the container's own groups
         if len(several) > 1:
             unchecked.append("optimizers other than the first")
         optimizer = several[0]
@@ -55,8 +46,9 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
 
 
 def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
-    """Checks the optimizer for gradients where the model has some: its own copies of the parameters may have
-    them, too.
+    """Stops if the model has gradients and the optimizer's parameters have none.
+
+    The optimizer may hold copies of the parameters, with gradients of their own.
     """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
@@ -74,7 +66,7 @@ class Optimizers:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all of them."""
+        """The parameter groups of all optimizers."""
         return [group for optimizer in self._found for group in optimizer.param_groups]
 
     def remove(self) -> None:
@@ -82,13 +74,13 @@ class Optimizers:
         self._handle.remove()
 
     def owned(self) -> set[int]:
-        """Returns the identities of their parameters."""
+        """Returns the identities of all optimizers' parameters."""
         return {id(p) for group in self.param_groups for p in group["params"]}
 
     @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        # One inside another has the other's parameters.
+        # An optimizer inside of another one has the same parameters.
         if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)
 
@@ -100,16 +92,13 @@ class Optimizers:
         ]
         if untrained and owned & self._named.keys():
             self._run.note(
-                f"{len(untrained)} of the model's {len(self._named)} parameters have gradients and are in "
-                "no optimizer that steps, "
-                f"such as {untrained[0]}: they do not train"
+                f"{len(untrained)} of the model's {len(self._named)} parameters have gradients and are in no "
+                f"optimizer that steps, such as {untrained[0]}: they do not train"
             )
 
 
 def own_warmup(group: dict[str, Any]) -> int:
-    """Returns the length of a warmup inside the optimizer's own step, as schedule-free ones have it, in
-    steps; else 0.
-    """
+    """Returns the steps of a warmup inside the optimizer itself, as in schedule-free ones; else 0."""
     steps = group.get("warmup_steps") or 0
     return int(steps) if isinstance(steps, int | float) else 0
 
@@ -122,18 +111,11 @@ def clips_itself(optimizer: Any) -> bool:
 
 
 def check_settings(run: Run, optimizer: Any) -> None:
-    """Checks each setting of the recipe in one group at least: others may have a factor of their own, or
-    none.
-    """
-    recipe, plan, groups = run.plan.recipe, run.plan, optimizer.param_groups
-    kind, planned_kind = KINDS.get(type(optimizer)), str(recipe.optimizer)
-    same = {kind, planned_kind} == {"adam", "adamw"} and not any(
-        group.get("weight_decay") for group in groups
-    )
-    if kind is not None and planned_kind in KINDS.values() and kind != planned_kind and not same:
-        text = f"the optimizer is {type(optimizer).__name__}, {planned_kind} planned"
-        run.stop(Cause.ANOTHER_SETTING.likely("another optimizer"), text, run.witnesses("optimizer"))
-    more = {name: group[name] for group in groups for name in WITHOUT_FIELD if group.get(name)}
+    """Compares the optimizer's settings with the plan's, and names settings without a field in the recipe."""
+    recipe, plan = run.plan.recipe, run.plan
+    more = {
+        name: group[name] for group in optimizer.param_groups for name in WITHOUT_FIELD if group.get(name)
+    }
     if more:
         settings = ", ".join(f"{name}={value}" for name, value in more.items())
         run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
@@ -143,33 +125,19 @@ def check_settings(run: Run, optimizer: Any) -> None:
         "eps": plan.eps if recipe.eps is not None else None,
         "weight_decay": plan.weight_decay if recipe.weight_decay else None,
     }
-    for name, want in planned.items():
-        values = [group[name] for group in groups if name in group]
-        if want is not None and values and not any(_close(value, want) for value in values):
-            text = f"{name} {_words(values[0])}, {_words(want)} planned"
-            run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
+    difference = differing_setting(optimizer, recipe.optimizer, planned)
+    if difference is not None:
+        name, text = difference
+        run.stop(Cause.ANOTHER_SETTING.likely(name), text, run.witnesses(name))
 
 
 def waits(rate: Any) -> bool:
-    """Tells whether a learning rate is read only when a GPU has come to it."""
+    """Tells whether reading a learning rate waits for a GPU."""
     return isinstance(rate, Tensor) and not rate.is_cpu
 
 
-def _close(value: Any, want: Any) -> bool:
-    pairs = zip(value, want, strict=True) if isinstance(want, tuple) else [(value, want)]
-    return all(math.isclose(float(a), float(b), rel_tol=SETTING_TOLERANCE) for a, b in pairs)
-
-
-def _words(value: Any) -> str:
-    return (
-        f"({', '.join(f'{float(x):.6g}' for x in value)})"
-        if isinstance(value, tuple | list)
-        else f"{float(value):.6g}"
-    )
-
-
 def check_state(run: Run, optimizer: Any) -> None:
-    """Checks a resumed run for its optimizer's state, where it keeps one."""
+    """Stops a resumed run without its optimizer's state."""
     keeps = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
     if run.start and keeps and not optimizer.state:
         text = f"the optimizer has no state at step {run.step:,}, where the run goes on"
@@ -179,8 +147,8 @@ def check_state(run: Run, optimizer: Any) -> None:
 def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[int, int] | None) -> None:
     """Sets the plan's step at the start of this training, and compares the sampler with it.
 
-    It is `start_step`, else the step of the optimizer's PlanLR, else of the loader's PlanSampler, else of the
-    plan's last move.
+    The step is `start_step`, else that of the optimizer's PlanLR, else of the loader's PlanSampler, else of
+    the plan's last move.
 
     Args:
         place: (epoch, offset) at which a PlanSampler began; None where there is none.
@@ -201,14 +169,13 @@ def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[
     if (planned.epoch, planned.offset) != place:
         text = (
             f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch "
-            f"{planned.epoch}, "
-            f"{planned.offset}"
+            f"{planned.epoch}, {planned.offset}"
         )
         run.stop(Cause.ANOTHER_PLACE, text)
 
 
 def _step_at(run: Run, place: tuple[int, int]) -> int:
-    """Returns the first step, from the last move on, as far in the data."""
+    """Returns the first step, after the last move, at this place in the data."""
     plan = run.plan
     steps = range(int(run.start), MAX_STEPS if plan.total_steps is None else plan.total_steps + 1)
 
@@ -220,7 +187,7 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
 
 
 class _Bounds(NamedTuple):
-    """Bounds a group's learning rate: its factor, and how far it may be off, absolutely and relatively."""
+    """Bounds of a group's learning rate: its factor, and the absolute and the relative tolerance."""
 
     factor: float
     absolute: float
@@ -237,7 +204,7 @@ class LearningRates:
 
     The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a
     rate above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning
-    rate, if a scheduler wrote that down, else a group at it.
+    rate, if a scheduler recorded that (`initial_lr`), else a group that has it now.
     """
 
     def __init__(self, run: Run, optimizer: Any) -> None:
@@ -245,8 +212,8 @@ class LearningRates:
         self._factors: list[float | None] = []
         self._allowed: list[_Bounds] = []  # when all factors are known
         self._ahead: list[float] = []
-        self._waited = False  # for a GPU, to read a rate
-        self._plain = 0  # a group that has factor 1, if any has
+        self._waited = False  # whether reading the last rates waited for a GPU
+        self._plain = 0  # the index of a group with factor 1, if there is one
         self._observed: dict[int, list[float]] = {}  # by step
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
@@ -273,10 +240,10 @@ class LearningRates:
         if self._waited and not (run.rare or since % LOOK_EVERY_STEPS == 0):
             return
         self._waited = any(waits(group["lr"]) for group in groups)
-        if len(groups) == len(self._allowed):  # all factors are known, and mostly there is nothing to see
+        if len(groups) == len(self._allowed):  # all factors are known: the usual case
             for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
                 want = planned * factor
-                if not abs(group["lr"] - want) <= absolute + relative * want:  # a NaN is not, either
+                if not abs(group["lr"] - want) <= absolute + relative * want:  # a NaN is off, too
                     break
             else:
                 if len(self._observed) < MAX_OBSERVED_STEPS:
@@ -304,8 +271,9 @@ class LearningRates:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:
-        """Returns the plan's learning rate; where the optimizer warms up inside its step, the one behind the
-        warmup.
+        """Returns the plan's learning rate.
+
+        An optimizer with a warmup of its own is expected at the rate after the warmup from the start.
         """
         return self._run.plan.lr_at(max(float(self._run.start) + since, self._own_warmup))
 
@@ -324,7 +292,7 @@ class LearningRates:
                 self._factors[index] = 1.0 if index in plain else rates[index] / base
 
     def _was_peak(self, index: int) -> bool:
-        """Tells whether a group was made with the plan's learning rate, as its scheduler wrote down."""
+        """Tells whether a group was made with the plan's learning rate, as its scheduler recorded."""
         group = self._optimizer.param_groups[index]
         rate = group.get("initial_lr")
         return rate is not None and faults.close(float(rate), self._peak, self._peak, ulp(group["lr"]))

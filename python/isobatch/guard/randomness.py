@@ -1,6 +1,4 @@
-"""Random states of the first steps' micro-batches: to draw a script's noise once more, and to compare the
-ranks' generators.
-"""
+"""Random states of the first micro-batches, to repeat a script's noise and compare the ranks' generators."""
 
 import hashlib
 import random
@@ -14,10 +12,9 @@ from torch.overrides import TorchFunctionMode
 from isobatch.guard.run import Run
 
 SAME_NOISE = (
-    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their "
-    "generators are "
-    "equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the model "
-    "is made"
+    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their generators "
+    "are equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the "
+    "model is made"
 )
 NORMAL = {"randn", "randn_like", "normal", "normal_"}
 MAX_COMPARED_DRAWS = 64
@@ -60,8 +57,9 @@ class RandomState(NamedTuple):
 
 
 def drawn_between(before: RandomState, after: RandomState, least: int) -> list[bool]:
-    """Tells for each generator whether at least `least` numbers were drawn: ranks may agree on a few on
-    purpose.
+    """Tells for each generator whether at least `least` numbers were drawn.
+
+    Ranks may draw a few equal numbers on purpose.
 
     >>> before = RandomState.now()
     >>> _ = torch.randn(8), random.random()
@@ -86,8 +84,7 @@ def drawn_between(before: RandomState, after: RandomState, least: int) -> list[b
 class Randomness:
     """Notes the random states at the start of each micro-batch and at the model's call, in the first steps.
 
-    A micro-batch starts when the loader gives it, or behind the last backward pass where the loop fetches
-    ahead.
+    A micro-batch starts when the loader gives it or, if the loop fetches ahead, after the last backward pass.
     """
 
     def __init__(self, run: Run) -> None:
@@ -105,7 +102,7 @@ class Randomness:
             self._calls.append((self._start, RandomState.now()))
 
     def fold(self, first: list[bool]) -> None:
-        """Leaves the first call of each micro-batch."""
+        """Keeps only the first call of each micro-batch."""
         calls = self._calls[-len(first) :]
         self._calls = [call for call, is_first in zip(calls, first, strict=True) if is_first]
 
@@ -116,8 +113,10 @@ class Randomness:
 
 
 def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:
-    """Tells whether all ranks' torch generators are equal when the first micro-batch starts, and whether the
-    script draws the same numbers on all ranks between loader and model.
+    """Compares the ranks' random generators at the first micro-batch.
+
+    Returns whether all torch generators are equal when it starts, and whether the script draws the same
+    numbers on all ranks between loader and model.
     """
     if run.ranks == 1 or not all(run.exchange("calls", bool(calls))):
         return False, False
@@ -129,7 +128,7 @@ def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState
 
 
 class NormalDraws(TorchFunctionMode):
-    """Counts the normal random numbers drawn from torch's own generators: `most` at once."""
+    """Measures the largest draw of normal random numbers from torch's own generators, as `most`."""
 
     most: int = 0
 

@@ -1,8 +1,7 @@
-"""Computes the gradient of a step once more: of the script's own batches, with its random numbers, by the
-intended loss.
+"""Computes a step's gradient once more: by the intended loss, with the script's batches and random numbers.
 
-With the script's random numbers, dropout and noise are no disturbance: a difference is the script's own
-doing. Mixup changes batches between loader and model: no reference can be computed from the loader's batches.
+With the script's random numbers, dropout and noise do not disturb the comparison: any difference is the
+script's own doing. Mixup changes batches between loader and model, so that the loader's give no reference.
 """
 
 import contextlib
@@ -26,15 +25,19 @@ Digest = tuple[int, int]
 
 
 class OtherUnits(NamedTuple):
-    """Names other units for a healthy script to divide by; `note` is noted then, with their `ratio`."""
+    """Other units for a healthy script to divide by.
+
+    `note` is the note in that case, with the `ratio` to the reference's units.
+    """
 
     units: Weight
     note: str
 
 
 class ReferenceLoss(NamedTuple):
-    """Defines the loss to compare a script's gradient with; `assumed` where nobody gave it: the script's may
-    be another.
+    """The loss to compare a script's gradient with.
+
+    `assumed`: the user gave none, so that the script's may be another.
     """
 
     loss: Loss | None
@@ -44,15 +47,13 @@ class ReferenceLoss(NamedTuple):
 
 
 class ModelInputs:
-    """Collects checksums of the model's inputs, by argument: in each micro-batch of a step, and in the
-    guard's own calls.
-    """
+    """Collects checksums of the model's inputs, by argument, in the script's calls and the guard's own."""
 
     def __init__(self, run: Run, model: nn.Module) -> None:
         self._run = run
         self._script: list[dict[str, set[Digest]]] = []
         self._own: dict[str, set[Digest]] = {}
-        self.before: RandomState | None = None  # to restore before the model's next own call
+        self.before: RandomState | None = None  # to restore before the guard's next call of the model
         parameters = inspect.signature(getattr(model, "module", model).forward).parameters
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
         self._names = [name for name, parameter in parameters.items() if parameter.kind not in variable]
@@ -62,7 +63,7 @@ class ModelInputs:
         self._script.append({})
 
     def fold(self, first: list[bool]) -> None:
-        """Puts the calls of a micro-batch together. `first`: whether a call begins one."""
+        """Merges the calls of each micro-batch. `first`: whether each call begins one."""
         calls, self._script = self._script[-len(first) :], []
         for is_first, inputs in zip(first, calls, strict=True):
             if is_first:
@@ -81,14 +82,12 @@ class ModelInputs:
         inputs = self._own if self._run.own else self._script[-1]
         for name, value in self._named(args, kwargs):
             tensors = tensors_in(value)
-            # Those of per-sample gradients have no bits to read.
+            # Tensors inside of per-sample gradients have no bits to read.
             if tensors and not any(map(is_functorch_wrapped_tensor, tensors)):
                 inputs.setdefault(name, set()).update(checksum([tensor]) for tensor in tensors)
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Lists arguments by name, in the order of the model's signature; entries of a mapping by their keys,
-        too.
-        """
+        """Lists arguments by name, in the order of the signature; a mapping's entries by their keys."""
         named = {
             self._names[at] if at < len(self._names) else str(at): value for at, value in enumerate(args)
         }
@@ -108,10 +107,10 @@ class ModelInputs:
         self._own.clear()
 
     def same(self, back: int) -> bool:
-        """Tells whether the guard's own forward had the script's inputs in the micro-batch so far back.
+        """Tells whether the guard's forward had the script's inputs of the `back`-th last micro-batch.
 
-        The reference may pass labels where the script computes its loss from logits, and the script masks
-        where the reference has none; the first argument and all that both pass must be equal.
+        The reference may pass labels where the script computes its loss from logits, and the script may pass
+        masks where the reference has none. The first argument, and all that both pass, must be equal.
         """
         script, own = self._script[-back], self._own
         if not own:
@@ -144,8 +143,9 @@ class Recomputation:
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
-        """Tells whether the reference itself is a sum: then the script's is one too, and nothing would be
-        noticed.
+        """Tells whether the reference loss is a sum.
+
+        The script's loss is then a sum too, and no comparison would show it.
         """
         plan, (loss, weight, *_) = self._run.plan, self.reference
         n = int(plan.micro_batches(self._run.rank)[0])
@@ -168,9 +168,11 @@ class Recomputation:
                 module.training = mode
 
     def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
-        """Tells whether the loss has random numbers of unknown origin: its gradient differs between seeds.
+        """Tells whether the loss draws random numbers outside of the model.
 
-        The model's call begins with the script's state all the same."""
+        Its gradient then differs between seeds. The model's own call begins with the script's random state
+        either way.
+        """
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
         return bool(difference(first, second).error > gate)
 
@@ -225,16 +227,15 @@ class Recomputation:
         return total
 
     def _moved(self, batch: Any) -> Any:
-        """Moves a micro-batch to the model's device, where no other one is at the same time."""
+        """Moves one micro-batch to the model's device, where no other is at the same time."""
         device = self._params[0].device
         return mapped(batch, lambda value: value.to(device) if hasattr(value, "to") else value)
 
     def _gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
         if not (self._sharded or reentrant(loss)):
             return torch.autograd.grad(loss, self._params, allow_unused=True)
-        # Only a real backward gathers and scatters, and averages, or computes again what was not kept: the
-        # script's own
-        # gradients step aside.
+        # Only a real backward gathers, scatters and averages shards, or recomputes what a checkpoint dropped:
+        # the script's own gradients step aside.
         script_grads = [p.grad for p in self._params]
         for p in self._params:
             p.grad = None

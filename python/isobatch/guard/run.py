@@ -1,6 +1,4 @@
-"""The common ground of all checks: the plan, the other ranks, the training's step, and the wrapper around its
-model.
-"""
+"""The common ground of all checks: the plan, the ranks, the training's step, the wrapper of its model."""
 
 import time
 import uuid
@@ -23,9 +21,9 @@ from isobatch.guard.error import GuardError
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
 
-LOOK_EVERY_STEPS = 16  # steps between two looks, which a GPU has to be waited for
-CLOSE_STEPS = 2  # at these first steps everything is checked
-WITNESS_SECONDS = 2.0  # between the first rank that sees a fault and the last
+LOOK_EVERY_STEPS = 16  # steps between two looks that wait for a GPU
+CLOSE_STEPS = 2  # the first steps, at which everything is checked
+WITNESS_SECONDS = 2.0  # from the first rank's sight of a fault to the last one's
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -40,9 +38,9 @@ class Run:
         rows: samples in the model's input at each call since the last step, in the first steps.
         whole: this step is a whole one on all ranks, as far as can be known.
         skipped: steps that a loss scaler left out.
-        own: a forward is the guard's.
-        near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …: a check then costs nothing
-            in a long run.
+        own: the forward under way is the guard's own.
+        near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …, where a check costs little
+            over a long run.
         unchecked: checks that could not be made, and why; `notes`, harmless surprises.
     """
 
@@ -84,7 +82,7 @@ class Run:
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns all ranks' values, of a type, and compares the places of all ranks by the way."""
+        """Returns all ranks' values of type `kind`; stops if ranks are at different steps or checks."""
         if self.ranks == 1:
             return [value]
         try:
@@ -121,8 +119,8 @@ class Run:
     def witnesses(self, name: str) -> list[int]:
         """Returns the ranks with the same fault within some seconds, where each rank looks by itself.
 
-        The list is empty if all of them do, or this rank is alone. The step's all-reduce keeps ranks
-        together, so that a rank without the fault need not answer.
+        The list is empty if all ranks have the fault, or if there is one rank. The step's all-reduce keeps
+        ranks together, so a rank without the fault need not answer.
         """
         if self.ranks == 1:
             return []
@@ -155,7 +153,8 @@ class Run:
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
     """Returns the training's own time limit for a rank; None, torch's default, if the group does not say.
 
-    A rank that saves a checkpoint or compiles is late, not lost."""
+    A rank that saves a checkpoint or compiles is late, not lost.
+    """
     group: Any = process_group or dist.group.WORLD
     try:
         timeout: timedelta = max(
@@ -180,8 +179,9 @@ def outside_of_graphs(hook: Hook) -> Hook:
 
 
 class CallHook:
-    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph where it was compiled
-    in place.
+    """Calls hook(model, args, kwargs) before each call of a model.
+
+    The hook stays outside of the graph of a model compiled in place.
     """
 
     def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
@@ -202,7 +202,7 @@ class CallHook:
         return self
 
     def remove(self) -> None:
-        """Calls it no more."""
+        """Removes the hook."""
         if self._compiled is None:
             self._handle.remove()
         elif self._model._compiled_call_impl is self._called:
@@ -216,20 +216,19 @@ def inner(model: nn.Module) -> nn.Module:
 
 
 def sharded(model: nn.Module) -> bool:
-    """Tells whether each rank holds its own part of the weights: fully_shard, or the older
-    FullyShardedDataParallel.
-    """
+    """Tells whether each rank holds its own part of the weights (fully_shard, FullyShardedDataParallel)."""
     return any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules())
 
 
 def divisor(model: nn.Module, ranks: int) -> float:
-    """Returns fully_shard's divisor of the sum over ranks: their number, unless the script sets another
-    factor, as torchtitan does.
+    """Returns fully_shard's divisor of the sum over ranks.
+
+    It is their number, unless the script sets another factor, as torchtitan does.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()
-            # Older torch has one.
+            # Older versions of torch have one group.
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
             factors = [getattr(group, "gradient_divide_factor", None) for group in groups]
             if factors[0] is not None:
@@ -252,5 +251,5 @@ def reentrant(loss: Tensor) -> bool:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Returns this rank's part, with its zeros where it is sparse."""
+    """Returns this rank's part of a tensor, made dense."""
     return dense(tensor.to_local() if isinstance(tensor, DTensor) else tensor)

@@ -1,4 +1,4 @@
-"""Checks samples: how a sampler deals them out, and whose they are in the first steps."""
+"""Checks samples: the sampler's settings, and the samples of all ranks in the first steps."""
 
 from typing import Any
 
@@ -38,11 +38,11 @@ class Samples:
         *,
         weighted: bool = False,
     ) -> None:
-        """Checks the sampler. `weighted`: the reference knows what a batch counts."""
+        """Checks the sampler. `weighted`: the reference has a weight for each batch."""
         self._run, self._watch, self._calls, self._epochs = run, watch, calls, epochs
         self._weighted = weighted
         sampler = None if watch is None else watch.sampler
-        # One of the user's own may draw with replacement, by weights or by a curriculum.
+        # A sampler of the user's own may draw with replacement, by weights or by a curriculum.
         self._deals = isinstance(sampler, KNOWN_SAMPLERS) and not getattr(sampler, "replacement", False)
         epochs.deals = self._deals
         if watch is not None and watch.dispatched:
@@ -86,10 +86,10 @@ class Samples:
             self._epochs.stop(served, plan.samples_per_epoch, unique=served, every=False)
 
     def _whole_rounds(self, watch: LoaderWatch) -> None:
-        """Checks the length of Accelerate's epoch of whole micro-batches on all ranks only."""
+        """Checks the length of Accelerate's epoch, if it has only whole micro-batches on all ranks."""
         planned, size = self._run.plan.samples_per_epoch, self._run.plan.micro_batch or 1
         if (length(watch.sampler) or 0) > watch.size and not self._deals:
-            # Such as TRL's, a prompt for each of its completions.
+            # Such as TRL's sampler, which repeats a prompt for each completion.
             self._calls.draws = True
             self._run.note(SHARED.format(type(watch.sampler).__name__))
         elif watch.batch_sampler.drop_last and watch.batch_sampler.batch_size == size:
@@ -150,8 +150,10 @@ class Samples:
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str
     ) -> None:
-        """Judges samples on several ranks: a fault where a sampler should deal them out, or where ranks have
-        the same batches. Repeated augmentation gives a sample to several ranks, each another view of it.
+        """Judges samples given to several ranks.
+
+        They are a fault if the sampler should give each to one rank, or if ranks have the same batches.
+        Repeated augmentation is none: several ranks get a sample, each another view of it.
         """
         run, sampler = self._run, watch.sampler
         text = f"{shared} samples of this step go to more than one rank"
@@ -170,8 +172,9 @@ class Samples:
     def _sizes(
         self, watch: LoaderWatch, rank_sizes: list[list[int]], planned: list[list[int]], off: list[int]
     ) -> None:
-        """Judges micro-batches of other sizes: a fault, unless the script divides them itself, or makes them
-        by tokens.
+        """Judges micro-batches of other sizes than planned.
+
+        They are a fault, unless the script divides batches itself or makes them by tokens.
         """
         run, sizes = self._run, rank_sizes[off[0]]
         if all(run.exchange("rows", run.rows == run.planned)):

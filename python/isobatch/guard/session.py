@@ -33,8 +33,7 @@ from isobatch.planning.plan import Plan
 
 NO_LOADER = (
     "a loss was given and no loader: neither the samples nor the gradient's size is checked; docs/guard.md "
-    "shows five lines "
-    "that make a loader of any function that returns batches"
+    "shows five lines that make a loader of any function that returns batches"
 )
 
 
@@ -58,7 +57,7 @@ def _first(run: Run) -> bool:
     return not run.since
 
 
-def _close(run: Run) -> bool:
+def _near(run: Run) -> bool:
     return run.near
 
 
@@ -84,9 +83,9 @@ CLAIMS: tuple[GuardClaim, ...] = (
     GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
     GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
     GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
-    GuardClaim(name="gradients cleared", due=_close, check=lambda guard: guard.zero_grad.check()),
+    GuardClaim(name="gradients cleared", due=_near, check=lambda guard: guard.zero_grad.check()),
     GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
-    GuardClaim(name="samples", due=_close, check=lambda guard: guard.samples.check()),
+    GuardClaim(name="samples", due=_near, check=lambda guard: guard.samples.check()),
     GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
     GuardClaim(
         name="the optimizer's settings",
@@ -94,7 +93,7 @@ CLAIMS: tuple[GuardClaim, ...] = (
         check=lambda guard: check_settings(guard.run, guard.optimizer),
     ),
     GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
-    GuardClaim(name="the gradient", due=_close, check=lambda guard: guard.gradient.check()),
+    GuardClaim(name="the gradient", due=_near, check=lambda guard: guard.gradient.check()),
     GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
     GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
     GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
@@ -102,7 +101,7 @@ CLAIMS: tuple[GuardClaim, ...] = (
         name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
     ),
 )
-"""In the order in which they are made before a step: what explains another fault comes before it."""
+"""In the order of checking before a step: a check that explains another's fault comes before it."""
 
 
 class Guard:
@@ -204,8 +203,9 @@ class Guard:
         return lightning_callback(self)
 
     def transformers(self) -> Any:
-        """Returns the guard as a transformers.TrainerCallback. Without a loss of its own, the model's is the
-        reference.
+        """Returns the guard as a transformers.TrainerCallback.
+
+        If no loss was given, the model's own loss is the reference.
         """
         from isobatch.guard.trainers import FIRST_LABELS, label_count, model_loss, transformers_callback
 
@@ -265,7 +265,7 @@ class Guard:
     @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
-        if self._in_step:  # an optimizer calls the step of the class that it is derived from
+        if self._in_step:  # a subclass's step calls its base class's step
             return None
         self._in_step = True
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -281,7 +281,7 @@ class Guard:
                 loss = closure()
                 self._check()
                 return loss
-            run.own = True  # some optimizers evaluate again and again, on no other micro-batch
+            run.own = True  # some optimizers call the closure again, on the same micro-batch
             try:
                 return closure()
             finally:

@@ -17,9 +17,14 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
 
 class Owner(NamedTuple):
-    """Describes a trainer: its convention for an epoch's end, and the optimizer steps it will take, if it
-    knows; `counts_labels` where it is transformers' Trainer, `over_ranks` where that counts the labels of all
-    processes; `limit`, the micro-batches of an epoch, where it takes fewer than the loader has.
+    """Describes a trainer with a loop of its own.
+
+    Attributes:
+        convention: its way to count an epoch's end.
+        total_steps: the optimizer steps it will take, if it knows.
+        counts_labels: whether it divides by a step's labels, as transformers' Trainer does.
+        over_ranks: whether it counts the labels of all processes.
+        limit: the micro-batches of an epoch, if it takes fewer than the loader has.
     """
 
     convention: Literal["transformers", "lightning"]
@@ -46,8 +51,10 @@ def check_convention(run: Run, owner: Owner | None) -> None:
 
 
 def check_length(run: Run, owner: Owner | None) -> None:
-    """Compares the trainer's steps with the plan's, after the first ones: another micro-batch or accumulation
-    makes another length, and is the better diagnosis.
+    """Compares the trainer's number of steps with the plan's.
+
+    This comes after the first steps: another micro-batch or accumulation makes another length, and is the
+    better diagnosis.
     """
     planned, steps = run.plan.total_steps, owner and owner.total_steps
     if planned is not None and steps is not None and planned != steps:
@@ -68,10 +75,9 @@ def lightning_callback(guard: Any) -> Any:
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Attaches at the first place with the final optimizers and loaders."""
             loader, steps_done = trainer.train_dataloader, trainer.global_step
-            single = loader if hasattr(loader, "batch_sampler") else None  # not several of them
+            single = loader if hasattr(loader, "batch_sampler") else None  # None if there are several loaders
             steps, batches = trainer.estimated_stepping_batches, trainer.num_training_batches
-            # An averaging callback adds an epoch without steps, and a loop of the module's own steps when it
-            # likes.
+            # Weight averaging adds an epoch without steps; under manual optimization the module decides.
             averages = any(
                 type(callback).__name__ == "StochasticWeightAveraging" for callback in trainer.callbacks
             )
@@ -88,8 +94,8 @@ def lightning_callback(guard: Any) -> Any:
             )
             if len(trainer.optimizers) > 1:
                 guard.unchecked.append("optimizers other than the first")
-            # The loader's iterator was made before this hook: anew, so that it is seen. Not one that resumes
-            # where it was.
+            # The loader's iterator was made before this hook: it is made anew to be watched, unless it
+            # resumes by itself.
             if not (steps_done and hasattr(loader, "load_state_dict")):
                 iter(trainer.fit_loop._data_fetcher)
 
@@ -128,9 +134,7 @@ def model_loss(model: nn.Module, batch: Any) -> Tensor:
 
 
 def takes_labels(model: nn.Module) -> bool:
-    """Tells whether the Trainer leaves the division by a step's labels to the model, by its rule in
-    trainer.py.
-    """
+    """Tells whether the Trainer lets the model divide by a step's labels, by its rule in trainer.py."""
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     known = getattr(model, "accepts_loss_kwargs", None)
     arguments = inspect.signature(model.forward).parameters.values()
@@ -144,7 +148,8 @@ def takes_labels(model: nn.Module) -> bool:
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
     """Returns the number of labels in the model's own mean loss; None if it ignores the Trainer's number.
 
-    It is found by the loss for a number that no batch has."""
+    It is computed from the loss for a number of items that no batch has.
+    """
     items = 2 * batch["labels"].numel() + 1
     number = torch.tensor(items, device=batch["labels"].device)
     mean, of_items = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
@@ -152,8 +157,9 @@ def counted_labels(model: nn.Module, batch: Any) -> int | None:
 
 
 def every_label(batch: Any) -> float:
-    """Counts the labels as the Trainer does where it does not know of the model's shift: each row's first one
-    too.
+    """Counts all labels, as the Trainer does.
+
+    It counts each row's first label too, if it does not know of the model's shift.
     """
     return float((batch["labels"] != -100).sum())
 
@@ -161,8 +167,8 @@ def every_label(batch: Any) -> float:
 FIRST_LABELS = OtherUnits(
     every_label,
     "the Trainer counts each row's first label, which the model has no prediction for: the gradient is "
-    "{ratio:.4g} × that of "
-    "the mean loss, as if the learning rate were; set the first label of each row to -100 to avoid it",
+    "{ratio:.4g} × that of the mean loss, as if the learning rate were; set the first label of each row to "
+    "-100 to avoid it",
 )
 
 

@@ -1,6 +1,4 @@
-"""Accelerate's launcher configuration (processes, little of the training), and training loops around an
-Accelerator.
-"""
+"""Accelerate's launcher configuration (processes, little of the training), and loops on an Accelerator."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -49,7 +47,10 @@ _IGNORED = "Accelerator(split_batches=…) is ignored since accelerate 1.0"
 
 
 def read(page: SettingsPage) -> None:
-    """num_processes counts the processes of all machines together. A Python script has its loop instead."""
+    """Reads the launcher's configuration; of a Python script, its loop.
+
+    num_processes counts the processes of all machines together.
+    """
     if "Accelerator" in page.settings:
         _read_loop(page)
         return
@@ -82,7 +83,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _read_loop(page: SettingsPage) -> None:
-    """Reads a loop of one's own: each class of the script is a table of its arguments."""
+    """Reads a loop of your own: each class of the script is a table of its arguments."""
     from isobatch.tools.signatures import OPTIMIZERS, OTHERS
 
     loader, accelerator, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
@@ -125,8 +126,9 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """A scheduler over the whole run. Where Accelerate steps it for every process, its steps are more than
-    the run's.
+    """Reads a scheduler over the whole run.
+
+    If Accelerate steps it for every process, its steps are more than the run's.
     """
     run = read_run_schedule(page, call, key)
     if run is None:
@@ -158,7 +160,7 @@ def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulatio
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the processes and the precision; the rest as comments, with the commands to set it."""
+    """Writes the processes and the precision; all else as comments, with the commands to set it."""
     sheet = SettingsSheet()
     nodes, _ = layout(plan, sheet)
     precision, kind = plan.recipe.precision, job.own.get("distributed_type")
@@ -192,14 +194,13 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     if plan.world_size > 1:
         sheet.note(
             "a scheduler that accelerator.prepare wraps takes a step for every process: give it total_steps "
-            "× num_processes, "
-            "or Accelerator(step_scheduler_with_optimizer=False) and step it yourself"
+            "× num_processes, or Accelerator(step_scheduler_with_optimizer=False) and step it yourself"
         )
     return sheet
 
 
 class _SchedulerSteps(StrEnum):
-    """How many steps a scheduler takes for each optimizer step."""
+    """A scheduler's steps for each optimizer step."""
 
     ONE = "one"
     PER_CALL = "one for each call of step()"
@@ -244,7 +245,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _check_loop(case: Case) -> Iterator[Issue]:
-    """Finds silent behaviour of a loop of one's own."""
+    """Finds silent behaviour of a loop of your own."""
     settings = case.reading.settings
     if case.at("Accelerator", "dataloader_config", "split_batches") is True:
         yield from undivided_loader(

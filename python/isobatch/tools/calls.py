@@ -21,7 +21,7 @@ _COMPUTED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub,
 }  # fmt: skip
 _COUNTS = {"num_processes": ("accelerator", "state"), "estimated_stepping_batches": ("trainer",)}
-"""Attributes that count processes or steps of the run, and the objects that have them."""
+"""Attributes with a count of processes or steps of the run, and the objects that have them."""
 _PARSED = ("args", "opt", "opts")
 """Usual names of a function's argument for the command line."""
 _SET_LATER = ("lr", "gradient_accumulation_steps")
@@ -59,7 +59,7 @@ class Script(Names):
         self.flags = dict(flags or {})
         self.declared: set[str] = set()
         self._parsed = Defaults()
-        # With the node, which so outlives its identity: another node could get it.
+        # With the node, to keep it alive: another node could get its identity.
         self._values: dict[int, tuple[ast.expr, Any]] = {}
         for call in self.calls:
             self._add_argument(call)
@@ -117,7 +117,7 @@ class Script(Names):
         return UNKNOWN
 
     def _table(self, node: ast.Dict) -> Any:
-        """A table of known names; Unknown for a table with any other key."""
+        """Returns a table with known names; Unknown for a table with any other key."""
         table: dict[str, Any] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             name, value = constant_of(key), self.value(item)
@@ -130,7 +130,7 @@ class Script(Names):
         return table
 
     def _name(self, node: ast.Name) -> Any:
-        """The value of a name; of a table or a list only where nothing may change it."""
+        """Returns the value of a name; of a table or a list only if nothing may change it."""
         bindings = self.bindings.get(node.id, [])
         if not bindings or hasattr(builtins, node.id) or self.is_open:
             return UNKNOWN
@@ -143,7 +143,7 @@ class Script(Names):
             return UNKNOWN
         value = values[0]
         if type(value) is tuple and any(type(item) in (tuple, list, dict) for item in value):
-            return UNKNOWN  # names in names in names: a text of a few lines would fill the memory
+            return UNKNOWN  # nested names: a text of a few lines could fill the memory
         if type(value) in (dict, list) and all(
             value is not call.settings for call in self.configuring.values()
         ):
@@ -172,9 +172,7 @@ class Script(Names):
         return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
 
     def _only_reads(self, node: ast.Name, value: Any) -> bool:
-        """Tells whether a table or a list stays as it is where its name is read: by a part, or behind
-        `**`.
-        """
+        """Tells whether a table or a list stays unchanged where a name is read: by a part, or after `**`."""
         around = self.above[id(node)]
         if isinstance(around, ast.Subscript) and around.value is node:
             item = _item(value, self.value(around.slice))
@@ -191,7 +189,7 @@ class Script(Names):
         return (is_copied or is_used) and not any(isinstance(item, dict | list) for item in items)
 
     def text_value(self, node: ast.expr) -> Any:
-        """Returns a value as a file would have it; where it is not known, why."""
+        """Returns a value as a file would have it; an unknown one with the reason why."""
         value = self.value(node)
         if isinstance(value, list | tuple):
             value = next((item for item in value if isinstance(item, Unknown)), list(value))
@@ -201,7 +199,7 @@ class Script(Names):
         return value
 
     def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
-        """A part of a table or a list, of a class of the file, or of the defaults of a parser."""
+        """Returns a part of a table or a list, of a class of the file, or of the defaults of a parser."""
         holder = self.value(node.value)
         if isinstance(node, ast.Subscript):
             return _item(holder, self.value(node.slice))
@@ -272,7 +270,7 @@ class Script(Names):
         return table
 
     def _result(self, function: ast.FunctionDef) -> Any:
-        """The result of a function with one return, its last statement."""
+        """Returns the result of a function with a single return, its last statement."""
         kinds = ast.Return | ast.Yield | ast.YieldFrom
         returns = [inner for inner in ast.walk(function) if isinstance(inner, kinds)]
         last = function.body[-1]
@@ -281,8 +279,9 @@ class Script(Names):
         return self.value(last.value)
 
     def _is_command_line(self, node: ast.Call) -> bool:
-        """Tells whether a method is given the command line: nothing, `sys.argv[1:]`, or a function's
-        argument.
+        """Tells whether a method gets the command line.
+
+        That is nothing, `sys.argv[1:]`, or an argument of the function around it.
         """
         words = [*node.args, *(word.value for word in node.keywords)]
         names = [self.bindings.get(last_part(word), [None])[0] for word in words]
@@ -315,7 +314,7 @@ class Script(Names):
         self._parsed[key] = value
 
     def _fields(self, node: ast.ClassDef) -> Any:
-        """The fields of a dataclass, or of a class used as a table; Unknown for a class with methods."""
+        """Returns the fields of a dataclass, or of a class used as a table; Unknown for one with methods."""
         is_plain = all(
             isinstance(item, ast.AnnAssign | ast.Assign | ast.Expr | ast.Pass) for item in node.body
         )
@@ -334,7 +333,7 @@ class Script(Names):
         return table
 
     def _instance(self, node: ast.ClassDef, call: ast.Call) -> Any:
-        """The fields of an object of the file's own class; for a Trainer's subclass, its settings."""
+        """Returns the fields of an object of the file's own class; the settings of a Trainer's subclass."""
         fields = self._fields(node)
         if any(is_trainers(last_part(base)) for base in node.bases):
             why = f"may be set by {node.name}, which is more than its fields"
@@ -360,7 +359,7 @@ class Script(Names):
 
 
 def _computed(compute: Callable[[Any, Any], Any] | None, first: Any, second: Any) -> Any:
-    """A sum, difference, product or quotient; no powers, as their size is unbounded."""
+    """Computes a sum, difference, product or quotient; no powers, as their size is unbounded."""
     if isinstance(second, Multiple) and compute is operator.mul:
         first, second = second, first
     of = first.of if isinstance(first, Multiple) and compute in (operator.mul, operator.truediv) else ""
@@ -373,7 +372,7 @@ def _computed(compute: Callable[[Any, Any], Any] | None, first: Any, second: Any
 
 
 def _item(holder: Any, key: Any) -> Any:
-    """An item of a table or a list, Unknown where there is none."""
+    """Returns an item of a table or a list, Unknown if there is none."""
     if isinstance(holder, dict) and not isinstance(holder, Defaults) and isinstance(key, str):
         return holder.get(key, UNKNOWN)
     inside = isinstance(holder, list | tuple) and type(key) is int and -len(holder) <= key < len(holder)

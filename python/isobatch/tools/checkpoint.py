@@ -1,7 +1,7 @@
-"""A checkpoint folder of transformers' Trainer: how far the run is, and with which arguments it was started.
+"""A checkpoint folder of transformers' Trainer: the run's progress, and the arguments it was started with.
 
-`training_args.bin`, which the Trainer puts into every checkpoint, is a pickle: its values are read, and
-nothing in it is executed.
+`training_args.bin`, in every checkpoint of the Trainer, is a pickle: its values are read, and nothing in it
+is executed.
 """
 
 import re
@@ -22,7 +22,7 @@ _STATE = "best_* epoch total_flos is_* num_input_tokens_seen stateful_callbacks*
 
 
 def read(page: SettingsPage) -> None:
-    """`trainer_state.json` alone, without the folder around it."""
+    """Reads `trainer_state.json` alone, without the folder around it."""
     page.reading.step = page.whole("global_step")
     page.whole("train_batch_size", "batch_per_gpu")
     page.give("convention", "transformers", "")
@@ -31,11 +31,11 @@ def read(page: SettingsPage) -> None:
 
 
 def read_folder(folder: Path) -> Reading:
-    """The folder: `trainer_state.json`, `training_args.bin` (its values; nothing in it is executed) and, for
-    the number of processes, the files with each one's random state.
+    """Reads the folder's `trainer_state.json`, its `training_args.bin`, and the number of processes.
 
-    The length is that of `trainer_state.json`, which the Trainer counted itself; so the size of the dataset
-    is not needed.
+    Nothing in `training_args.bin` is executed. Each process has left a file with its random state. The length
+    is that of `trainer_state.json`, which the Trainer counted itself, so the size of the dataset is not
+    needed.
 
     Raises:
         InputError: there is no `trainer_state.json`.
@@ -74,7 +74,10 @@ def _arguments(folder: Path) -> dict[str, object]:
 
 
 def _processes(folder: Path, arguments: dict[str, object], reading: Reading) -> None:
-    """Each process leaves a file of its random state; one process alone leaves `rng_state.pth`."""
+    """Counts the processes by their files.
+
+    Each process leaves a file of its random state; a single process leaves `rng_state.pth`.
+    """
     ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
     state = arguments.get("distributed_state")
     if ranks:

@@ -1,4 +1,7 @@
-"""DeepSpeed's JSON. "auto" stands for what another program will fill in: it is not known here."""
+"""DeepSpeed's JSON.
+
+"auto" stands for a value that another program will fill in: it is not known here.
+"""
 
 import math
 from collections.abc import Iterator
@@ -36,8 +39,10 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers: two are enough where the GPUs are known, three in contradiction are an
-    error."""
+    """Reads the three batch numbers.
+
+    Two are enough if the GPUs are known; three in contradiction are an error.
+    """
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
@@ -183,8 +188,9 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
 
 
 def _rate(line: Curve, step: int) -> float:
-    """DeepSpeed's learning rate at a step, as its lr_schedules.py computes it: it warms up over two steps at
-    least; all but the decay of its cosine is one step late.
+    """Computes DeepSpeed's learning rate at a step, as its lr_schedules.py does.
+
+    It warms up over at least two steps; all but its cosine's decay is one step late.
     """
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
@@ -239,7 +245,10 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
+    """Finds batch numbers with another product.
+
+    DeepSpeed works out one or two missing numbers from the rest.
+    """
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:

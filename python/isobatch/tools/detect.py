@@ -87,19 +87,21 @@ TOOLS = {
     "skypilot": Keys(module="launchers"),
     "torchx": Keys(module="launchers"),
 }
-"""Every tool of isobatch; its record is in its file, under its name in capitals. keys() has those of other
-distributions too."""
+"""Every tool of isobatch; keys() adds those of other distributions.
+
+A tool's record is in its file, under its name in capitals.
+"""
 
 _SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _ENOUGH = 5
-"""Common keys that together are evidence."""
+"""Common keys that are evidence together."""
 
 _FEW = 3
-"""Keys of a tool by which a recipe that cannot be read is said to be its."""
+"""Keys of a tool's in an unreadable recipe for it to be taken for that tool's file."""
 
 
 def tool_of(name: str) -> Tool:
-    """The record of a tool in `keys()`."""
+    """Returns the record of a tool in `keys()`."""
     if name not in TOOLS:
         return _installed().tools[name]
     module = import_module(f"isobatch.tools.{TOOLS[name].module or name}")
@@ -112,11 +114,11 @@ def _installed() -> Installed:
 
 
 _OTHER = "; a run of any other tool is planned as a recipe, by --set (docs/tools.md: a tool that is not here)"
-"""What to do without a reader."""
+"""The way out without a reader."""
 
 
 def keys() -> dict[str, Keys]:
-    """Every tool, also of other distributions, with the keys of its files."""
+    """Returns every tool with the keys of its files, other distributions' too."""
     return TOOLS | {name: tool.keys for name, tool in _installed().tools.items()}
 
 
@@ -137,9 +139,9 @@ def reader(name: str) -> Tool:
         InputError: there is none, or it is a faulty one of another distribution.
     """
     if plain(name) not in readers():
-        other = "" if nearest(name, readers()) else _OTHER
+        way_out = "" if nearest(name, readers()) else _OTHER
         fault = _installed().faults.get(plain(name))
-        raise fault or InputError(f"{unknown('tool', name, readers())}{other}", field="tool")
+        raise fault or InputError(f"{unknown('tool', name, readers())}{way_out}", field="tool")
     return tool_of(plain(name))
 
 
@@ -165,7 +167,7 @@ def writer(name: str) -> Tool:
     if tool is not None:
         known = ", ".join(writers())
         raise InputError(f"{name} is a tool whose files are read, not written: plans are written for {known}")
-    raise unknown("tool", name, writers())  # what was typed is --to, and no option --tool
+    raise unknown("tool", name, writers())  # the user typed --to, not --tool
 
 
 def detect(settings: Mapping[str, Any], file: str) -> str:
@@ -190,8 +192,7 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
 
 
 def looks_like(settings: Mapping[str, Any]) -> str | None:
-    """Returns the title of the tool with a file's names, as people write it; None where no tool clearly has
-    them.
+    """Returns the title of the tool with a file's names, as people write it; None without a clear one.
 
     >>> looks_like({"per_device_train_batch_size": 8, "num_train_epochs": 3, "lr_scheduler_type": "cosine"})
     'transformers TrainingArguments'
@@ -209,7 +210,7 @@ def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
     """Refuses a script of slime or miles: beside Megatron's arguments, its batch has rules of its own.
 
     Raises:
-        InputError: it is one; the message has the recipe to plan instead.
+        InputError: it is such a script; the message has the recipe to plan instead.
     """
     rollout, batch = settings.get("rollout_batch_size"), settings.get("global_batch_size")
     if "num_rollout" not in settings and (rollout is None or batch is None):
@@ -253,7 +254,7 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Refuses a plan or another tool's configuration in the place of a recipe.
 
     Raises:
-        InputError: it is one, or lies in tables.
+        InputError: it is a plan or a configuration, or its settings lie in tables.
     """
     if is_plan(fields):
         todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
@@ -281,14 +282,14 @@ def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
         extends = keys()[name].extends
         base_own = _present(settings, extends)[0] if extends else 0
         if extends and (not base_own or own == base_own):
-            continue  # it must have some of both
+            continue  # a file of the extending tool has keys of both
         if own or common >= _ENOUGH:
             scores[name] = own + common
     return scores
 
 
 def _present(settings: Mapping[str, Any], name: str) -> tuple[int, int]:
-    """How many of a tool's own keys, and of its common ones, a file has."""
+    """Counts a file's keys of a tool: the tool's own ones, and the common ones."""
     known = keys()[name]
     own, common = (
         sum(value_at(settings, key) is not None for key in text.split()) for text in (known.own, known.common)
@@ -316,8 +317,7 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
         f"no tool is recognized by these settings{hint}. Either\n"
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
         f"{also}- or give the run as a recipe, in a file or to isobatch plan, by those of these that are "
-        "right "
-        "(in Python: ib.Recipe(...)):\n"
+        "right (in Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",
@@ -325,7 +325,7 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
 
 
 def is_plan(settings: Mapping[str, Any]) -> bool:
-    """Whether these are a saved plan's.
+    """Tells whether these are a saved plan's settings.
 
     >>> is_plan({"schema": "isobatch.plan/1"}), is_plan({"effective_batch": 256})
     (True, False)
@@ -334,7 +334,7 @@ def is_plan(settings: Mapping[str, Any]) -> bool:
 
 
 def is_recipe(settings: Mapping[str, Any]) -> bool:
-    """Whether these are a recipe's.
+    """Tells whether these are a recipe's fields.
 
     >>> is_recipe({"effective_batch": 256}), is_recipe({"schema": "isobatch.plan/1"}), is_recipe({"lr": 0.1})
     (True, False, False)

@@ -28,7 +28,7 @@ class Export:
     """A file for a tool.
 
     Attributes:
-        tool, file: whose it is, and the name that such a file usually has.
+        tool, file: the tool, and the usual name of such a file.
         text: the whole file.
         notes: what the tool cannot say or does differently, and what changed from the tuned run.
         settings: the values in it.
@@ -67,12 +67,12 @@ def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:
 def export(
     plan: Planned, tool: str, *, was: Planned | None = None, form: str | None = None, job: Job | None = None
 ) -> Export:
-    """The plan as a tool's file.
+    """Writes a plan as a tool's file.
 
     Args:
         plan: a feasible plan.
         tool: that has a writer.
-        was: the tuned run, planned where it was tuned: what differs from it is said beside each value.
+        was: the tuned run, planned where it was tuned: a value that differs from it has a remark.
         form: one of the tool's; None: the usual one.
         job: for launchers.
 
@@ -139,7 +139,7 @@ def _is_even(plan: Planned) -> bool:
 
 
 def _even_samples(plan: Planned) -> int:
-    """Samples in a step where every replica takes as many micro-batches of the same size."""
+    """Counts the samples of a step with equal micro-batches on every replica."""
     return (plan.micro_batch or 0) * (plan.accumulation or 0) * (plan.data_parallel or 0)
 
 

@@ -1,4 +1,4 @@
-"""A table of plans as a folder for each job."""
+"""Writes a table of plans as a folder for each job."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +38,11 @@ _NUMBERS: dict[str, Callable[[str], Any]] = {
         if kind[0] in "if"
     },
 }
-"""Columns of numbers, which are texts where a CSV was read as it is written."""
+"""Columns of numbers; a CSV has them as texts."""
 
 
 class Fields:
-    """Values by name, of a row; None where there is no such column."""
+    """Values of a row by name; None for a missing column."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
@@ -53,14 +53,16 @@ class Fields:
 
 
 class Row(Fields):
-    """A row of a fleet's plans as a plan. Its schedule is known where the table, or the table of jobs, has
-    it.
+    """A row of a fleet's plans as a plan.
+
+    Its schedule is known if the table, or the table of jobs, has it.
     """
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe's fields, as far as they are known; the tuned batch from how far the batch moved from
-        it.
+        """The recipe's known fields.
+
+        The tuned batch is computed from the batch and its change.
         """
         change, batch = self.values.get("batch_change") or 0.0, self.values["effective_batch"]
         return Fields({**self.values, "effective_batch": round(batch / (1 + change))})
@@ -86,7 +88,7 @@ class Row(Fields):
         return at
 
     def position(self, step: int) -> Any:  # noqa: ARG002 - as a plan's
-        """Not known of a row."""
+        """Raises an InputError: a row does not say the samples of a batch ramp."""
         raise InputError(
             "a table does not say the samples of a batch that ramps: export the plan itself", field="ramp"
         )
@@ -94,7 +96,7 @@ class Row(Fields):
 
 @dataclass(frozen=True)
 class ExportCount:
-    """How many jobs were written, and why others were not."""
+    """The number of jobs written, and the reasons for skipping others."""
 
     jobs: int
     skipped: tuple[str, ...]
@@ -117,15 +119,15 @@ def export_rows(
     Args:
         rows: of a fleet's plans.
         tool: as for `export`.
-        folder: is made where it is not there.
+        folder: made if it is missing.
         job: what launchers need; its name is replaced by the row's.
         jobs, clusters: rows by their id, for columns that the plans do not have.
         gpus_per_node: of clusters that no table describes.
-        force: replace files that are there; without it nothing at all is written if one is.
+        force: replace existing files; without it, one existing file stops all writing.
         source: the table's name, for messages.
 
     Raises:
-        InputError: a row cannot be exported, a file is there already, or cannot be written: then none is.
+        InputError: a row cannot be exported, or a file exists or cannot be written: then none is written.
     """
     how = writer(tool).writer
     assert how is not None
@@ -169,7 +171,7 @@ def _fill_row(
             values[name] = None
         elif isinstance(values.get(name), str):
             try:
-                read: Any = _core.number(name, values[name])  # as the plan has read it
+                read: Any = _core.number(name, values[name])  # as planning reads it
                 values[name] = kind(values[name] if read is None else read)
             except ValueError:
                 raise must_be("a number", values[name], field=name) from None
@@ -203,7 +205,7 @@ def _fill_row(
 
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
-    """A path of safe names for each row, no two the same, also where a file system ignores case."""
+    """Yields a path of safe names for each row, all different even where a file system ignores case."""
     several = max(Counter(str(row.get("job")) for row in rows).values(), default=0) > 1
     uses: Counter[str] = Counter()
     names: dict[str, str] = {}
@@ -218,7 +220,7 @@ def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
 
 
 def _fresh(name: str, uses: Counter[str], inside: str = "") -> str:
-    """The name, numbered from its second use on."""
+    """Returns the name, numbered from its second use on."""
     fresh, number = name, 1
     while uses[f"{inside}/{fresh}".lower()]:
         number += 1

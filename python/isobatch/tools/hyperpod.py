@@ -1,5 +1,6 @@
-"""SageMaker HyperPod's recipes with a `scale_config`, a row for each number of nodes: read, and each row
-checked on each instance type.
+"""SageMaker HyperPod's recipes with a `scale_config`: a row for each number of nodes.
+
+They are read, and each row is checked on each instance type.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,7 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
     """Reads the rows, each over the recipe's own arguments.
 
     Raises:
-        InputError: one that is none.
+        InputError: a row is no table of settings.
     """
     scale = settings.get("scale_config")
     if not isinstance(scale, Mapping) or not scale:
@@ -63,9 +64,7 @@ def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
 
 
 def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
-    """Reads a row over the recipe's own arguments, as the launcher merges them
-    (launcher/nemo/recipe_stages.py).
-    """
+    """Reads a row over the recipe's own arguments, merged as in launcher/nemo/recipe_stages.py."""
     own, common = (value_at(table, _ARGUMENTS) for table in (row, settings))
     merged = {**(common if isinstance(common, Mapping) else {}), **(own if isinstance(own, Mapping) else {})}
     place = f"{at}.{_ARGUMENTS}"
@@ -184,7 +183,7 @@ def _issues(reading: Reading, gpus: int | None = None) -> Iterator[Issue]:
 
 
 def _miss(row: ScaleRow, replicas: int) -> str:
-    """Returns the wrong product of a row in words; nothing for a right row."""
+    """Describes a row's wrong product; empty for a right row."""
     if row.groups is None:
         whole = row.micro_batch * replicas
         return (

@@ -1,5 +1,7 @@
-"""Tools of other distributions: each is a `Tool` behind an entry point of the group `isobatch.tools`. Loaded
-when tools are asked for."""
+"""Tools of other distributions: each is a `Tool` behind an entry point of the group `isobatch.tools`.
+
+They are loaded when tools are first needed.
+"""
 
 from collections.abc import Collection
 from functools import cache
@@ -16,8 +18,8 @@ class Installed(NamedTuple):
     """Tools of other distributions, by their names.
 
     Attributes:
-        tools: that work.
-        faults: of those that do not; each names its distribution.
+        tools: the working ones.
+        faults: of the others; each names its distribution.
     """
 
     tools: dict[str, Tool]
@@ -51,7 +53,7 @@ def installed(own: Collection[str]) -> Installed:
 
 
 def plain(name: str) -> str:
-    """A tool's name as it is looked up: `ray-train` is `ray_train`."""
+    """Returns a tool's name as it is looked up: `ray-train` is `ray_train`."""
     return name.lower().replace("-", "_")
 
 

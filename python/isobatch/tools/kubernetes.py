@@ -1,5 +1,6 @@
-"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it, and
-its nodes and processes.
+"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it.
+
+The file's nodes and processes are read, too.
 """
 
 import re
@@ -136,8 +137,9 @@ def _words(pods: Pods, name: str) -> list[str]:
 
 
 def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
-    """Yields the container's variables with a value of their own; those from secrets and fields are the
-    cluster's.
+    """Yields the container's variables with values of their own.
+
+    Those from secrets and fields are the cluster's.
     """
     entries = pods.container.get("env")
     for entry in entries if isinstance(entries, list) else ():

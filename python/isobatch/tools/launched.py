@@ -40,7 +40,7 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
 
 
 def without_parsers(paths: Sequence[Any]) -> Sequence[Any]:
-    """Leaves out scripts with all their settings on a command line, in another file of the run."""
+    """Leaves out scripts with nothing but a parser, if another file of the run has its command line."""
     remaining = [path for path in paths if not (str(path).endswith(".py") and _parses_all(path))]
     return remaining or paths
 

@@ -1,6 +1,7 @@
-"""Launchers of a script of one's own: torchrun, Ray Train, Kubeflow, SkyPilot and TorchX; Slurm is beside
-them. They hand it the plan as environment variables, and place the GPUs as nodes of processes. What they
-write ends where it starts on other GPUs than the plan's.
+"""Launchers of a script of your own: torchrun, Ray Train, Kubeflow, SkyPilot and TorchX; Slurm is beside.
+
+They hand the plan to the script as environment variables, and place the GPUs as nodes of processes. A file
+for a launcher stops if it is started on another number of GPUs than planned.
 """
 
 import re
@@ -17,7 +18,7 @@ GPUS_PER_NODE = 8
 MAX_NODE_GPUS = 16
 """No machine on the market has more GPUs under one operating system."""
 FIRST_PORT, PORTS = 15000, 15000
-"""Below those that Linux deals out, and above most services'."""
+"""Below the ports that Linux hands out, and above most services'."""
 
 
 def variables(plan: Planned) -> dict[str, str]:
@@ -30,8 +31,9 @@ def variables(plan: Planned) -> dict[str, str]:
 
 
 def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
-    """Nodes, and processes on each. A plan for a bare number of GPUs does not say how they stand in
-    machines.
+    """Returns the nodes, and the processes on each.
+
+    A plan for a bare number of GPUs does not say how they are spread over machines.
     """
     nodes, each = plan.cluster.nodes, plan.cluster.gpus_per_node
     if nodes == 1 and each > MAX_NODE_GPUS:
@@ -46,8 +48,9 @@ def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
 
 
 def launcher(plan: Planned, job: Job) -> SettingsSheet:
-    """Returns the settings common to all launchers. An elastic job plans for itself, on the GPUs that it is
-    started on.
+    """Returns the settings common to all launchers.
+
+    An elastic job plans for itself, on the GPUs it is started on.
     """
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
@@ -67,10 +70,10 @@ def launcher(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def check(job: Job, tool: str, gpus: str) -> str:
-    """Ends a shell script on other GPUs than the plan's; nothing for an elastic job.
+    """Writes the lines to end a shell script on other GPUs than the plan's; nothing for an elastic job.
 
     Args:
-        job: whose command plans anew.
+        job: with the command to plan anew.
         tool: that the file is for.
         gpus: the shell's product of nodes and the GPUs of each.
     """
@@ -95,14 +98,14 @@ def port(name: str) -> int:
 
 
 def exports(env: Mapping[str, str], remarks: Mapping[str, str]) -> str:
-    """`export NAME=value` for a shell, each value quoted."""
+    """Writes `export NAME=value` for a shell, each value quoted."""
     return "".join(
         f"export {name}={shell_word(value)}{remark(remarks, f'env.{name}')}\n" for name, value in env.items()
     )
 
 
 def script(job: Job) -> str:
-    """The training script and its arguments, quoted for a shell."""
+    """Returns the training script and its arguments, quoted for a shell."""
     return shell_words(job.command)
 
 
@@ -118,7 +121,7 @@ def safe_name(name: str, *, dns: bool = False, most: int = 63) -> str:
 
 
 def _torchrun(plan: Planned, job: Job) -> SettingsSheet:
-    """Nodes, processes and the environment."""
+    """Writes nodes, processes and the environment."""
     sheet = launcher(plan, job)
     if sheet.settings["nodes"] > 1:
         sheet.note("run this on every node, with MASTER_ADDR set to the first node's name")
@@ -126,8 +129,9 @@ def _torchrun(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Starts it in a rendezvous of its own, after the check: who changes a number at the top changes the
-    batch.
+    """Starts torchrun in a rendezvous of its own, after the check.
+
+    The numbers at the top are there to be checked: changing one changes the batch.
     """
     settings = sheet.settings
     return (
@@ -139,19 +143,21 @@ def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str,
 
 
 def start(nodes: int, name: str) -> str:
-    """The command line in front of the script."""
+    """Returns the command line in front of the script."""
     if nodes == 1:
         return 'torchrun --standalone --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE"'
     where = f'"${{MASTER_ADDR:?set it to the name of the first node}}:${{MASTER_PORT:-{port(name)}}}"'
     return (
         'torchrun --nnodes "$NODES" --nproc-per-node "$GPUS_PER_NODE" --rdzv-backend c10d --rdzv-endpoint '
-        f"{where} "
-        f"--rdzv-id {shell_word(name)}"
+        f"{where} --rdzv-id {shell_word(name)}"
     )
 
 
 def _ray_train(plan: Planned, job: Job) -> SettingsSheet:
-    """Workers and the environment. Ray places a worker on any GPU that is free: it needs no nodes."""
+    """Writes workers and the environment.
+
+    Ray places a worker on any free GPU, so it needs no nodes.
+    """
     sheet = launcher(plan, job)
     sheet.comments = [comment for comment in sheet.comments if "nodes" not in str(comment)]
     sheet.settings = {"num_workers": plan.world_size, "env": sheet.settings["env"]}
@@ -204,7 +210,7 @@ def _kubeflow(plan: Planned, job: Job) -> SettingsSheet:
     """Writes a TrainJob of the runtime torch-distributed, a caller of torchrun."""
     sheet = launcher(plan, job)
     nodes, each, env = (sheet.settings[name] for name in ("nodes", "gpus_per_node", "env"))
-    # The runtime tells by PET_* what to check; without, torchrun takes 1.
+    # The runtime sets PET_* to what must be checked; without them torchrun takes 1.
     checked = check(job, "kubeflow", "${PET_NNODES:-1} * ${PET_NPROC_PER_NODE:-1}")
     start = ["sh", "-c", f'{checked}exec torchrun "$@"\n', "torchrun"] if checked else ["torchrun"]
     name = safe_name(job.name, dns=True)
@@ -233,12 +239,12 @@ def _kubeflow(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _literal(text: str) -> str:
-    """Kubernetes replaces `$(NAME)` in commands and variables by the variable; `$$(` stays."""
+    """Escapes `$(` as `$$(`: Kubernetes replaces `$(NAME)` by a variable."""
     return text.replace("$(", "$$(")
 
 
 def _skypilot(plan: Planned, job: Job) -> SettingsSheet:
-    """A task of nodes with accelerators.
+    """Writes a task of nodes with accelerators.
 
     Raises:
         InputError: the GPU type is not known; SkyPilot chooses machines by it.
@@ -272,7 +278,7 @@ def _skypilot(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """`torchx run dist.ddp -j NxM`; add `--scheduler` for where it runs.
+    """Writes `torchx run dist.ddp -j NxM`; add `--scheduler` to choose where it runs.
 
     Raises:
         InputError: a value has a comma or a semicolon, at which TorchX would cut it.
@@ -285,7 +291,7 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
     name = safe_name(job.name, dns=True)
     words = [
         ["--name", name],
-        # Of several nodes only; one takes any free port.
+        # For several nodes; a single one takes any free port.
         ["--rdzv_port", str(port(name))],
         *([["--image", job.image]] if job.image is not None else []),
         *([["--env", env]] if env else []),
@@ -303,8 +309,9 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
 
 
 def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
-    """The record of a launcher: the script that it starts may weight its losses, and let its batch ramp
-    up.
+    """Makes the record of a launcher.
+
+    The script that it starts may weight its losses, and ramp up its batch.
     """
     omitted = f"seq_len drop_last even_batches resume {leaves_out}"
     tool_writer = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=omitted)

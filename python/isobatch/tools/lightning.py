@@ -1,4 +1,4 @@
-"""LightningCLI's YAML: the Trainer's arguments, and what the module and the data take."""
+"""LightningCLI's YAML: the arguments of the Trainer, the module and the data."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,8 +36,9 @@ _HARMLESS = f"""
     trainer.min_epochs trainer.min_steps subcommand trainer.gradient_clip_algorithm trainer.resume_*
     trainer.auto_* trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
 """
-"""Of Lightning's Trainer 2.6 and its LightningCLI; model, data, optimizer and scheduler have arguments of
-their own.
+"""Of Lightning's Trainer 2.6 and its LightningCLI.
+
+Model, data, optimizer and scheduler have arguments of their own.
 """
 _MATTERS = {
     "duration": "trainer.overfit_batches trainer.fast_dev_run trainer.max_time*",
@@ -49,7 +50,10 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Batch and learning rate are the user's own arguments: they are looked for under the usual names."""
+    """Reads the Trainer's arguments.
+
+    Batch and learning rate are the user's own arguments: they are looked for under the usual names.
+    """
     page.whole(page.first(*_BATCH.split()), "batch_per_gpu")
     page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
     _devices(page)
@@ -86,8 +90,9 @@ def _devices(page: SettingsPage) -> None:
 
 
 def _parallel(page: SettingsPage, nodes: int) -> None:
-    """Reads the GPUs of a replica from a ModelParallelStrategy: without a number, Lightning takes all of a
-    node.
+    """Reads the GPUs of a replica from a ModelParallelStrategy.
+
+    Without a number, Lightning takes all of a node.
     """
     strategy = page.table("trainer.strategy")
     if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
@@ -184,7 +189,7 @@ def _run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
-    """The Trainer, the optimizer, and the batch of the data module."""
+    """Writes the Trainer, the optimizer, and the batch of the data module."""
     sheet = SettingsSheet()
     line = curve(plan)
     nodes, each = layout(plan, sheet)
@@ -216,8 +221,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
     sheet.comments += [
         "data.batch_size goes to the data module by its own name for it: the batch of one GPU",
         f"schedule {plan.recipe.schedule}, {line.warmup} steps of warmup: LightningCLI would step a "
-        "scheduler once an epoch; return "
-        "isobatch.integrations.lightning.configure_optimizers(optimizer, plan) instead",
+        "scheduler once an epoch; return isobatch.integrations.lightning.configure_optimizers(optimizer, "
+        "plan) instead",
     ]
     return sheet
 

@@ -1,4 +1,4 @@
-"""Literals of a Python file: those that it assigns, and those of a function that returns a configuration."""
+"""Literals of a Python file: assigned ones, and those returned by a function as a configuration."""
 
 import ast
 import re
@@ -18,8 +18,9 @@ def has_functions(text: str) -> bool:
 
 
 def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
-    """Reads the literals returned by a function: `Trainer.Config(training=TrainingConfig(steps=10))` is a
-    table of tables.
+    """Reads the literals returned by a function.
+
+    `Trainer.Config(training=TrainingConfig(steps=10))` is a table of tables.
 
     Args:
         text: of the file.
@@ -79,8 +80,9 @@ class _Function(Script):
         return self.value(returns[0].value) if len(returns) == 1 and returns[0].value else UNKNOWN
 
     def call(self, node: ast.Call) -> Any:
-        """A call with named fields is a table of them, and torchtitan's default_adamw one of its learning
-        rate.
+        """Returns the named fields of a call as a table.
+
+        torchtitan's default_adamw gives a table with its learning rate.
         """
         fields = self.keywords(node, "")
         if last_part(node.func) == "default_adamw" and len(node.args) == 1:

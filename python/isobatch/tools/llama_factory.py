@@ -29,8 +29,10 @@ _HARMLESS = f"""{HARMLESS} add_special_tokens add_tokens additional_target apoll
     overlap_* recompute_* *_fusion use_distributed_optimizer mixed_precision
     include_effective_tokens_per_second
 """
-"""Of LLaMA-Factory 0.9.5; `batch_size` is of its evaluation, and GaLore, APOLLO, BAdam and Adam-mini are
-variants of Adam."""
+"""Of LLaMA-Factory 0.9.5.
+
+`batch_size` is of its evaluation; GaLore, APOLLO, BAdam and Adam-mini are variants of Adam.
+"""
 _MATTERS = {
     STAYS: "loraplus_lr_embedding",
     "effective_batch": f"{MATTERS['effective_batch']} ppo_buffer_size",

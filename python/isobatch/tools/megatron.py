@@ -22,8 +22,7 @@ _EXCLUSIVE = (
     ("lr_warmup_fraction", "lr_warmup_iters", "warmup"),
     ("lr_warmup_fraction", "lr_warmup_samples", "warmup"),
 )
-"""Pairs of arguments that Megatron refuses together (training/arguments.py: validate_args), and the field
-that is open then."""
+"""Pairs of arguments refused by Megatron's validate_args (training/arguments.py), and the open field."""
 
 _HARMLESS = """
     DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc
@@ -176,8 +175,7 @@ def _interleaved(settings: Mapping[str, Any]) -> int:
 
 
 def _has_balance_loss(page: SettingsPage) -> bool:
-    """Tells whether a loss, or a capacity, makes the samples of a micro-batch act on each other through the
-    experts."""
+    """Tells whether experts couple a micro-batch's samples, by a loss or a capacity."""
     if (page.whole("num_experts") or 0) <= 1:
         return False
     kinds = page.raw("moe_router_load_balancing_type") or "aux_loss"
@@ -206,7 +204,7 @@ def _read_schedule(page: SettingsPage) -> None:
     fraction = page.number("lr_warmup_fraction")
     samples = page.whole("lr_decay_samples") or page.whole("train_samples")
     if fraction and samples:
-        # Of the decay's samples: beside a batch ramp they are another share of the steps.
+        # A share of the decay's samples: with a batch ramp, another share of the steps.
         page.give("warmup", length(int(fraction * samples), "sp"), "lr_warmup_fraction")
     elif fraction:
         page.give("warmup", share(fraction), "lr_warmup_fraction")
@@ -231,7 +229,7 @@ def _read_schedule(page: SettingsPage) -> None:
 
 
 def _own_end(page: SettingsPage, style: str) -> None:
-    """Reads a decay with an end of its own."""
+    """Reads a decay with an end other than the run's."""
     for end, run, unit, warm in (
         ("lr_decay_iters", "train_iters", "st", "lr_warmup_iters"),
         ("lr_decay_samples", "train_samples", "sp", "lr_warmup_samples"),
@@ -281,7 +279,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _stages(case: Case) -> Iterator[Issue]:
-    """Finds a number of micro-batches other than a multiple of an interleaved pipeline's stages."""
+    """Finds a number of micro-batches not divided by an interleaved pipeline's stages."""
     stages, replicas = _interleaved(case.reading.settings), case.replicas
     batch, micro = case.batch, case.fields.get("micro_batch") or 1
     if (

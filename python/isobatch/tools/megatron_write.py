@@ -31,7 +31,7 @@ SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"
 
 
 def write(plan: Planned, _job: Job) -> SettingsSheet:
-    """All of it: Megatron has an argument for each."""
+    """Writes the whole plan: Megatron has an argument for each part."""
     sheet = SettingsSheet()
     line = curve(plan)
     sheet.settings = {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
@@ -73,8 +73,10 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
 
 
 def _write_length(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
-    """Writes the length as the recipe counts it, in iterations or samples; Megatron demands samples where the
-    batch ramps."""
+    """Writes the length as the recipe counts it, in iterations or samples.
+
+    Megatron demands samples if the batch ramps.
+    """
     ramp = plan.recipe.ramp
     in_samples = str(plan.recipe.duration).endswith("sp")
     if ramp is None and not in_samples:
@@ -116,9 +118,11 @@ def _write_ramp(plan: Planned, ramp: str, sheet: SettingsSheet) -> None:
 
 
 def _in_batches(plan: Planned, step: int) -> int:
-    """A step as Megatron's scheduler counts it: in samples, of which --lr-decay-iters and --lr-warmup-iters
-    are multiples of the batch that is given now. Of a run that moved to another batch these are not the steps
-    done."""
+    """Returns a step as Megatron's scheduler counts it, in samples.
+
+    --lr-decay-iters and --lr-warmup-iters are multiples of the batch given now. In a run that moved to
+    another batch these are not the steps done.
+    """
     if not getattr(plan, "moves", ()) or not plan.effective_batch:
         return step
     batch: int = plan.effective_batch
@@ -126,8 +130,10 @@ def _in_batches(plan: Planned, step: int) -> int:
 
 
 def _ramp(plan: Planned, ramp: str) -> str:
-    """The ramp with its batches moved as the full batch is: Megatron refuses an increment that does not lead
-    to it."""
+    """Returns the ramp, its batches moved as the full batch is.
+
+    Megatron refuses an increment that does not lead to the full batch.
+    """
     scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
     if ":" in ramp:
         pairs = (word.split(":") for word in ramp.replace(",", " ").split())
@@ -137,8 +143,10 @@ def _ramp(plan: Planned, ramp: str) -> str:
 
 
 def _as_given(plan: Planned, text: Any, samples: int) -> int:
-    """The recipe's own number of samples where the plan's whole steps are less than one from it: Megatron
-    rounds it to the same steps, and compares it with the checkpoint's when a run is resumed."""
+    """Returns the recipe's own number of samples if it is less than a step from the plan's whole steps.
+
+    Megatron rounds it to the same steps, and compares it with the checkpoint's when a run is resumed.
+    """
     text = str(text)
     own = int(text[:-2]) if text.endswith("sp") and text[:-2].isdecimal() else samples
     near: bool = abs(own - samples) < (plan.effective_batch or 0)
@@ -146,7 +154,7 @@ def _as_given(plan: Planned, text: Any, samples: int) -> int:
 
 
 def _argument(plan: Planned, name: str) -> str:
-    """A length in the schedule's text, as it is written there."""
+    """Returns a length in the schedule's text, as it is written there."""
     match = re.search(rf"\b{name}=(\w+)", str(plan.recipe.schedule))
     return match[1] if match else ""
 
@@ -169,7 +177,7 @@ def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
 
 
 def _missed(plan: Planned, line: Curve, settings: Mapping[str, Any]) -> list[str]:
-    """By how much Megatron's scheduler with these settings misses the plan."""
+    """Says how far Megatron's scheduler misses the plan with these settings."""
     from isobatch.schedules.peers.megatron import OptimizerParamScheduler
 
     unit = "samples" if "train_samples" in settings else "iters"
@@ -214,5 +222,5 @@ def _optimizer(plan: Planned, sheet: SettingsSheet) -> None:
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """The arguments behind the script's name."""
+    """Writes the arguments after the script's name."""
     return f"{top}{remark_lines(remarks)}{shell([list(job.command), *flags(sheet.settings, dashes=True)])}\n"

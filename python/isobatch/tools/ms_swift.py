@@ -1,5 +1,7 @@
-"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own, and its launch by
-NPROC_PER_NODE and NNODES."""
+"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own.
+
+NPROC_PER_NODE and NNODES give its launch.
+"""
 
 import math
 
@@ -68,8 +70,10 @@ def read(page: SettingsPage) -> None:
 
 
 def _gpus(page: SettingsPage) -> None:
-    """Counts processes by the variables of its launch, as `swift/cli/main.py` does; a YAML file has them
-    under ENV."""
+    """Counts processes by the variables of its launch, as `swift/cli/main.py` does.
+
+    A YAML file has them under ENV.
+    """
     each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
     if each or nodes:
         page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
@@ -82,8 +86,7 @@ def _gpus(page: SettingsPage) -> None:
 
 
 def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
-    """Returns ms-swift's defaults for missing settings (swift/trainers/arguments.py,
-    swift/arguments/sft_args.py)."""
+    """Returns ms-swift's defaults for missing settings (trainers/arguments.py, arguments/sft_args.py)."""
     kind = (page.word("rlhf_type", "") or "").lower()
     tuner = page.word(page.first("tuner_type", "train_type", "sft_type"), "lora")
     defaults = {**_DEFAULTS, "learning_rate": 1e-5 if tuner == "full" else 1e-4}

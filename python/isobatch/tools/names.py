@@ -1,5 +1,6 @@
-"""The names of a Python file: their bindings, and the attributes that a statement may set. Nothing is
-executed.
+"""The names of a Python file: their bindings, and the attributes that a statement may set.
+
+Nothing is executed.
 """
 
 import ast
@@ -7,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 ANY = "*"
-"""Every attribute, and every name of an import of all."""
+"""Any attribute, and any name of an `import *`."""
 _SETTERS = (
     "setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "__delitem__", "set_defaults",
     "set_training",
     "set_optimizer", "set_lr_scheduler", "set_dataloader", "set_save", "set_evaluate", "set_logging",
 )  # fmt: skip
-"""Functions that set the attribute named by an argument; without such a name, any."""
+"""Functions that set the attribute named by an argument; without such an argument, any attribute."""
 _CHANGES = (
     "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse",
     "sort",
@@ -76,7 +77,7 @@ class Names:
             if isinstance(target, ast.Attribute) and last_part(target.value) != "self":
                 yield target.attr
             target = target.value
-        # A table of attributes that is set, changed or kept: `vars(args)["lr"] = 1`, `d = args.__dict__`.
+        # A table of attributes is set, changed or kept: `vars(args)["lr"] = 1`, `d = args.__dict__`.
         is_table = last in ("vars", "__dict__") and not isinstance(node, ast.Name)
         is_load = isinstance(around, ast.Subscript) and isinstance(around.ctx, ast.Load)
         if is_table and not (is_load or isinstance(around, ast.Call | ast.keyword)):
@@ -90,7 +91,7 @@ class Names:
 
 
 def bound_name(node: ast.AST) -> str:
-    """Returns the name bound or deleted by a node, `*` for an import of all; empty for none."""
+    """Returns the name bound or deleted by a node, `*` for an `import *`; empty for none."""
     if isinstance(node, ast.Name):
         return "" if isinstance(node.ctx, ast.Load) else node.id
     if isinstance(node, ast.alias):

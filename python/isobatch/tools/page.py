@@ -1,5 +1,7 @@
-"""Settings of a file, taken one at a time: each is checked, and remembered with the recipe's field that it
-gives."""
+"""Settings of a file, taken one at a time.
+
+Each is checked, and remembered with the recipe's field that it gives.
+"""
 
 import math
 import re
@@ -30,13 +32,14 @@ _TRUE = ("true", "yes", "on", "1")
 
 
 class Unknown:
-    """A value without a literal: a call, a sum of names, something imported, a variable of a shell that only
-    the run knows. Nothing takes it for a value.
+    """A value without a literal, never taken for one.
+
+    It is a call, a sum of names, an import, or a variable of a shell known only in the run.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
-        why: it is not known, as the end of a sentence about a setting; where it is empty, the setting is as
-            good as not there.
+        why: it is not known, as the end of a sentence about a setting; if empty, the setting counts as
+            missing.
     """
 
     def __init__(self, name: str = "", why: str = "") -> None:
@@ -193,12 +196,11 @@ class SettingsPage:
         self.note_until(text, is_answered)
 
     def derive(self, field: str, compute: Callable[[Mapping[str, Any]], Any], key: str) -> None:
-        """Gives a field computed from others: from those of this file, and anew from those of all files and
-        settings.
+        """Gives a field computed from others of this file, and again from those of the whole run.
 
         Args:
             field: of the recipe.
-            compute: takes the fields; None where they do not tell.
+            compute: takes the fields; returns None if they do not tell.
             key: the setting.
         """
         reading = self.reading
@@ -345,8 +347,10 @@ class SettingsPage:
             self.give("betas", (beta1, beta2), first)
 
     def torch_optimizer(self) -> None:
-        """The numbers of torch's optimizers, by torch's own names and defaults; the optimizer is known by
-        now."""
+        """Reads the numbers of torch's optimizers, by torch's own names and defaults.
+
+        The optimizer must have been read before.
+        """
         name = self.reading.fields.get("optimizer")
         self.pair("betas")
         self.number("eps", "eps")
@@ -370,7 +374,7 @@ class SettingsPage:
             self.give("clip_norm", value, key)
 
     def precision(self, names: dict[str, str]) -> None:
-        """Reads the first switch in the on position: {"bf16": "bf16", "fp16": "fp16"}."""
+        """Reads the first precision switched on: {"bf16": "bf16", "fp16": "fp16"}."""
         on = [key for key in names if self.flag(key)]
         key = next((name for name in names if name in on or self.raw(name) == "auto"), "")
         if key in on:
@@ -392,8 +396,10 @@ class SettingsPage:
         return SettingsPage(fill(self.settings), self.reading)
 
     def read_launch_line(self) -> None:
-        """The GPUs of a torchrun, accelerate or deepspeed launch line, where a flag's value may be followed
-        by the script's name."""
+        """Reads the GPUs of a torchrun, accelerate or deepspeed launch line.
+
+        A flag's value may be followed by the script's name.
+        """
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
@@ -437,7 +443,7 @@ class SettingsPage:
             self.give("adapter", "lora", key)
 
     def ask(self, field: str, why: str, key: str, *, is_gap: bool = False) -> None:
-        """Adds the fault of a setting by its name in the file: a field of the recipe stays open.
+        """Adds a setting's fault, by its name in the file: a field of the recipe stays open.
 
         Args:
             is_gap: nothing is wrong in the file; it lacks the value.

@@ -1,8 +1,7 @@
-"""From text to plain values, whatever the format: JSON, YAML, TOML, a command line, or the literals of a
-Python file.
+"""From text to plain values in any format: JSON, YAML, TOML, a command line, literals of a Python file.
 
-Files come from anywhere, so what they may cost is bounded: their size, their depth, and what YAML's aliases
-expand to. Nothing in them is run, and no variable of a shell is asked for.
+Files come from anywhere, so their cost is bounded: their size, their depth, and the expansion of YAML's
+aliases. Nothing in them is run, and no variable of a shell is looked up.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ASSIGNED = re.compile(r"^[ \t]*[\w.\"'-]+[ \t]*=[ \t]*\S", re.MULTILINE)
 _PYTHON = re.compile(r"^\w+\s*=\s*(dict\(|\[|\{|')|^from \S+ import |^import \S+", re.MULTILINE)
 _FLAG = re.compile(r"(?:^|\s)(?:--[A-Za-z][\w-]*|\+{0,2}[A-Za-z_]\w*(?:\.\w+)+=\S)", re.MULTILINE)
 _STRING = r'"(?:\\.|[^"\\\n])*+"?'
-"""Closed or not: what searches for the end of each quote anew takes the square of their number."""
+"""Closed or not: a search for the end of each quote would take the square of the number of quotes."""
 _COMMENT = re.compile(rf"({_STRING})|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])")
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
@@ -37,7 +36,7 @@ _DEEPSPEEDS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optim
 def parse(
     text: str, *, file: str, suffix: str = "", aside: Aside | None = None, name: str = ""
 ) -> dict[str, Any]:
-    """Parses the table in a file; the format is found by its content, then by its suffix.
+    """Parses the table in a file; the format is told by the content, then by the suffix.
 
     Args:
         aside: filled with what a script says beside its settings; None: a Python file has only what it
@@ -62,7 +61,7 @@ def parse(
         raise InputError("is empty: a configuration must have settings", file=file)
     try:
         data = _read(text, file, suffix, aside, name)
-    except (RecursionError, MemoryError):  # the latter is the word of Python's own parser
+    except (RecursionError, MemoryError):  # Python's own parser raises the latter
         raise too_deep(file) from None
     except (ValueError, SyntaxError) as error:
         if isinstance(error, InputError):
@@ -111,7 +110,7 @@ def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> 
 
 
 def _command_line(text: str, file: str, aside: Aside | None, line: int | None = None) -> dict[str, Any]:
-    """The settings of a shell script's training."""
+    """Reads the settings of a shell script's training."""
     from isobatch.tools.shells.configs import SWIFT
     from isobatch.tools.shells.training import arguments
 
@@ -127,8 +126,10 @@ def _command_line(text: str, file: str, aside: Aside | None, line: int | None = 
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do; a name beside a table of
-    its name stays as it is."""
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do.
+
+    A name beside a table of its name stays as it is.
+    """
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")

@@ -73,7 +73,10 @@ def _pickle_in(data: bytes) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A record of one argument is an enumeration's member; one with attributes is those."""
+    """Returns a record as a plain value.
+
+    One with a single argument is an enumeration's member; one with attributes is a table of those.
+    """
     if not isinstance(value, InertObject):
         return value
     if value.attributes:
@@ -126,8 +129,9 @@ _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
 class _Machine:
-    """Runs the operations of a pickle on a stack. Each takes a time by its own bytes, or by what it takes
-    from the stack.
+    """Runs the operations of a pickle on a stack.
+
+    Each takes time in proportion to its own bytes, or to what it takes from the stack.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -29,7 +29,7 @@ _ENOUGH = {
     "batch_per_gpu": ("effective_batch",),
     "accumulation": ("effective_batch",),
 }
-"""Other fields that, given by hand, mend the fault of a field."""
+"""Other fields that mend the fault of a field, if given by hand."""
 _IN_PYTHON = ("torchtitan",)
 """Tools with configurations in Python."""
 _TRAINERS = ("transformers", "trl")
@@ -51,7 +51,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
         flags: of the command that starts a Python script; those that it declares are taken out.
 
     Raises:
-        InputError: it cannot be read, or is no tool's that is known here.
+        InputError: it cannot be read, or it is of no known tool.
     """
     if tool is not None:
         reader(tool)
@@ -102,7 +102,7 @@ def _read_settings(settings: Any, tool: str | None) -> Reading:
 
 
 def _split_name(file: str) -> tuple[Path, str]:
-    """`registry.py:llama3_8b` is one function of a file, `train.sh:12` the command in a line."""
+    """Splits `registry.py:llama3_8b` into file and function, `train.sh:12` into file and line."""
     place, colon, name = file.rpartition(":")
     is_name = name.isidentifier() and place.endswith(".py")
     if colon and (is_name or name.isdecimal()) and Path(place).is_file() and not Path(file).exists():
@@ -111,7 +111,7 @@ def _split_name(file: str) -> tuple[Path, str]:
 
 
 def _refuse_script(tool: Tool, of: str, file: str) -> None:
-    """Refuses a Python script without this tool: its defaults would be no finding."""
+    """Refuses a Python script without this tool, where every setting would be the tool's default."""
     if tool.name == of or (tool.name in _TRAINERS and of in _TRAINERS):
         return
     if of:
@@ -130,7 +130,15 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
 
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
-    """Args: of: the tool whose class a script makes."""
+    """Reads settings as those of a tool.
+
+    Args:
+        settings: of the file.
+        tool: as the user named it; None: the tool is detected.
+        file: its name, for messages.
+        suffix: of the file.
+        of: the tool whose class a script makes.
+    """
     refuse_slime(settings, file)
     name = plain(tool or of or detect(settings, file))
     known = reader(name)
@@ -153,7 +161,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch of a file with an unknown name for it, read with the tool's default."""
+    """Asks for the batch if the file has an unknown name for it, and the tool's default was read."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -172,17 +180,16 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
 def recipe_fields(
     paths: Sequence[Any], values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[dict[str, Any], list[Reading]]:
-    """Reads the fields of a recipe from one or several files of the same run, and from values given beside
-    them.
+    """Reads the fields of a recipe from the files of one run, and from values given beside them.
 
     Args:
         paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
         values: fields of a recipe, or `batch_per_gpu`; each wins over the files.
-        tool: whose the first file is.
-        ends: whether the run's length is needed too, as other tools' files need it.
+        tool: of the first file.
+        ends: whether the run's length is needed too, as for other tools' files.
 
     Returns:
-        The fields, and what each file said.
+        The fields, and the reading of each file.
 
     Raises:
         InputError: all that is wrong or missing, in one message.
@@ -239,7 +246,10 @@ def joined_fields(
 
 
 def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
-    """Reads the files of a run; a launch line gives its script the arguments that this declares."""
+    """Reads the files of a run.
+
+    The arguments on a launch line go to its script, as far as the script declares them.
+    """
     launch = read_launch(paths)
     if launch is None:
         paths = without_parsers(paths)
@@ -254,7 +264,7 @@ def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
 def read_recipe(
     kind: type[_Kind], path: Any, values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[_Kind, list[Reading]]:
-    """Reads a recipe from one or several files of the same run, and from values given beside them.
+    """Reads a recipe from the files of one run, and from values given beside them.
 
     Args:
         kind: the class of the recipe.
@@ -281,7 +291,7 @@ def _merged(
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
     """Joins the fields of all files, with their names there and their files.
 
-    A value wins over a default of another file; two different values are a fault.
+    A value wins over another file's default; two different values are a fault.
     """
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
@@ -301,7 +311,7 @@ def _merged(
 
 
 def _is_said(page: Reading, field: str) -> bool:
-    """Tells whether a file says a field: else its value is the default of its tool."""
+    """Tells whether a file sets a field itself, rather than taking its tool's default."""
     key = page.keys.get(field, "")
     plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
     return plain != "" and value_at(page.settings, plain) is not None
@@ -349,7 +359,7 @@ def _has_another_batch(unknown: Sequence[str], reading: Reading) -> bool:
 
 
 def count_of(name: str, value: Any) -> int:
-    """A number of GPUs, samples or micro-batches; a NumPy integer is one.
+    """Reads a number of GPUs, samples or micro-batches; a NumPy integer is one.
 
     Raises:
         InputError: it is no whole number from 1: a text, a flag, 1.0.
@@ -363,7 +373,7 @@ def count_of(name: str, value: Any) -> int:
 
 
 def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The fields with `effective_batch` and, where they follow, micro-batch, accumulation and GPUs.
+    """Returns the fields with `effective_batch` and, if they follow, micro-batch, accumulation and GPUs.
 
     Args:
         fields: of a recipe; `batch_per_gpu` is another name of the micro-batch.

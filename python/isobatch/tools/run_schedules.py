@@ -1,4 +1,4 @@
-"""Schedulers made for the whole run: by transformers' and torch's functions, in a script of one's own."""
+"""Schedulers made for the whole run, by transformers' and torch's functions, in a script of your own."""
 
 import math
 from fractions import Fraction
@@ -36,8 +36,7 @@ class RunLength(NamedTuple):
 
 
 def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads the shape of a scheduler over the whole run, and returns its steps; None where it cannot be
-    planned.
+    """Reads a scheduler's shape over the whole run, and returns its steps; None if it cannot be planned.
 
     Args:
         page: of the script.
@@ -66,7 +65,7 @@ def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunL
 
 
 def _read_line(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """A straight line or a power from the peak down, over the whole run."""
+    """Reads a straight line or a power from the peak down, over the whole run."""
     key = call.inside.rstrip(".")
     if kind == "PolynomialLR":
         page.give("schedule", f"polynomial(power={call.number('power', default=1.0)!r})", key)
@@ -80,7 +79,7 @@ def _read_line(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength |
 
 
 def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> RunLength | None:
-    """OneCycleLR over the whole run; its peak takes the place of the optimizer's learning rate."""
+    """Reads OneCycleLR over the whole run; its peak replaces the optimizer's learning rate."""
     call.number("max_lr", "lr")
     rise = call.number("pct_start", default=0.3)
     is_plain = call.number("div_factor", default=25.0) == 25 and call.word("anneal_strategy", "cos") == "cos"
@@ -96,7 +95,7 @@ def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> RunLength | None:
 
 
 def _steps(call: SettingsPage, key: str) -> Any:
-    """The steps of an argument: a number, a Multiple, or None; anything else is asked for."""
+    """Returns the steps of an argument: a number, a Multiple, or None; anything else is asked for."""
     value = call.raw(key)
     return value if isinstance(value, Multiple) else call.number(key)
 

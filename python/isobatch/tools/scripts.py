@@ -1,5 +1,6 @@
-"""Python training scripts: what `TrainingArguments(…)`, Lightning's `Trainer(…)` and their like are given, as
-in their tools' own files.
+"""Python training scripts, read as their tools' own files would be.
+
+The settings are the arguments of `TrainingArguments(…)`, Lightning's `Trainer(…)` and the like.
 """
 
 import ast
@@ -22,8 +23,10 @@ _IN_BATCH = (
     "CachedMultipleNegativesSymmetricRankingLoss GISTEmbedLoss CachedGISTEmbedLoss MegaBatchMarginLoss "
     "NTXentLoss ClipLoss SigLipLoss"
 )
-"""Losses with the rest of a micro-batch as negatives: sentence-transformers, open_clip,
-pytorch-metric-learning."""
+"""Losses with the rest of a micro-batch as negatives.
+
+They are of sentence-transformers, open_clip and pytorch-metric-learning.
+"""
 Calls = list[Configuring]
 
 
@@ -42,11 +45,11 @@ def script_settings(
         text: of the script.
         file: its name, for messages.
         name: the line of the call, where there are several.
-        notes: filled with what was taken for granted.
+        notes: filled with what was assumed.
         flags: the settings of the command line that starts the script; those that it declares are taken out.
 
     Returns:
-        The settings, and the tool; an empty text where the script calls nothing that is known.
+        The settings, and the tool; an empty text if the script makes no known call.
 
     Raises:
         InputError: there are several configurations; the message has their lines.
@@ -55,7 +58,7 @@ def script_settings(
     >>> script_settings(text, "t.py", "", [])
     ({'output_dir': 'out', 'per_device_train_batch_size': 8}, 'transformers')
     """
-    # Refuses more than ast.parse: a return outside of a function.
+    # It refuses more than ast.parse does, such as a return outside of a function.
     compile(text, file, "exec", dont_inherit=True)
     script = Script(ast.parse(text, file), flags)
     for flag in script.declared:
@@ -115,7 +118,7 @@ def _schedulers(calls: Calls) -> Calls:
 
 
 def _lightning(trainer: Configuring, calls: Calls, intervals: Mapping[int, Any]) -> dict[str, Any]:
-    """The settings as LightningCLI's file has them: the Trainer's, the loader's and the optimizer's."""
+    """Returns the settings as LightningCLI's file has them: the Trainer's, the loader's, the optimizer's."""
     settings: dict[str, Any] = {"trainer": trainer.settings}
     if loader := _loader(calls):
         settings["data"] = loader
@@ -138,13 +141,13 @@ def _lightning(trainer: Configuring, calls: Calls, intervals: Mapping[int, Any])
 
 
 def _resolved(value: Any, steps: Any) -> Any:
-    """A multiple of Lightning's own count of the run's steps, where the Trainer has one."""
+    """Computes a multiple of Lightning's own count of the run's steps, if the Trainer has one."""
     is_known = isinstance(value, Multiple) and type(steps) is int and steps > 0
     return int(value.number * steps) if is_known else value
 
 
 def _loader(calls: Calls) -> dict[str, Any]:
-    """The batch of the shuffling loader, or of any loader where none shuffles."""
+    """Returns the batch of the shuffling loader, or of any loader if none shuffles."""
     loaders = [call for call in calls if call.name == "DataLoader"]
     loaders = [call for call in loaders if call.settings.get("shuffle") is True] or loaders
     sizes = {repr(call.settings.get("batch_size", 1)): call for call in loaders}
@@ -155,7 +158,10 @@ def _loader(calls: Calls) -> dict[str, Any]:
 
 
 def _loop(calls: Calls, script: Script) -> dict[str, Any]:
-    """A training loop of one's own: the arguments of each class by its name; different ones are not known."""
+    """Returns the settings of a training loop of your own, each class's arguments under its name.
+
+    An argument with several values is not known.
+    """
     loader = _loader(calls)
     settings: dict[str, Any] = {"DataLoader": loader} if loader else {}
     names = dict.fromkeys(call.name for call in calls if call.name != "DataLoader")
@@ -173,7 +179,10 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
 
 
 def _prepares_scheduler(script: Script) -> Any:
-    """Whether the scheduler is an argument of `accelerator.prepare`; Unknown if the arguments are starred."""
+    """Tells whether the scheduler is an argument of `accelerator.prepare`.
+
+    Unknown if the arguments are starred.
+    """
     prepared = [
         ast.unparse(item)
         for call in script.calls

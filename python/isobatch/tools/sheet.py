@@ -1,5 +1,4 @@
-"""Settings for a tool and the notes on them: made from a plan, a job, and the plan's curve beside the tool's
-own."""
+"""Settings for a tool and notes on them, from a plan, a job, and the plan's curve beside the tool's."""
 
 from __future__ import annotations
 
@@ -98,9 +97,9 @@ class Job:
         image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command that plans anew, without the GPUs, for the message of a start on others than the
-            plan's.
-        own: the settings of the file that the plan was made from, where it is of the same tool.
+        again: the command to plan anew, without the GPUs, for the message of a start on another number of
+            GPUs.
+        own: the settings of the file that the plan was made from, if it is of the same tool.
     """
 
     name: str = "isobatch"
@@ -127,8 +126,8 @@ class SettingsSheet:
 
     Attributes:
         settings: by their names there, in the order in which they are written; tables hold tables.
-        comments: what the tool cannot say, or does differently; a function where that takes a comparison of
-            curves, which only a sheet that is shown needs.
+        comments: what the tool cannot say, or does differently; a function for a comparison of curves, which
+            is made only for a sheet that is shown.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -146,7 +145,7 @@ class SettingsSheet:
         Args:
             plan: with its own curve.
             tool_rate: makes the tool's learning rate, a function of the step.
-            says: makes comments of by how much they differ.
+            says: makes comments from the difference, in words.
         """
 
         def compared() -> list[str]:
@@ -156,7 +155,7 @@ class SettingsSheet:
         self.comments.append(compared)
 
     def notes(self) -> list[str]:
-        """All comments, in their order."""
+        """Lists all comments, in their order."""
         return [
             text
             for comment in self.comments
@@ -169,8 +168,10 @@ _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 
 
 def parts(plan: Planned) -> dict[str, Any]:
-    """Names a plan's decisions for a training script; None where one is not known. Each writer says them or
-    lists them as left out."""
+    """Names a plan's decisions for a training script; an unknown one is None.
+
+    Each writer says a decision or lists it as left out.
+    """
     decisions = {name: getattr(plan, name) for name in _DECISIONS}
     decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
     return {
@@ -205,8 +206,10 @@ def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, in
 
 
 class Curve(NamedTuple):
-    """A schedule's kind and its lengths in the plan's steps. `kind` is None for a `Schedule` that is no
-    text."""
+    """A schedule's kind and its lengths in the plan's steps.
+
+    `kind` is None for a `Schedule` without a text.
+    """
 
     kind: str | None
     peak: float
@@ -225,15 +228,15 @@ class Curve(NamedTuple):
 
     @property
     def shape(self) -> str | None:
-        """Of the decay at the end of a `wsd`; None of another kind."""
+        """The shape of the decay at the end of a `wsd`; None for another kind."""
         return self.words.get("shape", "linear") if self.kind in ("wsd", "trapezoid") else None
 
     def part(self, rate: float) -> float:
-        """A rate as a part of the peak, without the noise of the division: 0.1, not 0.09999999999999999."""
+        """Returns a rate as a part of the peak, rounded: 0.1, not 0.09999999999999999."""
         return float(f"{rate / self.peak:.12g}")
 
     def last_steps(self, of: int | None = None) -> int:
-        """The steps of the decay at the end of a `wsd`: a fifth of the run unless the recipe says."""
+        """Returns the steps of the decay at the end of a `wsd`: a fifth of the run unless the recipe says."""
         return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))
 
 
@@ -245,10 +248,10 @@ def units_of(plan: Planned) -> Units:
 
 
 def curve(plan: Planned) -> Curve:
-    """The plan's curve.
+    """Returns the plan's curve.
 
     Raises:
-        InputError: the plan has no end, so that no tool could be given its steps.
+        InputError: the plan has no end, so its steps are unknown.
     """
     if plan.total_steps is None or plan.lr is None:
         raise InputError(
@@ -276,10 +279,10 @@ def curve(plan: Planned) -> Curve:
 
 
 def differs(plan: Planned, tool_rate: Callable[[int], float]) -> str | None:
-    """By how much a tool's own schedule misses the plan's, in words; None where they are the same.
+    """Says how far a tool's own schedule misses the plan's; None if they are the same.
 
-    Both are evaluated at a few hundred steps of the run, the ends of the warmup and of the run among them; of
-    a run that moved at those that are left.
+    Both are evaluated at a few hundred steps of the run, including the ends of the warmup and of the run; in
+    a run that moved, only at the steps left.
     """
     moves = plan.moves
     first = moves[-1].step if moves else 0
@@ -295,7 +298,7 @@ def differs(plan: Planned, tool_rate: Callable[[int], float]) -> str | None:
 
 
 def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list[str]]:
-    """Each setting as the words of a command line: True is a flag alone, False none at all.
+    """Yields each setting as the words of a command line: True is a flag alone, False none at all.
 
     >>> list(flags({"lr": 2e-05, "bf16": True, "kwargs": {"power": 2.0}, "betas": [0.9, 0.95]}))
     [['--lr', '2.0e-05'], ['--bf16'], ['--kwargs', '{"power": 2.0}'], ['--betas', '0.9', '0.95']]
@@ -313,7 +316,7 @@ def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list
 
 
 def overrides(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Each setting as an override of Hydra's and OmegaConf's.
+    """Lists each setting as an override of Hydra's and OmegaConf's.
 
     >>> overrides({"optimizer": {"lr": 2e-05, "betas": [0.9, 0.95]}, "clip": None})
     [['optimizer.lr=2.0e-05'], ['optimizer.betas=[0.9,0.95]'], ['clip=null']]
@@ -326,7 +329,7 @@ def overrides(settings: Mapping[str, Any]) -> list[list[str]]:
 
 
 def shell(words: list[list[str]]) -> str:
-    """A command over several lines, every word quoted where it needs to be.
+    """Writes a command over several lines, every word quoted where it needs to be.
 
     >>> print(shell([["torchrun", "my script.py"], ["--name", "$(rm -rf x)"]]))
     torchrun 'my script.py' \\
@@ -336,5 +339,5 @@ def shell(words: list[list[str]]) -> str:
 
 
 def remark_lines(remarks: Mapping[str, str]) -> str:
-    """The remarks as comments of their own, where no place is beside the values."""
+    """Writes the remarks as comments of their own, for files without a place beside the values."""
     return "".join(commented(f"{at}: {text}") + "\n" for at, text in remarks.items())

@@ -3,20 +3,18 @@
 import re
 
 TRAINER = re.compile(r"\w*TrainingArguments")
-"""The Trainer's arguments, and subclasses by their usual names, such as
-SentenceTransformerTrainingArguments.
-"""
+"""The Trainer's arguments and its subclasses', by their usual names."""
 TRL = re.compile(
     "(SFT|DPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|Reward|PRM|GKD|OnlineDPO|XPO|NashMD|IterativeSFT)Config"
 )
 OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adafactor", "Lion", "LAMB", "Muon")
 TABLES = ("ParallelismConfig", "AcceleratorConfig", "DataLoaderConfiguration", "GradientAccumulationPlugin")
-"""Classes of Accelerate that are arguments of others: each is a table of its own arguments."""
+"""Classes of Accelerate for arguments of others: each is a table of its own arguments."""
 OTHERS = ("Accelerator", "DataLoader", "clip_grad_norm_")
 _OF_TORCH = (
     "CosineAnnealingLR CosineAnnealingWarmRestarts OneCycleLR CyclicLR StepLR MultiStepLR ExponentialLR "
-    "LinearLR "
-    "ConstantLR PolynomialLR LambdaLR MultiplicativeLR SequentialLR ChainedScheduler ReduceLROnPlateau"
+    "LinearLR ConstantLR PolynomialLR LambdaLR MultiplicativeLR SequentialLR ChainedScheduler "
+    "ReduceLROnPlateau"
 )
 """Names given by `from torch.optim.lr_scheduler import *`."""
 _SCHEDULERS = ("lr_scheduler", "get_scheduler", "_schedule_with_warmup")
@@ -49,15 +47,13 @@ FIRST = {
     }.items()
     for name in names.split()
 }
-"""The arguments of each in their order, as torch 2 and transformers document them; later ones are asked
-for.
-"""
+"""The first arguments of each, in order, as torch 2 and transformers have them; others are asked for."""
 OPEN = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
     "max_steps",
     "num_train_epochs", "warmup_steps", "weight_decay", "optim", "max_grad_norm",
 )  # fmt: skip
-"""Names that an unknown table behind `**` may hold, and a plan depends on."""
+"""Names that matter to a plan, and that an unknown table after `**` may hold."""
 
 
 def is_trainers(name: str) -> bool:
@@ -80,6 +76,6 @@ def configures(full: str) -> bool:
         return not rest or package in ("torch", "lion_pytorch", "transformers", "bitsandbytes", "optim")
     if (is_trainers(last) and package != "setfit") or last in OTHERS or full in _OF_TORCH.split():
         return True
-    # No lr_scheduler.step(), and no lr_scheduler.get_last_lr().
+    # Neither lr_scheduler.step() nor lr_scheduler.get_last_lr() makes a scheduler.
     is_maker = last[:1].isupper() or (last.startswith("get_") and "schedule" in last)
     return is_maker and any(name in full for name in _SCHEDULERS)

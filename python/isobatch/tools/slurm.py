@@ -7,15 +7,13 @@ from isobatch.tools.launchers import FIRST_PORT, PORTS, check, exports, launcher
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, remark_lines
 
 CPUS_PER_GPU = 4
-"""A process and a few of a loader. Without a word Slurm gives a task one CPU for all its GPUs, or what the
-site has set.
-"""
+"""A process and a few of a loader; by default Slurm gives a task one CPU, or as many as the site has set."""
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 SECONDS_TO_SAVE = 120
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Nodes, GPUs, the time where it is forecast, and the environment."""
+    """Writes nodes, GPUs, the environment and, if there is a forecast, the time."""
     sheet = launcher(plan, job)
     name = safe_name(job.name)
     if name != job.name:
@@ -25,16 +23,16 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     )
     sheet.settings = {"name": name, **sheet.settings}
     if plan.hours is not None:
-        # The upper end of the forecast's range, and at least a tenth more than the forecast: Slurm ends what
-        # takes longer.
+        # Slurm ends a longer job: the forecast's upper end, and at least a tenth over the forecast.
         hours = plan.hours + max(plan.hours_error or 0.0, plan.hours / 10)
         sheet.settings["minutes"] = math.ceil(hours * 60)
     return sheet
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Directives, environment, check and command: one task a node, and torchrun in it, which starts a process
-    for each GPU.
+    """Writes directives, environment, check and command.
+
+    One task a node runs torchrun, which starts a process for each GPU.
     """
     settings = sheet.settings
     head = "".join(f"#SBATCH --{line}\n" for line in _directives(sheet, job))
@@ -62,7 +60,7 @@ def _directives(sheet: SettingsSheet, job: Job) -> list[str]:
 
 
 def _command(job: Job) -> str:
-    """The step to start torchrun, with the whole environment, even in a job submitted with --export=NONE."""
+    """Writes the step to start torchrun, with the whole environment even under --export=NONE."""
     handled = f"--signals-to-handle {SIGNALS} " if job.elastic else ""
     return (
         'srun --export=ALL torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$GPUS_PER_NODE" '

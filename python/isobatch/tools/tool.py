@@ -35,9 +35,9 @@ class Reader:
             nor an argument of an optimizer, a scheduler, a loader or a model.
         matters: by the field of a recipe to give, patterns of settings that are not modelled; under STAYS a
             rate of its own, under an empty name a table of what does not train.
-        tables: names of settings that are tables, with whatever else the tool stops.
-        table: of files with a row for each number of GPUs: says which there are, and finds the rows that do
-            not add up.
+        tables: names of settings that must be tables, since the tool stops at any other value.
+        table: for files with a row for each number of GPUs: lists the rows, and finds those that do not add
+            up.
     """
 
     versions: str
@@ -51,8 +51,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes plans as files of a tool. No field about the tool's abilities has a default: a wrong one writes
-    a wrong file.
+    """Writes plans as files of a tool.
+
+    No field about the tool's abilities has a default: a wrong one writes a wrong file.
 
     Attributes:
         versions: of the tool that reads the files.
@@ -80,14 +81,15 @@ class Writer:
 
 
 class Keys(NamedTuple):
-    """Keys to know a tool's files by; none for a tool without a reader. No tool of isobatch is imported for
-    them.
+    """Keys to know a tool's files by; none for a tool without a reader.
+
+    They are data, so that no tool's module is imported for them.
 
     Attributes:
         own: of this tool alone.
         common: in many people's own scripts too: alone they are no evidence.
-        module: of `isobatch.tools` that has the record, where it is not called as the tool.
-        extends: a tool that has all keys of this one but its own.
+        module: of `isobatch.tools` with the tool's record, if it is not named as the tool.
+        extends: another tool, whose keys are all keys of this one too.
     """
 
     own: str = ""
@@ -169,7 +171,7 @@ _WORDS = {
     "micro_batch": "the batch per GPU",
     "warmup": "the warmup",
 }
-"""Never a field of ours, which no tool's file has."""
+"""A recipe's field in words: no tool's file has our own names."""
 
 
 class Case(NamedTuple):
@@ -196,7 +198,7 @@ class Case(NamedTuple):
     command: str = ""
 
     def at(self, *path: str) -> Any:
-        """Returns a value of the file by its place; None for a missing one."""
+        """Returns the file's value at a place; None for a missing one."""
         value: Any = self.reading.settings
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -208,7 +210,7 @@ class Case(NamedTuple):
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def key(self, field: str) -> str:
-        """Returns the file's name of a recipe's field, also of a missing one; else plain words."""
+        """Returns the file's name of a recipe's field, even of a missing one; else plain words."""
         names = (field, _ALIASES.get(field, field))
         tables = (self.reading.keys, self.reading.absent)
         return next((table[name] for table in tables for name in names if table.get(name)), _WORDS[field])
@@ -220,7 +222,7 @@ class Case(NamedTuple):
 
     @property
     def growth(self) -> float:
-        """Returns the batch as it is over the tuned one; 1 if one of the two is not known."""
+        """The batch on these GPUs over the tuned one; 1 if one of the two is not known."""
         return 1.0 if self.batch is None or self.tuned is None else self.batch / self.tuned
 
 

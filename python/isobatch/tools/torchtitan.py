@@ -1,5 +1,4 @@
-"""torchtitan: its TOML, and since 0.3 the Python function that returns a configuration, whose names are the
-same."""
+"""torchtitan: its TOML and, since 0.3, a Python function returning a configuration with the same names."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ _MATTERS = {"effective_batch": "fault_tolerance.enable"}
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the file; values left out have torchtitan's defaults, unless it starts from another."""
+    """Reads the file; missing values have torchtitan's defaults, unless it starts from another file."""
     whole = not page.note_bases("_from_")
     _batch(page, whole)
     _read_optimizer(page)
@@ -56,7 +55,10 @@ def read(page: SettingsPage) -> None:
 
 
 def _read_optimizer(page: SettingsPage) -> None:
-    """Of a list of groups of parameters each has its own: the plan has one."""
+    """Reads the optimizer.
+
+    Groups of parameters may each have their own; a plan has one.
+    """
     groups = page.raw("optimizer.param_groups")
     inner = page.table("optimizer")
     if isinstance(groups, list):
@@ -110,7 +112,7 @@ def _batch(page: SettingsPage, whole: bool) -> None:
 
 
 def _tokens(page: SettingsPage, micro: int) -> None:
-    """After 0.3 batches are counted in tokens: of the longest sequence a whole number."""
+    """Reads batches in tokens, as after 0.3: a whole number of the longest sequence."""
     length = page.whole("training.max_context_length", default=2048) or 2048
     step = page.whole("training.num_tokens_per_train_step")
     for key, tokens, field in (
@@ -156,7 +158,7 @@ def _schedule(page: SettingsPage, steps: int) -> None:
 
 
 def write(plan: Planned, _job: Job) -> SettingsSheet:
-    """Batch, optimizer and schedule; how the model is split stays as it is."""
+    """Writes batch, optimizer and schedule; the split of the model stays as it is."""
     sheet = SettingsSheet()
     line = curve(plan)
     training: dict[str, object] = {
@@ -248,8 +250,10 @@ def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
-    """torchtitan 0.3: a function for the configuration that the plan starts from. A group for all parameters
-    is the optimizer."""
+    """Writes a function over a named configuration of torchtitan 0.3.
+
+    The plan starts from that configuration. Its optimizer is a group for all parameters.
+    """
     lines = [
         f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
         for name, value in sheet.settings["training"].items()

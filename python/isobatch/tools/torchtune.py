@@ -1,5 +1,7 @@
-"""torchtune's YAML recipes: `batch_size` is of one GPU, and an epoch has whole steps alone, at most
-`max_steps_per_epoch`."""
+"""torchtune's YAML recipes.
+
+`batch_size` is of one GPU; an epoch has whole steps alone, at most `max_steps_per_epoch`.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -132,7 +134,10 @@ def _optimizer(page: SettingsPage) -> None:
 
 
 def _schedule(page: SettingsPage) -> None:
-    """Its cosine falls to 0 over the run; without a scheduler the learning rate stays."""
+    """Reads its cosine, falling to 0 over the run.
+
+    Without a scheduler the learning rate stays.
+    """
     name, own = page.word("lr_scheduler._component_"), page.table("lr_scheduler")
     own.length("num_warmup_steps", "warmup", "st")
     cycles = own.number("num_cycles", default=0.5)
@@ -188,7 +193,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
-    """The steps of the plan as those of the file's epochs, where they divide."""
+    """Returns the plan's steps as the file's epochs, if they divide."""
     each, epochs, total = plan.steps_per_epoch, job.own.get("epochs") or 1, curve(plan).total
     if each and total % each == 0:
         return {"epochs": total // each, "max_steps_per_epoch": each}
@@ -207,7 +212,7 @@ def _is_cosine(line: Curve) -> bool:
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
-    """Writes the overrides behind torchtune's command."""
+    """Writes the overrides after torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
     return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 

@@ -23,13 +23,13 @@ HARMLESS = """
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_num_workers
     dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
     train_sampling_strategy group_by_length length_column_name ddp_* skip_memory_metrics optim_target_modules
-    optim_args optim_target_modules overwrite_* past_index tpu_* fp16_opt_level fp16_backend
+    optim_args overwrite_* past_index tpu_* fp16_opt_level fp16_backend
     half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
     accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
     parallelism_config.dp_shard_size parallelism_config.*_backend parallelism_config.*_handler block_size
     max_train_samples low_cpu_mem_usage config_name streaming
 """
-"""Of transformers 4.30 to 5.23, and of its example scripts."""
+"""Settings of transformers 4.30 to 5.23, and of its example scripts."""
 MATTERS = {"effective_batch": "per_gpu_train_batch_size split_batches"}
 _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
@@ -48,8 +48,10 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """Reads how Accelerate deals out batches: `split_batches` counts one over all processes, `even_batches`
-    fills up the last."""
+    """Reads Accelerate's way of dealing out batches.
+
+    `split_batches` counts a batch over all processes; `even_batches` fills up the last batch.
+    """
     config, fields = page.table("accelerator_config"), page.reading.fields
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
@@ -66,8 +68,11 @@ def read_loader(page: SettingsPage) -> None:
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """Reads the GPUs of a replica: from Accelerate's configuration, a DeepSpeed configuration inside, or
-    older arguments of the Trainer."""
+    """Reads the GPUs of a replica.
+
+    Their sources are Accelerate's configuration, a DeepSpeed configuration inside, and older arguments of the
+    Trainer.
+    """
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
@@ -77,8 +82,10 @@ def read_parallel(page: SettingsPage) -> None:
 
 
 def read_intervals(page: SettingsPage) -> None:
-    """Reads the intervals of evaluating, saving and logging in steps; a number below 1 is a share of the run
-    at any batch."""
+    """Reads the intervals of evaluating, saving and logging in steps.
+
+    A number below 1 is a share of the run, at any batch.
+    """
     for name in ("eval", "save", "logging"):
         steps = page.number(f"{name}_steps")
         if steps is not None and steps >= 1 and steps == int(steps):
@@ -86,8 +93,10 @@ def read_intervals(page: SettingsPage) -> None:
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """Reads the run and its warmup: max_steps wins over epochs, warmup_steps over warmup_ratio; a
-    warmup_steps below 1 is a share."""
+    """Reads the run and its warmup.
+
+    max_steps wins over epochs, and warmup_steps over warmup_ratio; a warmup_steps below 1 is a share.
+    """
     steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
@@ -107,8 +116,10 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
 
 
 def note_older_steps(page: SettingsPage) -> None:
-    """Notes the steps of older Trainers where they are others: up to 4.51 a rest of micro-batches was no
-    step."""
+    """Notes the number of steps under older Trainers, if it is another.
+
+    Up to transformers 4.51 a rest of micro-batches made no step.
+    """
 
     def note(run: Joined) -> None:
         fields, run_of = run.fields, epochs_of(run.fields)
@@ -143,8 +154,10 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """Reads a scheduler of torch as a Schedule: made with literals, stepped once an optimizer step;
-    OneCycleLR's peak is the learning rate."""
+    """Reads a scheduler of torch as a Schedule.
+
+    It must be made with literals and stepped once an optimizer step. OneCycleLR's peak is the learning rate.
+    """
     from isobatch import schedules
 
     if kind == "OneCycleLR":
@@ -291,16 +304,19 @@ UNDIVIDED = re.compile(r"(?<!modern)bert|electra|mpnet|t5|bart|pegasus|opus-mt|m
 
 
 def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -> int:
-    """Returns transformers 5's factor on the gradient of a model with a loss that ignores
-    `num_items_in_batch`.
+    """Returns transformers 5's factor on the gradient of a model without `num_items_in_batch` in its loss.
 
-    It does not divide by the accumulation, and multiplies by the processes with labels counted together.
+    The Trainer does not divide by the accumulation, and multiplies by the processes if it counts labels over
+    all of them.
     """
     return accumulation * (replicas if over_ranks else 1)
 
 
 def _undivided_loss(case: Case) -> Iterator[Issue]:
-    """Finds a gradient multiplied by the Trainer. Certain only where the file names such a model."""
+    """Finds a gradient multiplied by the Trainer.
+
+    It is certain only if the file names such a model.
+    """
     over_ranks = case.at("average_tokens_across_devices") is not False
     factor = trainers_factor(case.replicas, case.fields.get("accumulation") or 1, over_ranks)
     if factor < 2:

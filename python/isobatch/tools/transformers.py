@@ -1,5 +1,7 @@
-"""transformers' TrainingArguments: JSON, YAML, or flags on a command line. To support another tool, copy this
-file."""
+"""transformers' TrainingArguments: JSON, YAML, or flags on a command line.
+
+To support another tool, copy this file.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,8 +29,8 @@ _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5") -> None:
     """Reads the arguments of the Trainer.
 
-    What the file leaves out has the tool's own default, said in a note where the batch or the length depends
-    on it; the learning rate is asked for.
+    A missing setting takes the tool's own default, with a note if the batch or the length depends on it; the
+    learning rate is asked for.
 
     Args:
         page: of the settings.
@@ -101,8 +103,11 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
-    """Keeps the ratio of two intervals, lost by rounding each: with load_best_model_at_end the Trainer
-    refuses a save_steps that is no multiple of eval_steps (transformers, training_args.py)."""
+    """Restores the ratio of two intervals, lost by rounding each.
+
+    Under load_best_model_at_end the Trainer refuses a save_steps that is no multiple of eval_steps
+    (transformers, training_args.py).
+    """
     evaluated, saved = plan.eval_steps, plan.save_steps
     tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
     if not evaluated or not saved or tuned[0] is None or tuned[1] is None or tuned[0][2] != tuned[1][2]:
@@ -120,9 +125,7 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
     name = plan.recipe.optimizer
     if name in _OPTIMIZERS:
         sheet.settings["optim"] = _OPTIMIZERS[name]
-    elif (
-        name != "adamw"
-    ):  # the Trainer's own default; or the variant that the file names, which the plan does not decide
+    elif name != "adamw":  # the Trainer's default, or a variant in the file, which the plan does not decide
         sheet.note(
             f"optim is not set: the Trainer has no {name} of its own; pass one as Trainer(optimizers=...)"
         )
@@ -156,7 +159,7 @@ def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
 
 
 def trainer_rate(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
-    """The learning rate of a scheduler of transformers at a step."""
+    """Returns the learning rate of a scheduler of transformers, as a function of the step."""
     from isobatch.schedules.peers.transformers import get_scheduler
 
     steps: dict[str, Any] = {"num_warmup_steps": line.warmup, "num_training_steps": line.total}
@@ -197,7 +200,7 @@ def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, A
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
-    """The arguments alone."""
+    """Writes the arguments alone."""
     return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
 
 

@@ -1,5 +1,4 @@
-"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and the completions that a step is
-made of."""
+"""TRL's configurations (SFT, DPO, GRPO, RLOO …): transformers' arguments, and a step's completions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ HARMLESS = f"""{trainer.HARMLESS} activation_offloading assistant_only_loss beta
     max_tool_calling_iterations min_p multi_objective_aggregation normalize_advantages
     num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of
     padding_free precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_*
-    scale_rewards shuffle_dataset streaming sync_ref_model system_prompt teacher_* temperature top_*
+    scale_rewards shuffle_dataset sync_ref_model system_prompt teacher_* temperature top_*
     transformers_continuous_* truncation_mode use_adaptive_entropy use_bias_correction_kl use_bnb_* use_dora
     use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm
     num_iterations steps_per_generation benchmarks callbacks config cosine_* stop_token code_language
@@ -73,7 +72,7 @@ def _own_rate(page: SettingsPage) -> str:
 
 
 def read(page: SettingsPage) -> None:
-    """Reads transformers' arguments; where a prompt has several completions, these are the samples."""
+    """Reads transformers' arguments; if a prompt has several completions, these are the samples."""
     read_trainer(page, _own_rate(page))
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
@@ -128,7 +127,7 @@ def count_rollouts(page: SettingsPage, each: int) -> None:
 
 
 def _group(page: SettingsPage) -> int | None:
-    """Completions of a prompt; None of a configuration without such groups."""
+    """Counts the completions of a prompt; None for a configuration without such groups."""
     each = page.whole("num_generations")
     if each is None and (page.word("rlhf_type") == "grpo" or any(map(page.has, _OF_GROUPS.split()))):
         page.note("num_generations is not in the file: 8, the default of GRPO (of RLOO: 2)")
@@ -137,7 +136,7 @@ def _group(page: SettingsPage) -> int | None:
 
 
 def _batch_multiple(each: int, steps: Fraction) -> int:
-    """Returns the divisor of a batch with whole groups in a rollout of these optimizer steps."""
+    """Returns the required divisor of a batch: a rollout of these optimizer steps has whole groups."""
     return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
 
 
@@ -173,7 +172,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _write_evaluation(own: SettingsPage, each: int, gpus: int, sheet: SettingsSheet) -> None:
-    """Writes the batch of an evaluation anew where its groups would not divide."""
+    """Writes the batch of an evaluation anew if its groups would not divide it."""
     evaluated, groups = own.whole("per_device_eval_batch_size", default=8) or 8, _groups_evaluated(own, each)
     if evaluated * gpus % groups:
         unit = groups // math.gcd(groups, gpus)
@@ -181,7 +180,7 @@ def _write_evaluation(own: SettingsPage, each: int, gpus: int, sheet: SettingsSh
 
 
 def _groups_evaluated(page: SettingsPage, each: int) -> int:
-    """Completions of a prompt in an evaluation; 1 where nothing is evaluated."""
+    """Counts the completions of a prompt in an evaluation; 1 if nothing is evaluated."""
     key = page.first("eval_strategy", "evaluation_strategy")
     return (page.whole("num_generations_eval") or each) if page.word(key, "no") != "no" else 1
 

@@ -1,6 +1,4 @@
-"""Settings left unread in a file: harmless, known to matter, or unknown; and guesses at their meaning by
-name.
-"""
+"""Settings left unread in a file: harmless, known to matter, or unknown; and guesses at their meaning."""
 
 import math
 import re
@@ -14,51 +12,43 @@ from isobatch.words import few, nearest
 
 EVERYWHERE = (
     "seed *_seed *_dir *_path *_paths *_file *_files *_folder *_token cache* run_name run_id project* "
-    "output* "
-    "eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* resume* "
-    "load* log log_* logging* logger* "
-    "report* print* debug* verbose* profil* wandb* tensorboard* mlflow* comet* swanlab* trackio* neptune* "
-    "clearml* hub_* push_to_hub* hf_* "
-    "dataset* data data_* train_file* train_data* prompt* chat_template* text_* *_column *_columns "
-    "preprocess* num_workers *_num_workers "
-    "tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* peft* "
-    "use_peft quant* load_in_* freeze* tune_* "
-    "*dropout* attn* attention* *_attn flash_attention* gradient_checkpointing* activation_checkpointing* "
-    "torch_dtype dtype *compile* "
-    "nproc_per_node nnodes node_rank master_* local_rank deepspeed fsdp* use_cache schema version "
+    "output* eval evaluate eval_* evaluation_* val_* valid* test_* predict* do_* save* checkpoint* ckpt* "
+    "resume* load* log log_* logging* logger* report* print* debug* verbose* profil* wandb* tensorboard* "
+    "mlflow* comet* swanlab* trackio* neptune* clearml* hub_* push_to_hub* hf_* dataset* data data_* "
+    "train_file* train_data* prompt* chat_template* text_* *_column *_columns preprocess* num_workers "
+    "*_num_workers tokenizer* model model.* model_* base_model* pretrained* trust_remote_code adapter* lora* "
+    "peft* use_peft quant* load_in_* freeze* tune_* *dropout* attn* attention* *_attn flash_attention* "
+    "gradient_checkpointing* activation_checkpointing* torch_dtype dtype *compile* nproc_per_node nnodes "
+    "node_rank master_* local_rank deepspeed fsdp* use_cache schema version "
     # of torchrun, accelerate launch and deepspeed, in front of the script
     "standalone rdzv* start_method redirects tee *_filter no_python module run_path virtual_local_rank "
-    "signals_to_handle event_log_handler "
-    "duplicate_* local_addr max_restarts monitor_interval role config_file gpu_ids machine_rank "
-    "main_process_* same_network num_cpu_* "
-    "multi_gpu dynamo_* use_deepspeed use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile "
-    "launcher launcher_args bind_core* "
+    "signals_to_handle event_log_handler duplicate_* local_addr max_restarts monitor_interval role "
+    "config_file gpu_ids machine_rank main_process_* same_network num_cpu_* multi_gpu dynamo_* use_deepspeed "
+    "use_fsdp zero_stage zero3_* offload_* *_offload deepspeed_* hostfile launcher launcher_args bind_core* "
     "*_elastic_nodes enable_each_rank_log het_group pack_group enable_cpu_affinity no_local_rank no_ssh* "
     "ssh_port venv_script force_multi"
 )
-"""Patterns of settings that change neither batch nor schedule in any tool's files, or a training script's
-own.
-"""
+"""Patterns of settings that change neither batch nor schedule in any file of a tool or a script."""
 
 _DEEPEST = 4
 _OFF = {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
 _ONE = frozenset({"1", "1.0"})
 _ALIKE = 0.85
-"""How alike a misspelt name is to the right one."""
+"""The least likeness of a misspelt name to the right one."""
 _DIVIDES = re.compile(r"parallel|(^|_)(tp|cp|sp|pp)(_size|_degree)?$")
-"""GPUs that hold one replica: never harmless by a pattern."""
+"""Names for the GPUs of one replica: never harmless by a pattern."""
 _OWN_ARGUMENTS = re.compile(
-    r"(^|\.)((\w*_)?(optim|optimizer|scheduler|loader|dataloader|model|dataset|data)|lr_scheduler_kwargs|model_config|training_args)\."
+    r"(^|\.)((\w*_)?(optim|optimizer|scheduler|loader|dataloader|model|dataset|data)"
+    r"|lr_scheduler_kwargs|model_config|training_args)\."
     r"|^(optim|optimizer|adam|adamw|lion|muon|soap|sgd|galore|qgalore|badam|apollo|dion|dataloader)_"
 )
 """Arguments of an optimizer, a scheduler, a loader or a model: never harmless by a pattern."""
 _ELSEWHERE = re.compile(
     r"(^|[._-])(eval|evaluate|evals|val|valid|validation|test|predict|save|saves|saving|log|logs|logging|"
-    r"print|report|checkpoint|ckpt|"
-    r"generation|profile|profiler|profiling|rdzv|hub|timeout)([._-]|$)",
+    r"print|report|checkpoint|ckpt|generation|profile|profiler|profiling|rdzv|hub|timeout)([._-]|$)",
     re.IGNORECASE,
 )
-"""Lengths and batches of what is no training."""
+"""Lengths and batches of evaluation, saving, logging and the like, not of the training."""
 _SIZE = r"(batch(_?size)?|bsz|bs)"
 _PER = r"_per_(gpu|device|rank|replica|dp_rank)"
 _PER_GPU = (
@@ -77,7 +67,7 @@ _NODES = re.compile(r"nnodes|num_nodes|num_machines|n_?nodes")
 _NODE_GPUS = re.compile(r"nproc_per_node|(n_|num_)?gpus_per_node|devices")
 _SHARES = re.compile(r"(tp|cp|sp|pp|(tensor|pipeline|context|sequence)(_model)?_parallel)(_size|_degree)?")
 _TOKENS = 2**16
-"""A larger global batch probably counts tokens."""
+"""A global batch from here on probably counts tokens."""
 KINDS = (
     ("batch_per_gpu", _PER_GPU),
     ("effective_batch", _ALL_GPUS),
@@ -97,11 +87,11 @@ _MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
     """Judges the settings left unread by a reader.
 
-    Those that are known to matter are faults, which a value for the recipe's field mends; those that are not
-    known are named.
+    A setting known to matter is a fault, mended by a value for the recipe's field; an unknown one is named in
+    a note.
 
     Returns:
-        The settings that are not known.
+        The unknown settings.
     """
     reading = page.reading
     unknown = []
@@ -129,8 +119,9 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
 
 
 def standing_of(key: str, reader: Reader) -> str | None:
-    """Returns the field to give where this setting matters, an empty text where it is harmless, None where it
-    is not known.
+    """Returns the field to give if this setting matters.
+
+    The text is empty for a harmless setting, and None stands for an unknown one.
 
     >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
@@ -148,7 +139,7 @@ def standing_of(key: str, reader: Reader) -> str | None:
 
 
 def is_everywhere(key: str) -> bool:
-    """Tells whether a setting has no effect on the training in any tool, as those of a launcher."""
+    """Tells whether a setting has no effect on the training in any tool, as a launcher's."""
     return guess_field(key) is None and any(fnmatchcase(key, pattern) for pattern in EVERYWHERE.split())
 
 
@@ -171,8 +162,9 @@ def _text(value: Any) -> str:
 
 
 def guess_field(key: str) -> str | None:
-    """Guesses the meaning of a name: a field of a recipe, or "batch" where the name leaves open whether it
-    counts per GPU.
+    """Guesses a name's meaning: a field of a recipe, or "batch".
+
+    The latter leaves open whether it counts per GPU.
 
     >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "eval_steps")]
     ['batch', 'accumulation', 'lr', 'duration', None]
@@ -184,7 +176,7 @@ def guess_field(key: str) -> str | None:
 
 
 def is_about_training(key: str) -> bool:
-    """Whether a name looks like a batch, a learning rate, a length or a schedule.
+    """Tells whether a name looks like a batch, a learning rate, a length or a schedule.
 
     >>> is_about_training("train.batch_size"), is_about_training("seed")
     (True, False)
@@ -193,7 +185,7 @@ def is_about_training(key: str) -> bool:
 
 
 def as_recipe(settings: Mapping[str, Any]) -> list[str]:
-    """Guesses the lines of a recipe for a file of nobody's tool; its author checks them.
+    """Guesses the lines of a recipe from a file of no known tool, for its author to check.
 
     >>> print("\\n".join(as_recipe({"micro_batch": 16, "accum": 4, "lr": 3e-3, "epochs": 2})))
     effective_batch=N   micro_batch 16 × accum 4 × the GPUs of that run
@@ -219,7 +211,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) -> tuple[str, str]:
-    """The line of a recipe with the global batch, as a number where the file has all of its factors."""
+    """Returns the line with the global batch, as a number if the file has all of its factors."""
     if "effective_batch" in guesses:
         key, value = guesses["effective_batch"]
         is_tokens = (_count(value) or 0) >= _TOKENS
@@ -244,7 +236,7 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
 
 
 def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Counts the data-parallel replicas of a file, with their source in words; None where it does not say."""
+    """Counts the data-parallel replicas of a file, with their source in words; None if it does not say."""
     counts = {key: count for key, value in leaves(settings).items() if (count := _count(value)) is not None}
     named = {key: key.rpartition(".")[2].replace("-", "_").lower() for key in counts}
 
@@ -267,14 +259,17 @@ def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
 
 
 def _count(value: Any) -> int | None:
-    """A whole number from 1, also as a text; of a launcher's flag in front of the script its first word."""
+    """Reads a whole number from 1, also as a text.
+
+    Of a launcher's flag in front of the script, the first word is read.
+    """
     value = value[0] if isinstance(value, list) and value else value
     is_text = isinstance(value, str) and value.isdecimal()
     return int(value) if (is_text or type(value) is int) and int(value) > 0 else None
 
 
 def _value(field: str, key: str, value: Any) -> str:
-    """Adds the unit implied by its name to a length."""
+    """Writes a value; a length gets the unit implied by its name."""
     name = key.rpartition(".")[2].lower()
     if field in ("duration", "warmup") and isinstance(value, str):  # of a command line
         try:

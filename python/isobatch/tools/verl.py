@@ -1,5 +1,7 @@
-"""verl's configuration: Hydra's overrides in a script, or YAML. An optimizer step has `ppo_mini_batch_size`
-prompts × `rollout.n` completions."""
+"""verl's configuration: Hydra's overrides in a script, or YAML.
+
+An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -94,7 +96,10 @@ def read(page: SettingsPage) -> None:
 
 
 def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
-    """Counts the trainer's nodes; those of a rollout with nodes of its own only generate."""
+    """Counts the GPUs of the trainer's nodes.
+
+    A rollout's own nodes only generate.
+    """
     nodes, per_node = (
         page.whole(f"trainer.{key}", default=d) for key, d in (("nnodes", 1), ("n_gpus_per_node", 8))
     )
@@ -154,7 +159,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own.
 
     Raises:
-        InputError: the batch is no whole number of prompts.
+        InputError: the batch is not a whole number of prompts.
     """
     sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
     actor: dict[str, Any] = {
@@ -186,7 +191,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
-    """Writes Hydra's overrides behind the trainer's module."""
+    """Writes Hydra's overrides after the trainer's module."""
     words = [["python", "-m", "verl.trainer.main_ppo"], *overrides(sheet.settings)]
     return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 

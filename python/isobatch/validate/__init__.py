@@ -1,8 +1,7 @@
 """A real DDP run to confirm a plan.
 
-`isobatch validate plan.json --nproc-per-node 2`, or `launch` from Python.
-
-What needs torch is imported when it is first used.
+`isobatch validate plan.json --nproc-per-node 2`, or `launch` from Python. Modules that need torch are
+imported at first use.
 """
 
 from importlib import import_module

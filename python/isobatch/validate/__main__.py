@@ -1,10 +1,10 @@
-"""One rank of `torchrun … -m isobatch.validate`, or of srun: it takes the arguments of `isobatch validate`."""
+"""Runs one rank of torchrun or srun (`-m isobatch.validate`) by the arguments of `isobatch validate`."""
 
 import sys
 
 
 def run_rank() -> int:
-    """Runs `isobatch validate`, which sees by its environment that a launcher started this rank."""
+    """Runs `isobatch validate`: it sees by its environment when a launcher started this rank."""
     from isobatch.cli import main
 
     return main(["validate", *sys.argv[1:]])

@@ -16,11 +16,11 @@ from isobatch.errors import InputError
 from isobatch.validate.workload import Workload, call_factory, factory_of, first_line
 
 BLOCK = 512
-"""CUDA's allocator gives out memory in multiples of so many bytes."""
+"""CUDA's allocator hands out memory in multiples of this many bytes."""
 
 
 class FakeStep:
-    """A training step, to be asked for its peak by micro-batch.
+    """A training step on fake tensors: `peak` gives its memory by micro-batch.
 
     `weights`, `gradients` and `states` are bytes.
     """

@@ -19,7 +19,7 @@ class Rank(ReportPart, frozen=True, kw_only=True):
 
 
 class Machine(ReportPart, frozen=True, kw_only=True):
-    """The hardware and software under it.
+    """The hardware and software of a validation.
 
     `emulated`: several ranks share a device, so function is proven and performance is not.
     """
@@ -54,7 +54,7 @@ class AllReduceRow(ReportPart, frozen=True, kw_only=True):
 
 
 class AllReduce(ReportPart, frozen=True, kw_only=True):
-    """The all-reduce as measured: nothing where there is one rank, since there is no wire."""
+    """The measured all-reduces; none with a single rank, since there is no wire."""
 
     table: list[AllReduceRow]
 
@@ -76,12 +76,13 @@ class MicroBatchTimes(ReportPart, frozen=True, kw_only=True):
 class StepTimes(ReportPart, frozen=True, kw_only=True):
     """The training step as measured, in seconds a step.
 
-    `compute_seconds` under no_sync throughout, `sync_seconds` the whole step with its all-reduce, each of its
-    slowest rank. `exposed_seconds` is what communication adds; `overlap` is the share of the communication
-    that is hidden, None where noise is larger. `free_running_seconds` is a step of a block in which none
-    waits for a clock, where steps are short enough for that to matter. A long accumulation is timed with
-    fewer micro-batches: `accumulation` is theirs, `planned_step_seconds` and
-    `samples_per_second` are the whole step's."""
+    `compute_seconds` runs under no_sync throughout; `sync_seconds` is the whole step with its all-reduce.
+    Both are the slowest rank's. `exposed_seconds` is added by communication; `overlap` is the hidden share of
+    the communication, None where noise is larger. `free_running_seconds` is a step in a block of steps
+    without a clock between them, if steps are short enough for that to matter. A long accumulation is timed
+    with fewer micro-batches: `accumulation` is their number, while `planned_step_seconds` and
+    `samples_per_second` are the whole step's.
+    """
 
     workload: str
     parameters: int
@@ -109,12 +110,11 @@ class StepTimes(ReportPart, frozen=True, kw_only=True):
 
 
 class MicroBatchTry(ReportPart, frozen=True, kw_only=True):
-    """A step of one micro-batch of that size, with its optimizer, by every rank alone.
+    """A step of one micro-batch of this size, with its optimizer, by each rank alone.
 
-    Memory is the largest rank's.
-    `left_bytes` is what was free of the fullest rank's GPU at its peak, by the GPU's own count.
-    `fragmentation_bytes` is what CUDA's allocator has reserved at its peak and not given out at its: None on
-    a CPU.
+    Memory is the largest rank's. `left_bytes` is the free memory of the fullest rank's GPU at its peak, by
+    the GPU's own count. `fragmentation_bytes` is the allocator's peak of reserved memory less its peak of
+    memory in use; None on a CPU.
     """
 
     micro_batch: int
@@ -131,8 +131,7 @@ class MicroBatchSearch(ReportPart, frozen=True, kw_only=True):
     """The largest micro-batch for all ranks, and the recommended one.
 
     None if not even one sample fits. The recommended one leaves max(2 GiB, 4 %) of a GPU for NCCL's buffers
-    and fragmentation. `complete` is false if the time was over before the next larger one was known not to
-    fit.
+    and fragmentation. `complete` is false if time ran out before the next larger size was known not to fit.
     """
 
     largest_micro_batch: int | None
@@ -158,9 +157,9 @@ class Noise(ReportPart, frozen=True, kw_only=True):
 
 
 class Gpu(ReportPart, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank's GPU at the start, by NVML; None where it does not tell.
+    """A rank's GPU at the start, by NVML; a value is None if NVML does not give it.
 
-    `taken_bytes` is what others than this process have of its memory.
+    `taken_bytes` is the memory taken by others than this process.
     """
 
     rank: int

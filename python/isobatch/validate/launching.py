@@ -26,25 +26,28 @@ from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 
 RENDEZVOUS_SECONDS = 30.0
 REPORT, REFUSED = "report.json", "refused.pickle"
-"""Files of the folder that ranks share with who started them."""
+"""Files in the folder shared by the ranks and the process that started them."""
 
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
     """Freezes the objects of the imports for the garbage collector.
 
-    Looking through torch's million takes a third of a second each time, and a forked rank would copy its
-    parent's memory. For processes of our own.
+    A search through torch's million objects takes a third of a second each time, and a forked rank would copy
+    its parent's memory. For processes of our own.
     """
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()  # or C++ libraries complain in the end of what they take for leaked
+        gc.unfreeze()  # or C++ libraries report leaks at the end of the process
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> None:
-    """Runs one rank. The first InputError goes into the folder, since a traceback would hide it."""
+    """Runs one rank.
+
+    The first InputError goes into the folder, since a traceback would hide it.
+    """
     import torch
 
     from isobatch.validate.worker import run
@@ -80,14 +83,14 @@ def launch(
     Args:
         plan: a plan, or the path of one.
         nproc_per_node: ranks on this host.
-        options: how.
+        options: how to validate.
         workload: as in the options; or a factory, which may live in the notebook itself: the ranks are then
-            forked, which demands that CUDA has not been used here.
+            forked, and CUDA must not have been used here.
         nnodes, node_rank, rendezvous: hosts, which of them this is, and "host:port" of host 0, where the same
             call is made on several.
 
     Returns:
-        The report, the same on all hosts. A rank that dies is a failed one.
+        The report, the same on all hosts; a failed one if a rank dies.
 
     Raises:
         InputError: an argument is out of range, the rendezvous cannot be reached, or CUDA is in use.
@@ -131,7 +134,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
-    # What it has to say, the report says.
+    # The report says all that it would log.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     from isobatch.validate.ranks import rendezvous as meeting
 
@@ -166,18 +169,17 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
     if fork and gpus and meeting.is_cuda_used():
         raise InputError(
             "CUDA was used in this process, so that ranks forked from it cannot use it: restart the kernel "
-            "and launch first, or "
-            "put the factory in a module and name it",
+            "and launch first, or put the factory in a module and name it",
             field="workload",
         )
     return config
 
 
 def _preload() -> None:
-    """Imports here, once, for all ranks.
+    """Imports the slow modules once, for all ranks.
 
-    Garbage is not collected meanwhile: there is none, and looking for it takes a sixth
-    of the time."""
+    Garbage is not collected meanwhile: there is none, and looking for it takes a sixth of the time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -218,7 +220,7 @@ def start_ranks(
     try:
         elastic_launch(config, entry)(*args)
     except ChildFailedError as error:
-        # Which ones died by themselves; the agent ends the others with SIGTERM.
+        # The ranks that died by themselves: the agent ends the others with SIGTERM.
         codes = {
             rank: failure.exitcode
             for rank, failure in sorted(error.failures.items())

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MAX_MICRO_BATCH = 2**20
-"""No larger one is looked for."""
+"""The largest micro-batch that is tried."""
 
 RESERVE, MIN_RESERVE_BYTES = 0.04, 2 << 30
-"""Of a GPU's memory stays free, for CUDA, NCCL's buffers and the fragmentation of a long run."""
+"""The share of a GPU's memory, and the least bytes, kept free for CUDA, NCCL and fragmentation."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """The peak memory of one GPU in a training step under DDP, worked out, not measured.
+    """The peak memory of one GPU in a training step under DDP, computed, not measured.
 
-    ``peak_bytes`` has it by micro-batch. Of each, ``weights_bytes`` are the model's parameters and buffers,
-    ``gradient_bytes`` the gradients with DDP's buckets, ``optimizer_bytes`` the optimizer's state; the rest
-    are activations and temporaries. Where ``memory_gib`` was given, ``micro_batch`` is the largest that fits
-    it with ``reserve_gib`` to spare; 0 where not even one sample does.
+    ``peak_bytes`` gives the peak for each micro-batch. ``weights_bytes`` of it are the model's parameters and
+    buffers, ``gradient_bytes`` the gradients with DDP's buckets, ``optimizer_bytes`` the optimizer's state;
+    the rest are activations and temporaries. If ``memory_gib`` was given, ``micro_batch`` is the largest that
+    fits with ``reserve_gib`` to spare; 0 if not even one sample does.
     """
 
     precision: str
@@ -175,7 +175,7 @@ def largest(peak: Callable[[int], int], room: int, known: dict[int, int]) -> int
         lower = high if high in known else max((n for n in known if n < low), default=1)
         slope = (known[lower] - known[low]) / (lower - low) if lower != low else 0.0
         guess = low + int((room - known[low]) / slope) if slope > 0 else high
-        # Where the peaks are no line, every other size halves what is left.
+        # If the peaks are no line, every other step halves the range.
         guess = (low + high) // 2 if halve else min(max(guess, low + 1), high - 1)
         halve = high in known and not halve
     return low

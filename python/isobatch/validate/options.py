@@ -1,4 +1,4 @@
-"""How to validate: what a command line or a call may set."""
+"""The options of a validation, from a command line or a call."""
 
 from collections.abc import Iterator
 from typing import Literal, get_args

@@ -35,10 +35,10 @@ SCHEMA = "isobatch.validation/2"
 
 
 class Verdict(StrEnum):
-    """How a proof came out. The order is the one in which they win over each other in the whole.
+    """The result of a proof; of several, `fail` wins, then `inconclusive`, `caution`, `pass`, `unchecked`.
 
     `fail` and `inconclusive` (the host was too noisy to tell) end with exit code 1; `caution`, `pass` and
-    `unchecked` (not looked at, and why is said) with 0.
+    `unchecked` (not looked at, for the reason given) with 0.
     """
 
     FAIL = "fail"
@@ -197,7 +197,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
         return search.recommended_micro_batch or search.largest_micro_batch
 
     def proof(self, name: str) -> Proof:
-        """Returns the proof of that name.
+        """Returns the proof of this name.
 
         Raises:
             KeyError: there is none.
@@ -213,7 +213,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
         title = f"isobatch validate: {self.verdict}"
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
-        # As Text: what was found may hold anything, and none of it is markup.
+        # As Text: a proof's text may hold anything, and none of it is markup.
         rows = Table(
             title=Text(readable(title), style=STYLES[self.verdict]), title_justify="left", show_edge=False
         )
@@ -252,7 +252,7 @@ def json_schema() -> dict[str, Any]:
 
 
 class Draft:
-    """A report in the making: whole enough at any time to be written when a rank is lost."""
+    """A report in the making, complete enough to be written at any time, such as when a rank is lost."""
 
     def __init__(self, plan: Plan, options: Options) -> None:
         self._begun = time.monotonic()
@@ -268,9 +268,9 @@ class Draft:
             proofs=[],
         )
 
-    def add(self, *found: Proof, **parts: Any) -> None:
+    def add(self, *new_proofs: Proof, **parts: Any) -> None:
         """Adds proofs, and parts of the report by name."""
-        proofs = [*self._report.proofs, *found]
+        proofs = [*self._report.proofs, *new_proofs]
         self._report = msgspec.structs.replace(self._report, proofs=proofs, **parts)
 
     def report(self) -> Report:

@@ -23,7 +23,7 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 
 
 Copies = list[Tensor | None]
-"""Of weights or gradients, in the host's memory."""
+"""Copies of weights or gradients in the host's memory."""
 
 
 def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
@@ -42,12 +42,12 @@ def parameter_bytes(model: nn.Module) -> int:
 
 
 def grads(model: nn.Module) -> list[Tensor | None]:
-    """Returns their gradients, None where there is none."""
+    """Returns the gradients of the trained weights, each None if there is none."""
     return [p.grad for p in trained(model)]
 
 
 def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
-    """Sets the trained weights to these values, and their gradients."""
+    """Sets the trained weights, and their gradients, to these values."""
     for p, value in zip(trained(model), weights, strict=True):
         assert value is not None
         p.data.copy_(value)
@@ -58,14 +58,14 @@ def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
 class _Wrapper:
     """The DDP wrapper or its compiled form, shared by all shortened copies of a training.
 
-    Its buckets are as large
-    as the gradients, so that there must never be two."""
+    Its buckets are as large as the gradients, so there must never be two.
+    """
 
     ddp: DistributedDataParallel
     forward: nn.Module
 
     def clear(self) -> None:
-        """Frees it, before another is made."""
+        """Frees the wrapper, before another is made."""
         vars(self).clear()
         gc.collect()  # DDP and what is compiled refer to themselves
 
@@ -73,9 +73,9 @@ class _Wrapper:
 class Training:
     """The plan's step on this rank, for real.
 
-    `ddp` is the wrapper, `model` what it wraps, `apart` the ranks that start with other weights or buffers. A
-    plan for more ranks than there are is rehearsed: the first replicas' micro-batches, weighted so that DDP's
-    mean is the mean over what they hold together.
+    `ddp` is the wrapper, `model` the wrapped model, `apart` the ranks that start with other weights or
+    buffers. With fewer ranks than planned, the step is a rehearsal: the ranks run the first replicas'
+    micro-batches, weighted so that DDP's mean is the mean over these samples.
     """
 
     def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group) -> None:
@@ -88,7 +88,7 @@ class Training:
             self.model = self.model.to(memory_format=torch.channels_last)
         self._wrapper = _Wrapper()
         self.rewrap(self.hook)
-        # DDP has shared rank 0's weights, but for those that it is told to leave alone.
+        # DDP has shared rank 0's weights, but for those in its list of ignored ones.
         weights = [*self.model.parameters(), *self.model.buffers()]
         self.apart = differing(group.gather(checksum(weights), tuple[int, int]))
 
@@ -105,8 +105,8 @@ class Training:
     def rewrap(self, hook: Any) -> None:
         """Wraps the model as the training would, with this communication hook or none.
 
-        Its weights become rank 0's. The wrapper before
-        it is freed first."""
+        Its weights become rank 0's. The wrapper before it is freed first.
+        """
         self._wrapper.clear()
         arguments: dict[str, Any] = {
             "device_ids": [self.group.device] if self.group.device.type == "cuda" else None
@@ -128,9 +128,8 @@ class Training:
     def still_optimizer(self) -> torch.optim.Optimizer:
         """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay.
 
-        Trained on one batch over and over
-        they would soon fit it, and gradients that small are denormal numbers, which a CPU computes with many
-        times slower.
+        Trained again and again on one batch, the weights would soon fit it. Their gradients would become
+        denormal numbers, and a CPU is many times slower with those.
         """
         optimizer = self.optimizer(self.model)
         for group in optimizer.param_groups:
@@ -138,7 +137,7 @@ class Training:
         return optimizer
 
     def scaler(self, scale: float = LOSS_SCALE) -> torch.amp.GradScaler | None:
-        """Makes the loss scaler for float16: small gradients would vanish in it."""
+        """Makes the loss scaler for float16, where small gradients would vanish; None for other formats."""
         if self.dtype != torch.float16:
             return None
         return torch.amp.GradScaler(self.group.device.type, init_scale=scale)
@@ -155,7 +154,7 @@ class Training:
         return mapped(batch, formatted) if self.options.channels_last else batch
 
     def micro_batches(self, seed: int) -> Iterator[Any]:
-        """Yields the micro-batches of one step of this rank, each made when it is asked for.
+        """Yields this rank's micro-batches of one step, each made on demand.
 
         A training has but one or two on its device.
         """
@@ -163,8 +162,10 @@ class Training:
         return (self.samples(n, seed, rank, index) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
-        """Makes micro-batches in advance, for a timed step: of this rank's sizes, and the same two in
-        turn, or one of each size where a ragged plan has several."""
+        """Makes micro-batches in advance, for a timed step.
+
+        They have this rank's sizes: two of them take turns, or one of each size in a ragged plan.
+        """
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
         batches: dict[tuple[int, int], Any] = {}
@@ -174,9 +175,9 @@ class Training:
         return [batches[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
-        """Returns the factor of each micro-batch's loss, so that DDP's mean over ranks is the mean over all.
+        """Returns the factor of each micro-batch's loss: DDP's mean over ranks is then the mean over all.
 
-        Samples are the plan's; other units need a sum over ranks first.
+        The plan knows the number of samples; other units need a sum over ranks first.
         """
         ranks, summed = self.group.world_size, self.workload.reduction == "sum"
         units = self.units(batches)
@@ -184,10 +185,10 @@ class Training:
         return [ranks / total if summed else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
-        """Counts the units under the loss of each of this rank's micro-batches.
+        """Counts the units in each of this rank's micro-batches.
 
-        They are looked at only where the plan does not
-        know it."""
+        Batches are looked at only for units other than samples.
+        """
         if self.workload.weight is None:
             return list(map(float, self.sizes[self.group.rank]))
         return [float(self.workload.weight(batch)) for batch in batches]
@@ -208,7 +209,7 @@ class Training:
     ) -> None:
         """Runs forward and backward of each micro-batch, all but the last under no_sync.
 
-        Without `sync` all of them are.
+        Without `sync` the last one is, too.
         """
         coming = iter(batches)
         for index, weight in enumerate(weights):
@@ -221,9 +222,9 @@ class Training:
 
     @contextlib.contextmanager
     def _unsynced(self) -> Iterator[None]:
-        """Lets DDP's forward share no buffers.
+        """Keeps DDP's forward from sharing buffers.
 
-        A rank that runs out of memory in it would share once more often than the others, which would wait for
+        A rank that runs out of memory in it would share once more than the others, and they would wait for
         it.
         """
         before = self.ddp.require_forward_param_sync
@@ -252,7 +253,7 @@ class Training:
     def lone_seconds(self, n: int, seed: int, dtype: torch.dtype | None) -> float:
         """Times forward and backward of one micro-batch of `n` samples by this rank alone.
 
-        It takes the second time, since the first also sets things up.
+        It times the second run, since the first also sets things up.
         """
         for _ in range(2):
             self.group.sync()
@@ -277,7 +278,7 @@ class Training:
     def weights_kept(self) -> Iterator[None]:
         """Puts the weights and buffers back in the end, on all ranks.
 
-        A rank's own work may leave it with other weights than its peers. Rank 0 keeps them for all.
+        A rank's own work may leave it with other weights than its peers. Rank 0 keeps the weights for all.
         """
         tensors = [*self.model.parameters(), *self.model.buffers()]
         before = [t.detach().to("cpu", copy=True) for t in tensors] if self.group.rank == 0 else []
@@ -291,7 +292,7 @@ class Training:
     def micro_batch_seconds(self) -> float:
         """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format.
 
-        The same on all ranks.
+        All ranks get the same seconds.
         """
         self.model.train()  # as the training does it, which was seen to fit
         with self.weights_kept():
@@ -319,7 +320,7 @@ class Training:
     def shortened(self, count: int) -> "Training":
         """Returns the same training with at most `count` micro-batches a step, at least two.
 
-        It keeps the first ones and the last, which is smaller in a ragged plan.
+        The step has the first micro-batches and the last, which is smaller in a ragged plan.
         """
         count = max(2, count)
         return self.of_sizes(

@@ -1,7 +1,4 @@
-"""One validation under way.
-
-What is validated, what earlier proofs have found for later ones, and what a proof declares.
-"""
+"""One validation under way: its plan, the results that later proofs use, and the record of a claim."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,23 +15,20 @@ from isobatch.validate.training import Training, parameter_bytes
 from isobatch.validate.workload import Workload
 
 COMPILED_AGAIN = 4
-"""Times that a phase may compile: another size, which then may vary; eval mode; with the all-reduce, and
-without."""
+"""Times that a phase may compile: for new and variable sizes, eval mode, with and without the all-reduce."""
 
 BYTES_PER_SECOND = 1e8
-"""Of the weights: a phase copies, compares and sums them, some of it in the host's memory, at least at this
-rate."""
+"""Of weights: a phase copies, compares and sums them, partly in the host's memory, at least at this rate."""
 
 STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
-"""The longest step that is timed as a whole: some thirty are taken at least."""
+"""The longest step to be timed as a whole: at least some thirty are taken."""
 
 
 class Trial:
     """A validation on this rank.
 
-    What is worked out when it is first asked for is asked for by all ranks at the same place.
-
-    `reduction` is what the loss was seen to do over a batch, "mean", "sum" or "neither".
+    All ranks must ask for a cached property at the same place, since its first use measures on all of them.
+    `reduction` is the loss's measured reduction over a batch: "mean", "sum" or "neither".
     """
 
     machine: Machine
@@ -53,23 +47,23 @@ class Trial:
 
     @property
     def allowance_seconds(self) -> float:
-        """Counts the seconds of a phase beyond its limit, for a large or compiled model."""
+        """The seconds of a phase beyond its limit, for a large or compiled model."""
         size = parameter_bytes(self.workload.model)
         return size / BYTES_PER_SECOND + COMPILED_AGAIN * self.compile_seconds
 
     @cached_property
     def training(self) -> Training:
-        """Makes the plan's step on this rank."""
+        """The plan's step on this rank."""
         return Training(self.plan, self.options, self.workload, self.group)
 
     @cached_property
     def micro_batch_seconds(self) -> float:
-        """Times forward and backward of one micro-batch on rank 0 alone."""
+        """The seconds of forward and backward of one micro-batch on rank 0 alone."""
         return self.training.micro_batch_seconds()
 
     @cached_property
     def timed(self) -> Training:
-        """Shortens the step to as many micro-batches as can be timed often enough."""
+        """The step, shortened to as many micro-batches as can be timed often enough."""
         return self.training.shortened(int(STEP_SECONDS[self.options.extent] / self.micro_batch_seconds))
 
     @cached_property
@@ -88,12 +82,12 @@ class Claim:
     """A part of a validation, declared by a file of proofs. All ranks run it together, within one time limit.
 
     Args:
-        phase: what it is called where a rank is lost in it.
-        names: of the proofs that it may give, without a number format behind them, in the order of the table.
+        phase: its name in messages, as when a rank is lost in it.
+        names: of its possible proofs, without the suffix of a number format, in the order of the table.
         prove: gives the proofs, equal on all ranks; figures go into the trial.
         wanted: whether the options ask for it.
-        connected: whether it needs the ranks' connections: what does not is proven before they are made,
-            which may hang.
+        connected: whether it needs the ranks' connections. Making them may hang, so claims without them come
+            first.
         decisive: whether nothing after it makes sense once one of its proofs has failed.
     """
 

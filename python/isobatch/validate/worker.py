@@ -53,7 +53,7 @@ CLAIMS: tuple[Claim, ...] = (
     step_time.CLAIM,
     noise_scale.CLAIM,
 )
-"""In the order in which they are proven, which is the table's."""
+"""In the order of proving, which is the table's."""
 
 
 def run(
@@ -63,11 +63,11 @@ def run(
     factory: Callable[[], Workload] | None = None,
     publish: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Validates a plan in the processes that torchrun or srun started; every rank calls it.
+    """Validates a plan on this rank, under torchrun or srun; every rank calls it.
 
     Args:
         plan: must be feasible.
-        options: how.
+        options: how to validate.
         factory: makes the workload, in place of the one that the options name.
         publish: called on rank 0 with the report, also with an unfinished one where a rank is lost.
 
@@ -103,7 +103,7 @@ def run(
             try:
                 _prove(Trial(plan, options, work, group, draft), draft)
             except SignalException:
-                # Who started the ranks ends them all because one is gone: stay alive until rank 0 sees which.
+                # The launcher ends all ranks because one is gone: stay alive until rank 0 sees which one.
                 group.pulse.linger()
                 raise
     except InputError:  # of all ranks alike
@@ -120,8 +120,8 @@ def run(
 def _sigterm_as_exception() -> Iterator[None]:
     """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does.
 
-    A process started by torchrun or srun would end at once, and rank 0 with it, before it has written which
-    rank is gone. A second SIGTERM is ignored.
+    A process started by torchrun or srun would end at once, and so would rank 0, before writing which rank is
+    gone. A second SIGTERM is ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -141,8 +141,8 @@ def _sigterm_as_exception() -> Iterator[None]:
 def _prove(trial: Trial, draft: Draft) -> None:
     """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0.
 
-    The claim of the GPUs comes before the
-    training's own connections are made."""
+    The claim of the GPUs comes before the training's own connections are made.
+    """
     tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
     connected = False
     try:

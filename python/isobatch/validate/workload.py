@@ -33,13 +33,13 @@ class Workload:
             tensor, a mapping or sequence of them, or anything else that can be sliced by sample.
         loss: (model, batch) → the loss, a scalar tensor.
         reduction: "mean" or "sum": what `loss` does over the batch. Declared, not guessed, and checked.
-        weight: batch → what its loss is a mean or sum over, where that is not samples: its tokens that count,
-            say.
+        weight: batch → the number of units that its loss is a mean or sum over, if these are not samples:
+            tokens with a label, say.
         scheduler: optimizer → the scheduler that the training will use; None: the plan's own.
         hook: a DDP communication hook, (process group, bucket) → future; None: DDP's all-reduce.
         ddp: keywords of DistributedDataParallel that the training passes, such as find_unused_parameters or
             static_graph.
-        stand_in: not the model that the plan's forecasts are of; the built-in one is not.
+        stand_in: whether this is another model than the plan's forecasts are for, as the built-in one is.
     """
 
     model: nn.Module
@@ -115,7 +115,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
 
 
 def factory_of(name: str) -> Callable[[], Any]:
-    """Finds the function of `package.module:factory`; modules in the current folder are found, too.
+    """Finds the function of `package.module:factory`, also in modules of the current folder.
 
     Raises:
         InputError: there is no such module or function.
@@ -146,7 +146,7 @@ def _arguments(factory: Callable[..., Any]) -> list[str]:
     """Lists the arguments without a default."""
     try:
         every = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # of C, which says nothing of them
+    except (TypeError, ValueError):  # a function in C, without a signature
         return []
     return [
         parameter.name
@@ -164,7 +164,7 @@ def call_factory(factory: Callable[[], Any]) -> Workload:
     """Calls a factory.
 
     Raises:
-        InputError: that is no Workload.
+        InputError: its result is no Workload.
     """
     wants = _arguments(factory)
     if wants:
@@ -184,7 +184,7 @@ def call_factory(factory: Callable[[], Any]) -> Workload:
 
 
 def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-    """Returns the plan's optimizer where torch has it; else AdamW, which is as good for a stand-in model."""
+    """Returns the plan's optimizer if torch has it; else AdamW, good enough for a stand-in model."""
     lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
     betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
     eps = plan.eps if plan.eps is not None else 1e-8

@@ -22,21 +22,25 @@ from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, sk
 from isobatch.validate.trial import Claim, Trial
 
 ADDENDS = 64
-"""Ranks at most that an element is not zero on: of 0, 1 and 2 that makes at most 128 in whatever order they are added, and
-bfloat16 has every whole number up to 256."""
+"""The most ranks with a nonzero element.
+
+The elements are 0, 1 or 2, so that a sum is at most 128 in any order; bfloat16 has every whole number up to
+256.
+"""
 
 PIECE = 1 << 22
-"""Elements that are looked at at once."""
+"""Elements compared at once."""
 
 ROW = 1 << 12
-"""Elements of a pattern at least, repeated: short rows would each be copied and compared by themselves."""
+"""The least elements of a repeated pattern: short rows would be copied and compared one by one."""
 
 
 class Pattern:
     """A repeated row of elements with a known sum.
 
-    Each rank has 0, 1, 2 in turn, shifted by the rank, and zero on all but every so many ranks, shifted by
-    the element. So each element has its own sum, and a rank that is left out or counted twice shows.
+    Each rank has 0, 1, 2 in turn, shifted by the rank; among many ranks, an element is nonzero on only some,
+    shifted by the element. So each element has its own sum, and a rank that is left out or counted twice
+    shows.
     """
 
     def __init__(self, rank: int, ranks: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -56,14 +60,17 @@ class Pattern:
         """Counts the wrong elements of a sum over all ranks."""
         wrong = 0
         whole = buffer.numel() // len(self._sums) * len(self._sums)
-        # By pieces, since what is compared takes room, too.
+        # By pieces, since a comparison takes room, too.
         for piece in chunks(buffer[:whole], max(1, PIECE // len(self._sums)) * len(self._sums)):
             wrong += _count(piece.view(-1, len(self._sums)), self._sums)
         return wrong + _count(buffer[whole:], self._sums[: buffer.numel() - whole])
 
 
 def _count(piece: Tensor, expected: Tensor) -> int:
-    """Counts differing elements; a comparison of the whole comes first, since mostly none differs."""
+    """Counts differing elements.
+
+    The whole is compared first, since mostly no element differs.
+    """
     differ = piece != expected
     return int(differ.sum()) if differ.any() else 0
 
@@ -99,13 +106,13 @@ def sums(ranks: int) -> NDArray[np.int64]:
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 WARMUP, MIN_SAMPLES, MAX_SAMPLES = 2, 5, 20
-ROOM = 0.5  # of what is free: NCCL takes some for itself
+ROOM = 0.5  # of the free memory: NCCL takes some for itself
 SECONDS = {"quick": 2.0, "usual": 10.0, "full": 45.0}
 LARGEST, GPU_LARGEST = {"quick": 24, "usual": 24, "full": 26}, {"quick": 28, "usual": 30, "full": 33}
 """The largest size, as a power of two."""
 
 PLATEAU_BYTES = 4 << 20
-"""A rank's part of an all-reduce from which on its bandwidth is the link's."""
+"""The least part of a rank in an all-reduce for its bandwidth to be the link's."""
 
 
 class Size(NamedTuple):
@@ -119,7 +126,7 @@ class Size(NamedTuple):
 def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
     """Lists a sweep of sizes and DDP's buckets in float32.
 
-    The other formats have the largest sizes; with `full` all of the sweep.
+    The other formats have the largest sizes only; under `full`, the whole sweep.
     """
     largest = (GPU_LARGEST if cuda else LARGEST)[options.extent]
     stride = 3 if options.extent == "quick" else 2
@@ -174,7 +181,7 @@ def interpolate(table: list[AllReduceRow], size: int) -> float | None:
 
 
 def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllReduce, int]:
-    """Measures the table; and counts the rows left out, since they would have taken too long here."""
+    """Measures the table, and counts the rows left out for want of time or room."""
     if group.world_size == 1:
         return AllReduce(table=[]), 0
     planned = sizes(options, group.device.type == "cuda", buckets)
@@ -186,7 +193,7 @@ def measure(group: Group, options: Options, buckets: list[int]) -> tuple[AllRedu
     table: list[AllReduceRow] = []
     for size in fitting:
         remaining = most - (time.monotonic() - begun)
-        # By the slowest byte of those at least a quarter as large.
+        # Estimated by the slowest byte of the sizes at least a quarter as large.
         slowest = max((row.time_us / row.bytes for row in table if 4 * row.bytes >= size.bytes), default=0.0)
         least = slowest * size.bytes * (WARMUP + MIN_SAMPLES) / 1e6
         if group.from_first(least < remaining):
@@ -219,8 +226,7 @@ def judge_bandwidth(
 ) -> Proof:
     """Judges the bandwidth of the largest size."""
     rows = [row for row in table if row.dtype == "float32"]
-    # Not the best of all: what limits a rate lets a burst pass, so that smaller ones can be faster than the
-    # link.
+    # Not the best size: a rate limit lets a burst pass, so a smaller size can be faster than the link.
     large = max(rows, key=lambda row: row.bytes)
     values = {"bus_bw_gb_s": large.bus_bw_gb_s, "bytes": large.bytes}
     text = f"bus bandwidth {large.bus_bw_gb_s:.3f} GB/s at {large.bytes} bytes over {group.world_size} ranks"
@@ -232,7 +238,7 @@ def judge_bandwidth(
     if expected is None:
         return skip_claim("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
     short = 1 - large.bus_bw_gb_s / expected
-    # Noise only makes it slower: where one sample was fast enough, it was not the link.
+    # Noise only slows a sample down: if one was fast enough, the link is not at fault.
     fast = min(large.samples_us) / large.time_us
     verdict, cause = Verdict.by(short, options), Cause.SLOW_LINK
     if short > options.caution >= 1 - (1 - short) / fast:

@@ -1,8 +1,8 @@
 """Coupled samples: a micro-batch's gradient in one pass, against the gradients of its two parts.
 
-The gradient of a mean over samples is the mean of their gradients, however they are cut. Batch norm, in-batch
-negatives and a balance loss of experts have another gradient in another micro-batch, so that the same batch
-split otherwise is another training.
+The gradient of a mean over samples is the mean of their gradients, however the batch is cut. With batch norm,
+in-batch negatives or a balance loss of experts it depends on the micro-batch: the same batch in another split
+is then another training.
 """
 
 import contextlib
@@ -23,8 +23,7 @@ from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import out_of_memory
 
 GATE = 1e-4
-"""Of the gradient in float32: rounding stays a tenth below it, a balance loss of 0.01 is three times above.
-"""
+"""In float32, rounding stays at a tenth of it, and a balance loss of 0.01 is three times above it."""
 
 
 def coupling(training: Training, reduction: str) -> tuple[float, float]:
@@ -50,7 +49,7 @@ def coupling(training: Training, reduction: str) -> tuple[float, float]:
             with _without_randomness(training.model), float32_as("ieee"):
                 whole, again = (_gradient(training, [batch], [1.0], dtype) for _ in range(2))
                 if difference(again, whole, device=training.group.device).error > gate:
-                    training.model.eval()  # randomness of its own, such as functional dropout
+                    training.model.eval()  # the model has randomness of its own, such as functional dropout
                     whole = _gradient(training, [batch], [1.0], dtype)
                 halves = _gradient(training, parts, shares, dtype)
             return difference(halves, whole, device=training.group.device).error, gate

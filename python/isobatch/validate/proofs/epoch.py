@@ -1,4 +1,4 @@
-"""An epoch of the plan, by the real sampler and the real loader; a ramp stage by stage."""
+"""An epoch of the plan, by the real sampler and loader; a batch ramp is proven stage by stage."""
 
 import itertools
 from collections.abc import Iterator, Sized
@@ -47,8 +47,7 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
     picked = [(at, batch) for at, batch in some if at % size + batch <= size]
     wrong, served = [], []
     for at, batch in picked:
-        # Without a shuffle a step's samples lie one behind the other: what is served elsewhere is counted at
-        # the end.
+        # Without a shuffle a step's samples are consecutive: others are counted in the last place.
         counts, largest = torch.zeros(batch + 1, dtype=torch.int32), 0
         for replica in range(group.rank, replicas, group.world_size):
             place = {"epoch": at // size, "offset": at % size}
@@ -84,14 +83,14 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
     """Yields the sample ids of a replica's optimizer steps in an epoch, step by step.
 
     Raises:
-        ImportError: what would serve them is not installed.
+        ImportError: the library of the plan's sampler is not installed.
     """
     indices: Any = range(dataset)
     drop = plan.recipe.drop_last
     replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
     loader: data.DataLoader[int]
     if _irregular(plan):
-        # Behind a ramp, whose batches are looked at by themselves.
+        # The epoch after a ramp: the ramp's batches have a proof of their own.
         own = PlanSampler(indices, plan, rank=replica, epoch=-(-stages(plan)[-1][0] // dataset))
         loader = data.DataLoader(indices, batch_sampler=own, collate_fn=list)
         step: list[int] = []
@@ -122,7 +121,7 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
 
 
 def _irregular(plan: Plan) -> bool:
-    """Tells whether only the plan's own sampler serves it."""
+    """Tells whether only the plan's own sampler can serve this plan."""
     recipe = plan.recipe
     return plan.layout.irregular or recipe.convention == "exact" or recipe.ramp is not None
 
@@ -158,7 +157,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     if isinstance(counts, str) or missing is not None:
         text = f"the convention is {plan.recipe.convention}, and its library is not installed: {missing}"
         return [skip_claim(name, text) for name in CLAIM.names]
-    # Sums, not the ids of all: those would be the whole dataset, for each rank.
+    # Sums, not all ids: those would be the whole dataset on each rank.
     first, served = (group.total(torch.from_numpy(array)).numpy() for array in counts[:2])
     steps_taken = set[int]().union(*group.gather(counts[2]))
     return [

@@ -1,6 +1,6 @@
-"""Checks that each rank's GPU is the job's alone and free to run at full clocks.
+"""Checks each rank's GPU: the job's alone, and free to run at full clocks.
 
-NVML, the driver's own library, is asked (pynvml of nvidia-ml-py, the extra `gpu`). A GPU's health is left to
+It asks NVML, the driver's own library (pynvml of nvidia-ml-py, the extra `gpu`). A GPU's health is left to
 the tools of its vendor.
 """
 
@@ -17,15 +17,13 @@ from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, sk
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
 
-MAX_TAKEN_BYTES = (
-    2 << 30
-)  # of a GPU's memory, beside these ranks' own; an older driver counts its reserve, too
+MAX_TAKEN_BYTES = 2 << 30  # of a GPU, beside these ranks' own; an older driver counts its reserve, too
 CONTEXT_BYTES = 600 << 20  # CUDA's context of a process
 FULL_POWER = 0.95  # the share of the default power limit below which clocks fall under load
 
 
 def open_gpu(group: Group) -> tuple[Any, Any] | str:
-    """Opens the GPU of this rank, as pynvml and its handle; or says why it cannot be asked."""
+    """Opens this rank's GPU, as pynvml and a handle; or returns the reason for failing."""
     if group.device.type != "cuda":
         return "the ranks run on the CPU"
     try:
@@ -44,7 +42,7 @@ def open_gpu(group: Group) -> tuple[Any, Any] | str:
 
 
 def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_here: int = 0) -> Gpu:
-    """Reads the state of a GPU; values without support of the GPU or its driver are None.
+    """Reads the state of a GPU; values unknown to it or to its driver are None.
 
     Args:
         nvml, handle: the module pynvml, and the GPU as it has it.
@@ -56,7 +54,7 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
     def ask(function: str, *arguments: Any) -> Any:
         try:
             return getattr(nvml, f"nvmlDeviceGet{function}")(handle, *arguments)
-        except Exception:  # an older pynvml lacks the function; an older driver raises what is no NVMLError
+        except Exception:  # an older pynvml lacks the function; an older driver raises other errors
             return None
 
     mig, processes, version = (
@@ -72,7 +70,7 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
         name=ask("Name"),
         memory_bytes=None if memory is None else memory.total,
         taken_bytes=None if memory is None else max(0, memory.used - own_bytes - ranks_here * CONTEXT_BYTES),
-        # Inside a container process numbers are others than the driver's: so they are counted, not compared.
+        # A container numbers its processes otherwise than the driver: they are counted, not compared.
         other_processes=None if processes is None else max(0, len(processes) - ranks_here),
         mig=None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         power_limit_w=now,
@@ -81,7 +79,7 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
 
 
 def find_faults(gpu: Gpu) -> Iterator[tuple[Verdict, Cause, str]]:
-    """Finds the faults of a GPU that spoil a measurement."""
+    """Finds a GPU's faults in the way of a measurement."""
     if gpu.other_processes:
         yield Verdict.FAIL, Cause.GPU_SHARED, f"{gpu.other_processes} other processes on the GPU"
     if gpu.taken_bytes is not None and gpu.taken_bytes > MAX_TAKEN_BYTES:
@@ -95,7 +93,7 @@ def find_faults(gpu: Gpu) -> Iterator[tuple[Verdict, Cause, str]]:
 
 
 def judge_gpus(group: Group, answers: Sequence[Gpu | str]) -> Proof:
-    """Judges the GPUs of all ranks, each by its state or by why it could not be asked."""
+    """Judges the GPUs of all ranks, each by its state, or by the reason for having none."""
     gpus = {answer.rank: answer for answer in answers if isinstance(answer, Gpu)}
     reasons = "; ".join(dict.fromkeys(answer for answer in answers if isinstance(answer, str)))
     if not gpus:
@@ -122,7 +120,7 @@ def prove(trial: Trial) -> list[Proof]:
     if isinstance(answer, str):
         state = answer
     else:
-        torch.zeros(1, device=group.device)  # from now on this process is one of those that NVML counts
+        torch.zeros(1, device=group.device)  # from now on NVML counts this process, too
         own = group.facts[group.rank]
         sharing = sum((facts.machine, facts.bus) == (own.machine, own.bus) for facts in group.facts)
         state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), sharing)

@@ -31,16 +31,16 @@ from isobatch.validate.workload import first_line, out_of_memory
 
 SEED = 20
 RANKS = 8
-"""At most so many ranks' samples does one process go through."""
+"""The most ranks whose samples one process goes through."""
 
 GATES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 1e-2}
 HOOK_GATES = {"none": 0.0, "fp16": 5e-3, "bf16": 1e-2}
 UPDATE_GATE = 1e-3
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
-"""For the one process, which does alone what some ranks share."""
+"""For the one process, which does the work of several ranks."""
 
 HOST_COPIES = 3
-"""Of the weights in rank 0's host memory at once: before the step, behind it, and the reference."""
+"""Copies of the weights in rank 0's host memory at once: before the step, after it, and the reference."""
 
 SAME = Difference(error=0.0, ratio=1.0, residual=0.0)
 
@@ -76,7 +76,7 @@ class _How:
 
 
 class Reference(NamedTuple):
-    """On rank 0 the gradient, and how far such a sum was off from one process; on the others nothing."""
+    """The gradient on rank 0, and its own error against one process; nothing on the other ranks."""
 
     gradient: Copies | None
     off: Difference = SAME
@@ -109,7 +109,7 @@ def reference(training: Training, how: _How, scale: float) -> Reference:
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """Sums the first ranks' own gradients and divides by the number of all, by an all-reduce of each.
+    """Computes the mean of the first ranks' own gradients, divided by all ranks, by plain all-reduces.
 
     Rank 0 has copies, the others nothing.
     """
@@ -129,7 +129,8 @@ def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
     """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP.
 
-    Only one micro-batch exists at a time. The gradient is a mean over `total` units; None: over theirs.
+    Only one micro-batch exists at a time. The gradient is a mean over `total` units; None: over those of
+    these samples.
     """
     weigh, model = training.workload.weight, training.model
     model.zero_grad(set_to_none=True)
@@ -138,8 +139,7 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
         for index, n in enumerate(sizes):
             batch = training.samples(n, SEED, rank, index)
             unit = float(n if weigh is None else weigh(batch))
-            # The sum of units is known at the end only; a guess at it keeps float16 gradients in their range
-            # until then.
+            # The sum of units is known only at the end: until then a guess keeps float16 in its range.
             guess = guess or max(unit, 1.0) / n * training.batch
             share = (1.0 if how.measured == "sum" else unit) / guess
             training.lone_backward(batch, share * scale, how.amp)
@@ -152,13 +152,13 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
 def affordable(training: Training, seconds: float) -> tuple[Training, str | None]:
     """Returns the step to prove, and why it is smaller than the plan's, if it is.
 
-    One process needs as long for the samples of a few ranks as they together need for them one after the
-    other. Where that is too long, a replica takes fewer micro-batches, two at least, and then smaller ones:
-    the loss weights are exact again for what is left, so that each fault of averaging and accumulating shows
-    as it does in the whole step.
+    One process needs as long for the samples of a few ranks as these ranks do one after the other. If that is
+    too long, a replica takes fewer micro-batches, at least two, and then smaller ones. The loss weights of
+    the smaller step are exact too, so that each fault of averaging or accumulating shows as in the whole
+    step.
 
     Args:
-        one: seconds of a micro-batch.
+        seconds: of one micro-batch.
     """
     limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
     most, alone = max(1, int(limit / seconds)), training.sizes[:RANKS]
@@ -186,7 +186,7 @@ def prove_step(
         The proofs, the same on all ranks.
     """
     group, model = training.group, training.model
-    # Of the coarsest number format that the parameters have.
+    # The gate is that of the coarsest number format among the parameters.
     formats = {p.dtype for p in trained(model) if p.dtype in GATES}
     coarse = amp or max(formats, key=GATES.__getitem__, default=torch.float32)
     gate = max(GATES[coarse], HOOK_GATES[training.options.hook])
@@ -222,7 +222,7 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         if not broken or scale <= 1:
             break
         model.zero_grad(set_to_none=True)
-        scale /= 16  # large gradients leave float16's range where small ones do not vanish
+        scale /= 16  # a scale that saves small gradients may take large ones out of float16's range
     if broken:
         model.zero_grad(set_to_none=True)
     return scale, broken
@@ -246,13 +246,12 @@ def _step(
         gradients = grads(model)
         proof = _gradient(training, difference(gradients, reference.gradient), reference.off, how)
         if proof.diagnosis is not None and (training.apart or differing(sums)):
-            # Ranks that differ explain any gradient: the factor beside the reference would name a wrong
-            # cause.
+            # Ranks that differ explain any gradient: its factor would name a wrong cause.
             named = group.pulse.named(training.apart or differing(sums))
             when = "before the step" if training.apart else "after the all-reduce"
             proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
         proofs.append(proof)
-        del gradients  # or the gradients could not be freed
+        del gradients  # else the gradients stay in memory
     if scaler is None:
         training.step(optimizer, None)
     else:
@@ -288,8 +287,7 @@ def _gradient(training: Training, error: Difference, noise: Difference, how: _Ho
         values |= {"relative_l2_to_sum": error.error, "relative_l2_of_sum": noise.error}
         text = (
             f"relative L2 {error.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, "
-            f"and {noise.error:.2g} "
-            f"of that over {RANKS} ranks to one process, {how.name}"
+            f"and {noise.error:.2g} of that over {RANKS} ranks to one process, {how.name}"
         )
     if how.smaller is not None:
         text += f"; {how.smaller}"
@@ -312,8 +310,7 @@ def _after(
     device = expected[0].device
     whole = difference(stepped, expected, device=device).error
     update = difference(stepped, expected, before, device).error
-    # What the update may be off by, the weights may be, too: Adam's first step divides each gradient by
-    # itself.
+    # The weights may be off by as much as the update may: Adam's first step divides each gradient by itself.
     gate = max(how.gate, UPDATE_GATE * whole / update if 0 < update < math.inf else 0.0)
     verdict = Verdict.PASS if whole <= gate else Verdict.FAIL
     text = f"relative L2 {whole:.2g} after the step"
@@ -352,11 +349,12 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
-    """Calls `prove_step` with micro-batches that fit, and as many as there is time for.
+    """Calls `prove_step` with as many and as large micro-batches as time and room allow.
 
     In eval mode, or in another format, a step may need more memory than in training, and on a GPU many times
-    as long. A gradient that cannot be computed in full precision is no
-    fault of a plan in another one."""
+    as long. Without room for full precision the proof is skipped, since that is no fault of a plan in another
+    format.
+    """
     needed = HOST_COPIES * parameter_bytes(training.model) if training.group.rank == 0 else 0
     short = lacking(training.group, needed, free_on_host())
     on_host = (0, 0.0, f"on rank 0's host: {short}")
@@ -373,11 +371,9 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
-    """Finds the largest micro-batch, the planned one or that halved.
+    """Finds the largest micro-batch with a gradient on all ranks in eval mode: the planned one, or a half.
 
-    With a gradient on all ranks in eval mode.
-
-    Returns it with the slowest rank's seconds, or the reason why there is none.
+    Returns its samples and the slowest rank's seconds, or the reason why there is none.
     """
     group, n = training.group, training.micro_batch
     training.model.eval()

@@ -21,20 +21,20 @@ from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, sk
 from isobatch.validate.trial import Claim, Trial
 from isobatch.words import few
 
-FIRST_WINDOWS, MAX_WINDOWS = 5, 25  # and where a rank looks slow
-MIN_REPETITIONS, ENOUGH_SECONDS = 3, 0.5  # in a window: so many, unless fewer take so long
+FIRST_WINDOWS, MAX_WINDOWS = 5, 25  # the latter if a rank looks slow
+MIN_REPETITIONS, ENOUGH_SECONDS = 3, 0.5  # in a window: at least this many, or at least this long
 LIMIT_SECONDS = 15.0  # to look closer
 CAUTION, FAIL = 1.25, 2.0  # times the median of the others, where other programs share a processor
-GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # of a GPU, which is the rank's alone
+GPU_CAUTION, GPU_FAIL = 1.05, 1.10  # on a GPU, the rank's alone
 ALWAYS = 0.9  # the share of the windows in which a slow rank is slow
 
 SECONDS = {"quick": 0.5, "usual": 1.25, "full": 2.5}
 
 OWN_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
-"""Of the environment, what each rank may have for itself."""
+"""Variables of the environment that may differ between ranks."""
 VARIABLES = ("CUDA_LAUNCH_BLOCKING", "OMP_NUM_THREADS", "TORCH_FR_BUFFER_SIZE", *OWN_VARIABLES)
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "FI_")
-"""Nothing else of the environment goes into a report: it may hold secrets."""
+"""Only these variables go into a report: any other may hold a secret."""
 MAX_NAMED_VARIABLES = 8
 
 
@@ -44,10 +44,9 @@ MAX_NAMED_VARIABLES = 8
 def window(group: Group, work: Callable[[], object], seconds: float) -> float:
     """Measures the mean seconds of a repetition in this rank's next window.
 
-    The ranks begin together; inside of the window none waits for another.
-
-    A mean, not a median: what stops a rank for most of a time, and lets it run at full speed for the rest, is
-    slow too. On a GPU by its own clock, from the first kernel to the last.
+    The ranks begin together; inside of the window none waits for another. It is a mean, not a median: a rank
+    that is stopped most of the time, and at full speed for the rest, is slow too. A GPU is timed by its own
+    clock, from the first kernel to the last.
     """
     group.barrier()
     cuda, spent, count = group.device.type == "cuda", 0.0, 0
@@ -67,7 +66,7 @@ def window(group: Group, work: Callable[[], object], seconds: float) -> float:
 def prove_equally_fast(
     group: Group, work: Callable[[], object], seconds: float, name: str, description: str
 ) -> Proof:
-    """Measures some work in windows of `seconds`; where a rank looks slow, in many more."""
+    """Measures some work in windows of `seconds`; in many more if a rank looks slow."""
     if group.world_size == 1:
         return skip_claim(name, "one rank: nothing to compare with")
     begun = time.monotonic()
@@ -94,7 +93,7 @@ def judge_windows(
     who: Callable[[int], str],
     gates: tuple[float, float] = (CAUTION, FAIL),
 ) -> Proof:
-    """Judges by the windows of all ranks, one row a rank, whether one is slow.
+    """Judges by the windows of all ranks, a row for each, whether one is slow.
 
     A slow rank is slower than the others' median in nine of ten windows; noise comes and goes, or hits any
     rank.
@@ -118,8 +117,7 @@ def judge_windows(
         count, often = seconds.shape[1], int((times[slowest] >= caution).sum())
         text = (
             f"{description}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others, and "
-            f"{caution} × or more in {often} "
-            f"of {count} windows, where a slow rank has nine of ten"
+            f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten"
         )
         return judge_claim(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
     named = few([f"{who(rank)} {typical[rank]:.2f} ×" for rank in slow])
@@ -131,8 +129,8 @@ def judge_windows(
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns for each value the median of the others in its column.
 
-    A deviation from the median of all could never flag one of two. Without a value, those above it move down
-    by one place of the sorted column.
+    With the median of all, one of two ranks could never be slow. Leaving out a value moves those above it
+    down by one place of the sorted column.
     """
     count = len(values)
     ordered = np.sort(values, axis=0)
@@ -158,8 +156,7 @@ def prove_world(trial: Trial) -> list[Proof]:
         verdict = Verdict.UNCHECKED
         text = (
             f"rehearsal {ranks}/{planned}: micro-batch, accumulation, learning rate and the sampler of all "
-            "replicas are "
-            f"proven; the gradient over {planned} replicas and the performance are not"
+            f"replicas are proven; the gradient over {planned} replicas and the performance are not"
         )
     if planned != trial.plan.world_size:
         text += "; only the data-parallel part is proven"
@@ -191,7 +188,7 @@ def environment() -> dict[str, str]:
 
 
 def strays(group: Group) -> dict[int, list[str]]:
-    """Finds the ranks with another environment than rank 0's, each with the variables."""
+    """Finds the ranks with another environment than rank 0's, and the differing variables."""
     own = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
     first: dict[str, str] = group.from_first(own)
     names = sorted(name for name in {*own, *first} if own.get(name) != first.get(name))
@@ -208,7 +205,7 @@ def same_versions(
     """Judges whether all ranks have the same versions and environment, and names the others.
 
     Args:
-        strays: by rank, the variables that it has not as rank 0 has them.
+        strays: by rank, the variables with another value than on rank 0.
     """
     differ = []
     for name in sorted(set().union(*rank_versions)):

@@ -1,7 +1,4 @@
-"""A step's memory: its peak, whether it fits, the largest micro-batch to fit.
-
-And whether there is room for a proof.
-"""
+"""A step's memory: its peak, the largest micro-batch that fits, and the room for other proofs."""
 
 import contextlib
 import ctypes
@@ -25,7 +22,7 @@ from isobatch.words import few
 
 MAX_TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs
 SAMPLE_SECONDS = 0.001
-SLACK_BYTES = 1 << 24  # that two counts of the memory may differ by
+SLACK_BYTES = 1 << 24  # two counts of the memory may differ by so little
 SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
@@ -33,10 +30,10 @@ SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
 def free_on_device(group: Group) -> int:
-    """Counts the bytes left to this rank on its device: free, or held by the allocator and not given out.
+    """Counts the bytes left to this rank on its device: free, or idle in the allocator.
 
-    On a CPU this
-    rank's share of its host's."""
+    On a CPU, it is this rank's share of its host's memory.
+    """
     if group.device.type == "cuda":
         idle = torch.cuda.memory_reserved(group.device) - torch.cuda.memory_allocated(group.device)
         return int(torch.cuda.mem_get_info(group.device)[0]) + idle
@@ -77,8 +74,7 @@ def lacking(group: Group, needed: int, free: int) -> str | None:
 class PeakMemory:
     """The peak memory of a block of work on this rank: `bytes` and `kind`.
 
-    CUDA also has `reserved`, and `left` of the device by its own count, other programs and libraries
-    included.
+    On CUDA also `reserved`, and `left`: the device's free memory by its own count, other programs included.
     """
 
     reserved: int | None = None
@@ -101,8 +97,7 @@ class PeakMemory:
     def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
             with contextlib.suppress(OSError, AttributeError):  # glibc has it
-                # Gives back what the C library keeps of freed memory: else every size is at the largest one's
-                # peak.
+                # The C library gives back freed memory: else each size would have the largest one's peak.
                 ctypes.CDLL(None).malloc_trim(0)
             self._sampler = None if _reset_peak() else _Sampler()
         else:
@@ -121,9 +116,9 @@ class PeakMemory:
 
 
 def _reset_peak() -> bool:
-    """Begins the system's own count of the peak anew; some containers do not allow it.
+    """Restarts the system's count of the peak, and returns whether it did.
 
-    Returns whether it did.
+    Some containers do not allow it.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -133,7 +128,7 @@ def _reset_peak() -> bool:
 
 
 class _Sampler:
-    """Samples the process's memory, where the system counts the peak of the process's whole life."""
+    """Samples the process's memory, where the system only counts the peak of the process's whole life."""
 
     def __init__(self) -> None:
         self._peak, self._end = _resident(), threading.Event()
@@ -145,7 +140,7 @@ class _Sampler:
             self._peak = max(self._peak, _resident())
 
     def stop(self) -> int:
-        """Ends, and returns the peak, bytes."""
+        """Ends the sampling, and returns the peak, bytes."""
         self._end.set()
         self._thread.join()
         return max(self._peak, _resident())
@@ -186,14 +181,14 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
             full = out_of_memory(error)
             if not full and (n <= training.micro_batch or not _device_works(group)):
                 raise
-            # Beyond the plan, a size that a kernel cannot do is one that does not fit, unless it has broken
-            # the device for good.
+            # Beyond the planned size, a kernel's failure means that the size does not fit, unless the
+            # device is broken for good.
             fault = "out of memory" if full else first_line(error)
     training.model.zero_grad(set_to_none=True)
     if fault is not None:
-        gc.collect()  # the error's traceback has held what the step had made
+        gc.collect()  # the error's traceback held the step's tensors
     if group.device.type == "cuda":
-        torch.cuda.empty_cache()  # the next size must not be judged by what this one has fragmented
+        torch.cuda.empty_cache()  # or this size's fragmentation would count against the next
     peak = memory.bytes if memory.reserved is None else memory.reserved
     if fault is None and limit is not None and peak > limit:
         fault = f"{peak / 2**30:.3g} GiB, above the limit of {limit / 2**30:.3g} GiB"
@@ -213,7 +208,10 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
 
 
 def _device_works(group: Group) -> bool:
-    """Tells whether a device still computes; after an illegal access or a kernel's assertion CUDA does not."""
+    """Tells whether a device still computes.
+
+    After an illegal access or a kernel's failed assertion CUDA does not.
+    """
     try:
         return float(torch.ones(1, device=group.device)) == 1.0
     except RuntimeError:
@@ -223,7 +221,7 @@ def _device_works(group: Group) -> bool:
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
     """Finds the largest micro-batch with the reserve free for NCCL's buffers and fragmentation.
 
-    Between two tried sizes it is interpolated by their memory; None if no tried size leaves the reserve.
+    Between two tried sizes, their memory is interpolated; None if no tried size leaves the reserve.
     """
     fitting = sorted((size for size in tries if size.fits), key=lambda size: size.micro_batch)
     roomy = [size for size in fitting if size.left_bytes is None or size.left_bytes >= reserve]
@@ -271,9 +269,9 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
 
 
 def prove_fits(training: Training) -> Proof | None:
-    """Returns a failed proof if the planned micro-batch does not fit on some rank, with the largest one.
+    """Returns a failed proof, with the largest fitting size, if the planned micro-batch does not fit.
 
-    A fitting one has no proof here: the timed step has its memory.
+    If it fits there is no proof here: the timed step has its memory.
     """
     planned = attempt(training, training.micro_batch)
     if planned.fits:
@@ -298,7 +296,7 @@ def prove_search(trial: Trial) -> list[Proof]:
         result = search(trial.training)
     trial.add(micro_batch_search=result)
     largest, best = result.largest_micro_batch, result.recommended_micro_batch
-    if largest is None:  # noise: the planned one has fitted before
+    if largest is None:  # noise: the planned micro-batch has fitted before
         text = f"nothing fits below micro-batch {result.tries[-1].micro_batch}"
         return [judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())]
     trial.largest = largest

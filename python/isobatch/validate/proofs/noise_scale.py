@@ -1,4 +1,4 @@
-"""The gradient noise scale, for free: DDP has the local gradient before the all-reduce, then the mean."""
+"""The gradient noise scale, for free: DDP sees each gradient before the all-reduce, and the mean after it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +24,8 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 class Norms:
     """A communication hook around another one: it takes the squared norms before and after.
 
-    Each bucket's stay apart until the step is over: on a GPU buckets are on streams of their own, which may
-    run at once.
+    Each bucket's norms stay apart until the step is over: on a GPU the buckets are on streams of their own,
+    possibly at once.
     """
 
     def __init__(self, hook: Hook) -> None:
@@ -38,12 +38,12 @@ class Norms:
 
     @property
     def local(self) -> float:
-        """Sums those of this rank's own gradient, behind a step."""
+        """The squared norm of this rank's own gradient, after a step."""
         return sum(map(float, self._local))
 
     @property
     def averaged(self) -> float:
-        """Sums those of the averaged gradient, behind a step."""
+        """The squared norm of the averaged gradient, after a step."""
         return sum(map(float, self._averaged))
 
     def __call__(self, process_group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -153,7 +153,7 @@ def judge(noise: Noise, owner: str) -> Proof:
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Trains some steps; a figure, and never a fault."""
+    """Trains some steps for a figure; it is never a fault."""
     noise, proof = measure(trial.timed, trial.options.noise_steps)
     trial.add(noise=noise)
     if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:

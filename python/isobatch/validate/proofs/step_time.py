@@ -1,4 +1,4 @@
-"""How long the plan's step takes, alone and with its all-reduce; its time and memory against their forecasts."""
+"""The time of the plan's step, alone and with its all-reduce; time and memory against their forecasts."""
 
 import statistics
 import time
@@ -23,21 +23,23 @@ from isobatch.validate.workload import out_of_memory
 DISCARDED = 3  # DDP rebuilds its buckets after the first step
 MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
 BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
-"""Steps that run freely one after the other, where one takes less than that: waiting for a clock is then a
-part of it."""
+"""Free-running steps in a block, and blocks; only for steps no longer than this.
+
+Waiting for a clock is a part of a short step's time.
+"""
 MIN_BLOCK = 5
-TRIED = 3  # of a size of the micro-batch: a median of two is moved by either
+TRIED = 3  # for each size of the micro-batch: either of two would move their median
 HALVINGS = 4  # of the micro-batch
 HOST_NOISE_SECONDS = 0.02
-"""Added to each rank's step on CPUs: another program takes such a share of a processor for seconds."""
+"""Added to each rank's step on CPUs: for seconds, another program takes such a share of a processor."""
 SECONDS = {"quick": 1.5, "usual": 13.5, "full": 67.5}
-"""Of the whole phase, unless a step is so slow that the least number of them takes longer."""
+"""For the whole phase, unless the least number of steps takes longer."""
 FREE_SHARE, SIZES_SHARE = 1 / 3, 2 / 9
-"""Of the phase at most: steps that run freely, and all sizes of the micro-batch."""
+"""The most of the phase for free-running steps, and for all sizes of the micro-batch."""
 
 
 def _samples(group: Group, work: Callable[[], None], seconds: float, least: int = MIN_SAMPLES) -> list[float]:
-    """Times some work on this rank, started by all ranks together and repeated for about so long."""
+    """Times some work on this rank, started by all ranks together and repeated for about `seconds`."""
     return group.repeat(lambda: group.time(work), seconds, 0, least, MAX_SAMPLES)
 
 
@@ -50,8 +52,8 @@ def spread(samples: list[float]) -> float:
 def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[MicroBatchTimes]:
     """Measures time and memory of a step of one micro-batch, for forecasts, each rank alone.
 
-    The sizes are the planned one, smaller ones, and the largest that fits. A size that no longer fits, beside
-    what the validation holds itself, is left out.
+    The sizes are the planned one, smaller ones, and the largest that fits. A size is left out if it no longer
+    fits beside the validation's own memory.
     """
     training = works.training
     group = training.group
@@ -102,7 +104,7 @@ class Works:
         self._optimizer, self._scaler = training.still_optimizer(), training.scaler()
         self._batches = training.few_in_turn(1)
         weights = training.weights(self._batches)
-        # The gradients stay.
+        # Both leave the gradients in place.
         backward = partial(
             training.backward, self._batches, weights, scaler=self._scaler, dtype=training.dtype
         )
@@ -126,7 +128,7 @@ class Works:
             if not out_of_memory(error):
                 raise
             fits = False
-        if not fits:  # past the error, whose traceback holds what the step had made
+        if not fits:  # after the handler: the error's traceback holds the step's tensors
             self._small.clear()
             self.clear()
         return all(training.group.gather(fits))
@@ -144,17 +146,16 @@ class Works:
 
 
 def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _Times:
-    """Times the parts of a step in rounds, so that a drift of the host's speed affects all alike.
+    """Times the parts of a step in rounds, for a drift of the host's speed to affect all alike.
 
     Args:
-        seconds: for all of it; as many as steps will run freely for, `free_seconds` at most, are left of
-            them.
+        seconds: for all of it, less the time left for free-running steps.
+        free_seconds: the most to leave for free-running steps.
     """
     for _ in range(DISCARDED):
         took = group.time(works.whole)
-    took = max(group.slowest([took]))  # what follows must be the same on all ranks
-    # Some of what follows is done however long it takes, at most this many steps: a slow step is no lost
-    # rank.
+    took = max(group.slowest([took]))  # all ranks must go on alike
+    # At most this many steps are taken however slow they are: a slow step is no lost rank.
     group.pulse.grant(took * (3 * MIN_SAMPLES + (1 + TRIED) * (HALVINGS + 1)))
     seconds -= min(free_seconds, BLOCKS * BLOCK * took) if took <= SHORT_SECONDS else 0.0
     begun = time.monotonic()
@@ -171,9 +172,9 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
 
 
 def free_running(group: Group, work: Callable[[], None], took: float, seconds: float) -> list[float]:
-    """Times some work by blocks without a clock between repetitions, in about `seconds` together at most.
+    """Times some work by blocks without a clock between repetitions, for at most about `seconds` in all.
 
-    Returns the seconds of a repetition for each block; none if one `took` so long that the clock does not
+    Returns the seconds of a repetition for each block; none if a repetition `took` too long for the clock to
     matter. Equal on all ranks, as `took` must be.
     """
     if took > SHORT_SECONDS:
@@ -188,7 +189,7 @@ def free_running(group: Group, work: Callable[[], None], took: float, seconds: f
 
 
 def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
-    """Measures the step's times and memory over all ranks, and this rank's own steps without communication."""
+    """Measures times and memory over all ranks, and this rank's own steps without communication."""
     training, group, buckets = trial.timed, trial.group, trial.buckets
     seconds = SECONDS[trial.options.extent]
     training.model.train()
@@ -198,7 +199,7 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
     slow_alone, slow_reduced = group.slowest(times.alone), group.slowest(times.reduced)
     slowest = group.slowest(times.whole)
     exposed = statistics.median(slow_reduced) - statistics.median(slow_alone)
-    # Of all buckets' all-reduces by the table, which may not reach that far.
+    # The time of all buckets' all-reduces, by a table that may not reach that far.
     parts = [interpolate(trial.allreduce.table, size) for size in buckets]
     communication = None if not parts or None in parts else sum(filter(None, parts))
     noise = spread(slow_reduced) * statistics.median(slow_reduced)
@@ -312,8 +313,8 @@ def judge_memory(training: Training, peak: PeakMemory) -> Proof:
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
     """Returns the figures as a calibration reads them; None if several ranks share a GPU.
 
-    Each step's time is that of its slowest rank, of free-running steps if they are short. The micro-batches
-    without communication count as steps of one GPU.
+    Each time is the slowest rank's, of free-running steps if they are short. Micro-batches without
+    communication count as steps of one GPU.
     """
     if machine.emulated:
         return None

@@ -18,21 +18,21 @@ from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
 from isobatch.words import few
 
-MAX_SAMPLES = 8  # that the loss is tried on
-COMPILE_SECONDS = 900.0  # a phase of its own, so that no other one is over its limit for it
+MAX_SAMPLES = 8  # the loss is tried on
+COMPILE_SECONDS = 900.0  # in a phase of its own, so that compiling takes no other phase over its limit
 SEED = 20
-ROUNDED_GATE = 0.02  # of a loss in 8 bits
+ROUNDED_GATE = 0.02  # for a loss rounded to 8 bits
 MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses in one line a workload that cannot be computed, before all else.
+    """Refuses, before all else, a workload without a computable loss.
 
     Runs the loss once on some samples, on each rank alone.
 
     Raises:
-        InputError: it is no scalar tensor with a gradient, is NaN everywhere, or leaves parameters out; the
-            same on all ranks.
+        InputError: the loss is no scalar tensor with a gradient, is NaN on all ranks, or leaves parameters
+            out; the same error on all ranks.
     """
     training, fault, finite = trial.training, None, True
     with training.weights_kept():
@@ -41,7 +41,7 @@ def prove_runs(trial: Trial) -> list[Proof]:
         except InputError as error:
             fault = error
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):  # what fits is asked elsewhere
+            if not out_of_memory(error):  # another claim asks what fits
                 raise
         finally:
             training.model.zero_grad(set_to_none=True)
@@ -66,8 +66,7 @@ def _try(training: Training) -> bool:
     if _same_samples(batch, training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank + 1, 0)):
         raise InputError(
             "Workload.batch gives the same samples for every state of its generator, so that all ranks train "
-            "on the "
-            "same data: draw them with generator=generator",
+            "on the same data: draw them with generator=generator",
             field="workload",
         )
     with user_code("Workload.loss"):
@@ -80,8 +79,8 @@ def _try(training: Training) -> bool:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         raise InputError(
             f"the loss does not use {', '.join(unused[:3])}{more}, and DDP waits for every parameter's "
-            "gradient: set "
-            'requires_grad=False on what is not trained, or Workload(ddp={"find_unused_parameters": True})',
+            "gradient: set requires_grad=False on what is not trained, or "
+            'Workload(ddp={"find_unused_parameters": True})',
             field="workload",
         )
     if workload.weight is not None:
@@ -91,15 +90,15 @@ def _try(training: Training) -> bool:
 
 
 def _same_samples(batch: Any, further: Any) -> bool:
-    """Compares two batches, tensor by tensor; without a tensor nothing is known."""
+    """Compares two batches, tensor by tensor; without a tensor they count as different."""
     pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
     return bool(pairs) and all(torch.equal(first, second) for first, second in pairs)
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles, in minutes.
+    """Compiles the step, in up to minutes.
 
-    Its time is added to the limit of the later phases: another size, eval mode or the all-reduce may compile
+    Its time is added to the limit of later phases: another size, eval mode or the all-reduce may compile
     again.
     """
     group, training = trial.group, trial.training
@@ -109,7 +108,7 @@ def prove_compiles(trial: Trial) -> list[Proof]:
         try:
             training.lone_step(training.micro_batch)
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):  # whether it fits is asked next
+            if not out_of_memory(error):  # the next claim asks whether it fits
                 raise
     training.model.zero_grad(set_to_none=True)
     trial.compile_seconds = max(group.slowest([time.monotonic() - begun]))
@@ -148,7 +147,7 @@ def judge_loss(measured: str, declared: str) -> Proof:
 
 
 def prove_loss(trial: Trial) -> list[Proof]:
-    """Cuts a batch in two."""
+    """Measures the loss's reduction by cutting a batch in two."""
     trial.reduction = trial.group.from_first(reduction(trial.training))
     return [judge_loss(trial.reduction, trial.workload.reduction)]
 

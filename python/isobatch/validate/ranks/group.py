@@ -21,21 +21,24 @@ from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
 from isobatch.validate.ranks.pulse import Pulse
 
-SHORT_SECONDS = 1.0  # of which a time limit need not know
+SHORT_SECONDS = 1.0  # less than this needs no longer time limit
 LATER = timedelta(seconds=30)
-"""Between a phase's limit and a collective's own: the pulse can then still say who hangs, before NCCL's
-watchdog ends the process."""
-MAX_MESH = 128  # ranks of which each connects to each other one
+"""The time between a phase's limit and a collective's own.
+
+In it, the pulse can still say who hangs, before NCCL's watchdog ends the process.
+"""
+MAX_MESH = 128  # the most ranks that all connect to each other
 SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
 
-_runs = 0  # of this process, which may validate several plans over one store
+_runs = 0  # this process may validate several plans over one store
 
 
 class Group:
     """The processes: `rank`, `world_size`, `local_rank`, `node`, `nodes`, `device`, `backend`.
 
-    `emulated` (several ranks on
-    a device); `roster` has a Rank for each, without its speed, and `facts` what each found on its host."""
+    `emulated`: several ranks share a device. `roster` has a Rank for each process, and `facts` each one's own
+    view of its host.
+    """
 
     def __init__(self, options: Options) -> None:
         global _runs
@@ -56,7 +59,7 @@ class Group:
         self.emulated = network.gpu_is_shared(self.facts)
         if self._made:
             network.set_interface(address, [rank_facts.address for rank_facts in self.facts])
-            # From 2.30 on NCCL can have several ranks on a GPU, where it is asked to.
+            # From 2.30 on NCCL allows several ranks on a GPU, if this variable says so.
             shared = self.emulated and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1"
             # Without a device id NCCL connects in its first collective, which is in a phase of its own.
             dist.init_process_group(
@@ -67,14 +70,14 @@ class Group:
                 timeout=self.limit + LATER,
             )
         self.backend = _backend(self.device)
-        # Objects and barriers go over gloo in any case: from the host's memory.
+        # Objects and barriers always go over gloo, from the host's memory.
         self.control = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=self.limit + LATER))
         self.pulse = Pulse(self.rank, self.world_size, self.limit, self._connection, run, self.entered)
         self.pulse.hosts = [rank_facts.host for rank_facts in self.facts]
         self._place()
 
     def _place(self) -> None:
-        """Fills in where each rank is, by the facts."""
+        """Finds each rank's node, by the facts."""
         facts = self.facts
         nodes = nodes_of(
             [f"{rank_facts.host} {rank_facts.machine}" for rank_facts in facts],
@@ -94,9 +97,9 @@ class Group:
         ]
 
     def _first_store(self, variables: dict[str, str]) -> TCPStore:
-        """Opens the store where the ranks meet, by the environment, and gives that environment to everybody."""
+        """Opens the store for the ranks to meet in, and sets the environment for torch and NCCL."""
         os.environ.update(variables)
-        # What NCCL needs so that a lost rank ends the process within the limit and leaves a trace.
+        # Under these, a lost rank makes NCCL end the process within the limit and leave a trace.
         seconds = self.limit.total_seconds()
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(seconds) + 60))
@@ -123,7 +126,7 @@ class Group:
         self.sync()
 
     def allow(self, seconds: float) -> None:
-        """Gives more time to this phase, and to its collectives, for work that is known to take long."""
+        """Gives more time to this phase, and to its collectives, for long work."""
         self.pulse.grant(seconds)
         if seconds > SHORT_SECONDS:
             for group in (self.control, *([dist.group.WORLD] if self._made else [])):
@@ -163,7 +166,7 @@ class Group:
         return cast(list[float], values.tolist())
 
     def sum(self, value: float) -> float:
-        """Returns the sum of a number over ranks, the same on all."""
+        """Sums a number over ranks; the same on all."""
         return float(self.total(torch.tensor(value, dtype=torch.float64)))
 
     def total(self, values: Tensor) -> Tensor:
@@ -195,7 +198,7 @@ class Group:
     ) -> list[float]:
         """Takes samples after a warmup, for about this many seconds by rank 0's clock.
 
-        The clock is asked ever more rarely: asking takes about as long as a small all-reduce.
+        The clock is checked less and less often: a check takes about as long as a small all-reduce.
         """
         begun = time.monotonic()
         for _ in range(warmup):
@@ -247,10 +250,10 @@ def copy_from_first(ranks: Any, tensors: Sequence[Tensor]) -> None:
 
 
 def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
-    """Returns the node of each rank, numbered as they come.
+    """Returns the node of each rank, numbered in order of appearance.
 
-    A local rank that a host has twice is on another node, such as a second torchrun there. Slurm may deal
-    ranks out in turn.
+    A local rank that occurs twice on a host counts as another node, such as a second torchrun there. Slurm
+    may deal ranks out in turn.
 
     >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
     ([0, 1, 0, 1], [0, 0, 1, 1])
@@ -274,7 +277,7 @@ def _environment() -> dict[str, str]:
 def own_device(options: Options) -> torch.device:
     """Returns this rank's device, made the current one.
 
-    Where a host has more ranks than GPUs, they share them, which NCCL does not do.
+    On a host with more ranks than GPUs the ranks share them; NCCL refuses that.
 
     Raises:
         InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.
@@ -291,6 +294,9 @@ def own_device(options: Options) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """Returns the default group's backend for a device: a group may have one for each kind."""
+    """Returns the default group's backend for this kind of device.
+
+    A group may have another backend for each kind.
+    """
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
     return kinds.get(device.type, dist.get_backend())

@@ -1,7 +1,7 @@
-"""How a process finds the others.
+"""How a process finds the others: launcher's environment, rendezvous, network interface, facts of all hosts.
 
-Torchrun's and Slurm's environment, the rendezvous, the network interface, and the facts of all
-hosts. No torch until a rank looks for its own."""
+It needs no torch until a rank looks for its own facts.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def slurm_hosts(nodelist: str) -> list[str]:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str] | None:
-    """Returns torchrun's variables for this process: as they stand, or from srun's; None where neither
-    started it.
+    """Returns torchrun's variables for this process, or srun's by the same names; None without a launcher.
 
     >>> srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
     ...         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1"}
@@ -64,7 +63,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
     True
 
     Raises:
-        InputError: only a part of them is there.
+        InputError: only a part of the variables is there.
     """
     if "RANK" in env and "WORLD_SIZE" in env:
         missing = [name for name in TORCHRUN if name not in env]
@@ -86,14 +85,13 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         "LOCAL_RANK": env["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
         "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
-        # Apart from the ports that Linux gives out by itself (32768 and up), the same on all hosts, another
-        # for each job.
+        # Below the ports that Linux hands out (32768 and up): the same on all hosts, another for each job.
         "MASTER_PORT": env.get("MASTER_PORT", str(15000 + int(env.get("SLURM_JOB_ID", "0")) % 15000)),
     }
 
 
 def probe(host: str, port: int, seconds: float) -> None:
-    """Waits until somebody listens there.
+    """Waits until somebody listens at this host and port.
 
     Raises:
         InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15
@@ -119,12 +117,12 @@ def probe(host: str, port: int, seconds: float) -> None:
 
 
 def allow_connections(ranks: int) -> None:
-    """Lets this process, which hosts the store, have as many files open as ranks need.
+    """Raises this process's limit of open files, as the host of the store.
 
     A rank connects up to four times.
 
     Raises:
-        InputError: the system does not let it.
+        InputError: the system's own limit is lower.
     """
     needed = 4 * ranks + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -166,8 +164,8 @@ def _interface_of(address: str) -> str | None:
 def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
     """Sets the interface for gloo, unless the user has set one.
 
-    Gloo takes the one of the host's name by itself; on many hosts that is the loopback, and gloo fails to
-    connect. NCCL finds its own, as it will in the training.
+    By itself gloo takes the interface of the host's name: on many hosts that is the loopback, and gloo fails
+    to connect. NCCL finds its own, as it will in the training.
 
     Args:
         own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as
@@ -182,15 +180,15 @@ def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-# ---- what the ranks agree on before they connect: where hosts differ, they would wait for each other, and
-# nobody would say why ----
+# ---- what the ranks agree on before they connect: unlike hosts would wait for each other in silence ----
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank: `machine` is its host's own mark, since host names may repeat.
+    """One rank's host and device.
 
-    `address` is how it reaches rank 0; `bus` is the place
-    of its GPU, which the slices of a divided GPU share."""
+    `machine` is its host's own mark, since host names may repeat; `address` is its own on the way to rank 0;
+    `bus` is its GPU's place, shared by the slices of a divided GPU.
+    """
 
     host: str
     machine: str
@@ -207,7 +205,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_facts(ranks: int, local_rank: int, device: torch.device, address: str | None) -> Facts:
-    """Finds this rank's."""
+    """Finds this rank's facts."""
     import torch
 
     facts = Facts(
@@ -248,7 +246,7 @@ def nccl_version() -> str | None:
         loaded = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD)
         if loaded.ncclGetVersion(ctypes.byref(version)):
             return None
-    except (OSError, AttributeError):  # linked into torch itself
+    except (OSError, AttributeError):  # NCCL is linked into torch itself
         if not torch.distributed.is_nccl_available():
             return None
         return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
@@ -261,7 +259,7 @@ def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> li
     """Returns the facts of all ranks; all of them call this.
 
     Args:
-        run: what is the same for these ranks, and for no others that the store has seen.
+        run: a name common to these ranks, and used by no others of the store.
         limit: how long to wait for the last one.
 
     Raises:
@@ -278,7 +276,7 @@ def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> li
     try:
         present = {peer: key for peer, key in enumerate(keys) if not late or store.check([key])}
         read = store.multi_get(list(present.values()))
-    except RuntimeError:  # rank 0 has the store, and has seen it first
+    except RuntimeError:  # rank 0 hosts the store, and has already left
         raise InputError(
             "rank 0 has ended the run before all ranks had come: look at what it logged"
         ) from None
@@ -288,14 +286,13 @@ def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> li
         missing = [peer for peer in range(own.ranks) if peer not in facts]
         raise InputError(
             f"{few_ranks(missing)} of {own.ranks} did not come within {limit.total_seconds():g} s: start all "
-            "of them, and look at "
-            "what they logged"
+            "of them, and look at what they logged"
         )
     return [facts[peer] for peer in range(own.ranks)]
 
 
 def _refuse_unlike(facts: dict[int, Facts]) -> None:
-    """Refuses hosts with differences that make ranks wait for each other."""
+    """Refuses hosts with differences in the way of a connection."""
     for field, description, todo in (
         ("ranks", "were started with different numbers of ranks", "use the same everywhere"),
         ("device", "have different devices", "look at the GPUs of {cpu} (nvidia-smi), or pass --device cpu"),
@@ -310,10 +307,10 @@ def _refuse_unlike(facts: dict[int, Facts]) -> None:
 
 
 def gpu_is_shared(facts: Iterable[Facts]) -> bool:
-    """Tells whether anywhere two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
+    """Tells whether two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
 
-    It goes by the GPU's place in its host, not by how many a process sees: under Slurm each task may see just
-    its own.
+    It goes by the GPU's place in its host, not by the number of GPUs in sight: under Slurm each task may see
+    just its own.
     """
     places = Counter((rank.machine, rank.bus) for rank in facts if rank.bus is not None)
     return any(count > 1 for count in places.values())

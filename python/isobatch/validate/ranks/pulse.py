@@ -20,12 +20,12 @@ from isobatch.words import few
 
 BEAT_SECONDS = 0.5
 LOST_SECONDS = 20.0  # without a sign of life: on a link that is full, they come late
-SUSPECT_SECONDS = 5.0  # likewise, once torchrun has ended the run
+SUSPECT_SECONDS = 5.0  # the same, once torchrun has ended the run
 GRACE_SECONDS = 5.0  # between a phase's limit and the end of the process
 DEAD = "dead, or cut off"
 OVER = "is over the phase's limit"
 WITNESS_SIGNS = "Connection closed", "Connection reset", "Timed out", "closure", OVER
-_END = 1 << 30  # below it, the order in the store counts how often all ranks were asked where they are
+_END = 1 << 30  # an order below it counts how often rank 0 asked all ranks for their progress
 
 
 class Whereabouts(msgspec.Struct, frozen=True):
@@ -39,20 +39,18 @@ class Whereabouts(msgspec.Struct, frozen=True):
 class Pulse:
     """Signs of life in the store, and rank 0's watch over them.
 
-    Each rank counts up a key of its own. Rank 0 notices a count that no longer moves, an error that a rank
-    has left, or a phase over its limit, calls `on_loss` with what it knows, and ends the process; the other
-    ranks end when rank 0 says so. A collective that waits for a lost rank would else hold everybody until its
-    time-out, without a name.
+    Each rank counts up a key of its own. If a count no longer moves, a rank has left an error, or a phase is
+    over its limit, rank 0 calls `on_loss` with all it knows and ends the process; the other ranks end when
+    rank 0 says so. Otherwise a collective would wait for the lost rank until its time-out, and name nobody.
 
-    Where a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how
-    many they have entered, and the ones behind are named. Where rank 0 itself no longer runs, another rank
-    asks.
+    If a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how many
+    they have entered, and the ones behind are named. If rank 0 itself no longer runs, another rank asks.
 
     Args:
-        rank, world_size: of the ranks that are watched.
+        rank, world_size: this rank, and how many are watched.
         limit: the time limit of a phase.
         connect: makes another connection to the store, for another thread.
-        key: what begins this run's keys in the store.
+        key: the prefix of this run's keys in the store.
         entered: counts the collectives that this rank has entered.
     """
 
@@ -131,7 +129,7 @@ class Pulse:
         try:
             if rank == 0:
                 for key in self._keys("beat"):
-                    self._store.add(key, 0)  # what is read together must be there
+                    self._store.add(key, 0)  # multi_get needs every key to exist
             while not self._stop.wait(BEAT_SECONDS):
                 self._store.add(f"{self._key}/beat/{rank}", 1)
                 if rank:
@@ -153,8 +151,8 @@ class Pulse:
                 if failed or lost:
                     self._end(self._store, partial(self._account, failed, lost))
         except (dist.DistError, RuntimeError):
-            # The store is gone: with it rank 0's host, or the way to it. The main thread's collective says so
-            # too. Or rank 0 has left because all is done, and this rank is about to.
+            # The store is gone, with rank 0's host or the way to it: the main thread's collective fails too.
+            # Or all is done, rank 0 has left, and this rank is about to leave.
             if rank and not self._stop.wait(GRACE_SECONDS):
                 print(f"isobatch: {self.who(rank)} lost rank 0 in phase {self._phase!r}", flush=True)
                 os._exit(1)
@@ -167,8 +165,7 @@ class Pulse:
             f"{self.who(r)} failed: {store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
             for r in failed
         ]
-        # Who only reports that a connection broke, or that it has waited too long, is a witness, not the
-        # cause.
+        # A rank that only reports a broken connection or a time-out is a witness, not the cause.
         own = [text for text in reports if not any(sign in text for sign in WITNESS_SIGNS)]
         gone = [f"{self.who(r)} gave no sign of life for {self._patience:g} s: {DEAD}" for r in lost]
         if own or gone:
@@ -243,7 +240,7 @@ def judge_progress(progress: dict[int, Whereabouts], who: Callable[[int], str], 
 
 
 def place_of(thread: int) -> str:
-    """Names a thread's place: the function of the user's code (else of this package), and the innermost one."""
+    """Names a thread's place: the user's function (else this package's), and the innermost one."""
     top = sys._current_frames().get(thread)
     stack = [] if top is None else [frame for frame, _ in traceback.walk_stack(top)]
     if not stack:

@@ -1,9 +1,9 @@
-"""How the ranks of one host start: whether they may be forked, and a store on the loopback where they meet.
+"""How the ranks of one host start: whether they may be forked, and a store on the loopback to meet in.
 
-CUDA does not work in a fork of a process that has so much as asked it whether it is there, which torch's
-launcher does (torch 2.9 and later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, it
-stays unspoiled. And torch's own rendezvous listens on all interfaces, where anybody who reaches the port can
-write into it.
+CUDA does not work in a fork of a process that has asked it whether it is there, as torch's launcher does
+(torch 2.9 and later); `torch.cuda.is_initialized()` does not see that. Asked by way of NVML, CUDA stays
+untouched. And torch's own rendezvous listens on all interfaces: anybody who reaches the port can write into
+it.
 """
 
 import os
@@ -40,7 +40,7 @@ def has_gpus() -> bool:
 
 
 def is_cuda_used() -> bool:
-    """Tells whether CUDA would refuse to work in a fork of this process: a fork is asked."""
+    """Tells whether CUDA would refuse to work in a fork of this process, by asking in a fork."""
     if not hasattr(torch._C, "_cuda_isInBadFork"):
         return False  # this torch has no CUDA
     child = os.fork()
@@ -53,7 +53,7 @@ NAME = "isobatch-loopback"
 HOST = "127.0.0.1"
 SECONDS = 60
 
-# The newer of torch's two stores takes no socket that listens already in torch 2.6 ("does not support
+# The newer of torch's two stores takes no listening socket in torch 2.6 ("does not support
 # initialization with an listen fd"), and does in 2.11. The older one serves the ranks of a host as well, by
 # the same protocol.
 _TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
@@ -87,6 +87,6 @@ def _make(parameters: RendezvousParameters) -> Loopback:
 
 
 def register() -> str:
-    """Makes it known to torch's launcher; gives its name."""
+    """Registers the rendezvous with torch's launcher, and returns its name."""
     rendezvous_handler_registry.register(NAME, _make)  # the same each time, or it refuses
     return NAME
