@@ -15,6 +15,17 @@ KINDS: dict[type, str] = {
 TOLERANCE = 1e-6
 
 
+def planned_settings(plan: Any) -> dict[str, Any]:
+    """Returns a plan's optimizer settings by their names in a parameter group; None: not in the recipe."""
+    recipe = plan.recipe
+    return {
+        "momentum": plan.momentum if recipe.momentum is not None else None,
+        "betas": plan.betas if recipe.betas is not None else None,
+        "eps": plan.eps if recipe.eps is not None else None,
+        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
+    }
+
+
 def differing_setting(
     optimizer: Any, kind: str | None, settings: Mapping[str, Any]
 ) -> tuple[str, str] | None:

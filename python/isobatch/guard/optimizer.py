@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.settings import differing_setting
+from isobatch.diagnosis.settings import differing_setting, planned_settings
 from isobatch.diagnosis.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
@@ -119,12 +119,7 @@ def check_settings(run: Run, optimizer: Any) -> None:
     if more:
         settings = ", ".join(f"{name}={value}" for name, value in more.items())
         run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
-    planned = {
-        "momentum": plan.momentum if recipe.momentum is not None else None,
-        "betas": plan.betas if recipe.betas is not None else None,
-        "eps": plan.eps if recipe.eps is not None else None,
-        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
-    }
+    planned = planned_settings(plan)
     difference = differing_setting(optimizer, recipe.optimizer, planned)
     if difference is not None:
         name, text = difference

@@ -8,7 +8,7 @@ from torch import nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.settings import differing_setting
+from isobatch.diagnosis.settings import differing_setting, planned_settings
 from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, tensors_in, ulp
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
@@ -156,12 +156,7 @@ def prove_optimizer(trial: Trial) -> list[Proof]:
     """Compares the settings of the real optimizer with the plan's."""
     plan, recipe = trial.plan, trial.plan.recipe
     optimizer = trial.workload.optimizer(p for p in trial.training.model.parameters() if p.requires_grad)
-    settings = {
-        "momentum": plan.momentum if recipe.momentum is not None else None,
-        "betas": plan.betas if recipe.betas is not None else None,
-        "eps": plan.eps if recipe.eps is not None else None,
-        "weight_decay": plan.weight_decay if recipe.weight_decay else None,
-    }
+    settings = planned_settings(plan)
     difference = differing_setting(optimizer, recipe.optimizer, settings)
     kind = type(optimizer).__name__
     if difference is None:
