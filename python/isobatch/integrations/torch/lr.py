@@ -172,11 +172,9 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
 def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
-            f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() "
-            "once after each "
-            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of "
-            "prepare), nor where a "
-            "GradScaler skipped the step"
+            f"the scheduler was stepped, but the optimizer was not, after step {last}: call "
+            "scheduler.step() once after each optimizer.step(), not for every micro-batch, nor for every "
+            "process (Accelerate: leave it out of prepare), nor where a GradScaler skipped the step"
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call "
@@ -239,8 +237,7 @@ class ElasticLR(PlanLR):
         if state_dict.get("step") != self.last_epoch:
             raise InputError(
                 f"the scheduler's state must be of step {self.last_epoch}, where the run is, got "
-                f"{state_dict.get('step')!r}: load "
-                "the checkpoint that run.state_dict() is in",
+                f"{state_dict.get('step')!r}: load the checkpoint that run.state_dict() is in",
                 field="state_dict",
             )
 

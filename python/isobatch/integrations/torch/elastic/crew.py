@@ -263,9 +263,8 @@ class CrewRun(ElasticRun):
         if max(passes, self._progress.rounds) > 1:
             raise InputError(
                 f"static_graph must be False where ranks make more than one pass in a step, up to {passes} "
-                "here: DDP would not "
-                "synchronize all of them; leave it out, or raise max_micro_batch until each rank makes one "
-                "pass",
+                "here: DDP would not synchronize all of them; leave it out, or raise max_micro_batch until "
+                "each rank makes one pass",
                 field="static_graph",
             )
 

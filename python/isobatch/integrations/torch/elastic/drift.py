@@ -106,6 +106,5 @@ def _difference(names: Sequence[str], distances: list[float], step: int) -> str:
     who = f"ranks {names[0]} and {names[1]}" if len(names) == 2 else f"rank {', '.join(apart)} and the others"
     return (
         f"{who} have different weights before step {step:,} ({largest:.1e} of their norm apart): the ranks "
-        "must train the "
-        "network that crew.wrap returns, with the same optimizer and the same settings"
+        "must train the network that crew.wrap returns, with the same optimizer and the same settings"
     )

@@ -209,9 +209,8 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     if (name := next(names, None)) is not None:
         raise InputError(
             f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost "
-            "with it. Where replicas are "
-            "sharded alike (HSDP), pass net whole, and shard= and shards=; else train with ElasticRun and go "
-            "on from a checkpoint"
+            "with it. Where replicas are sharded alike (HSDP), pass net whole, and shard= and shards=; "
+            "else train with ElasticRun and go on from a checkpoint"
         )
 
 
@@ -269,8 +268,8 @@ def _name_drift(states: list[Held], sources: dict[int, int], circle: Circle) -> 
         if state.trained and reference.trained and state.step == reference.step:
             warnings.warn(
                 f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same "
-                "step, "
-                f"{state.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
+                f"step, {state.step:,}, and now takes those: the ranks did not train alike, as without "
+                "crew.wrap",
                 stacklevel=4,
             )
 

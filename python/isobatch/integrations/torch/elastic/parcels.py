@@ -66,8 +66,7 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tuple": [_written(item, f"{path}.{at}", tensors) for at, item in enumerate(value)]}
     raise InputError(
         f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of "
-        "numbers, texts, "
-        "lists, dictionaries and whole tensors: what a peer sends is never unpickled"
+        "numbers, texts, lists, dictionaries and whole tensors: what a peer sends is never unpickled"
     )
 
 

@@ -210,8 +210,7 @@ class ElasticRun:
         if self.recipe.convention in ("lightning", "transformers"):
             warnings.warn(
                 f"convention={self.recipe.convention!r} pads by the GPUs; this run counts exactly, so that "
-                "it is the same on any "
-                "number of them",
+                "it is the same on any number of them",
                 stacklevel=4,
             )
         self._settings = settings_of(settings)

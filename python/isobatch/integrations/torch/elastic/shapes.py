@@ -44,9 +44,9 @@ def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
     for rank, row_of_rank in enumerate(rows):
         if row_of_rank != rows[0]:
             raise InputError(
-                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} on "
-                f"rank {rank}; "
-                "all ranks must call the same ones, in the same order, with tensors of the same shape"
+                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} "
+                f"on rank {rank}; all ranks must call the same ones, in the same order, with tensors of the "
+                "same shape"
             )
 
 

@@ -75,8 +75,7 @@ class ShardedState(TrainingState):
             if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
                 raise InputError(
                     f"extra's {name} has a DTensor in its state, of a mesh that ends with the crew: hold "
-                    "this rank's part, "
-                    "parameter.to_local(), in its place",
+                    "this rank's part, parameter.to_local(), in its place",
                     field="extra",
                 )
         return states
@@ -265,8 +264,7 @@ def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int 
     if shard is not None and ranks == shards:
         raise InputError(
             f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only "
-            "replica is lost; train with "
-            "ElasticRun and go on from a checkpoint",
+            "replica is lost; train with ElasticRun and go on from a checkpoint",
             field="ranks",
         )
 

@@ -51,8 +51,7 @@ class Store:
         except RuntimeError:
             raise StoreGone(
                 f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, "
-                "in a process "
-                "that outlives all ranks, and pass the address that it prints",
+                "in a process that outlives all ranks, and pass the address that it prints",
                 field="store",
             ) from None
 

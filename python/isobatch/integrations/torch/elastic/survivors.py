@@ -125,8 +125,8 @@ def survivors(
     if dist.is_initialized():
         raise InputError(
             "a process group is there already, and survivors forms one for each crew: call it before "
-            "init_process_group; inside of a "
-            "Trainer, Lightning or Ray Train, which form their own, use ElasticRun and its checkpoints"
+            "init_process_group; inside of a Trainer, Lightning or Ray Train, which form their own, use "
+            "ElasticRun and its checkpoints"
         )
     check_whole(net, optimizer)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
