@@ -225,7 +225,7 @@ class RankGroup:
 
 
 class Agreements:
-    """The agreements of a run's steps: in every step if the ranks count tokens, else only as often as stopping
+    """The agreements of a run's steps: in every step if the ranks count tokens, else as often as stopping
     needs them.
 
     An agreement takes 0.1 to 0.2 ms between two ranks and wakes a thread: 3 % of a step of 6 ms. So ranks

@@ -1,6 +1,6 @@
-"""What the bits of a training depend on besides its chunks.
+"""The conditions that the bits of a training depend on besides its chunks.
 
-The ranks agree on it, and what differs by rank is refused.
+The ranks compare their conditions; networks whose bits would depend on the rank are refused.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from isobatch.words import few
 
 
 def conditions_of(net: nn.Module) -> dict[str, Any]:
-    """Returns what must be equal on all ranks for equal bits, by name: JSON types."""
+    """Returns the conditions to be equal on all ranks for equal bits, by name, in JSON types."""
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     kinds = {f"{tensor.device.type} {_device_name(tensor.device)}" for tensor in tensors.values()}
     shapes = [
@@ -70,7 +70,7 @@ def check_network(net: nn.Module) -> None:
     """Refuses a network whose training cannot have the same bits at every number of ranks.
 
     Raises:
-        InputError: naming what it has.
+        InputError: the message names the part of the network, or the setting, at fault.
     """
     if isinstance(net, DistributedDataParallel):
         raise InputError("wrap takes the network itself, got it in DistributedDataParallel already")
@@ -115,7 +115,7 @@ def _is_compiled(net: nn.Module) -> bool:
 
 
 def _check_compiler() -> None:
-    """Refuses a compiler that picks kernels by what a rank has seen or measured before."""
+    """Refuses a compiler whose choice of kernels depends on a rank's earlier inputs or timings."""
     dynamo, inductor = sys.modules.get("torch._dynamo.config"), sys.modules.get("torch._inductor.config")
     names = [
         name

@@ -118,7 +118,7 @@ class Crew(Watch):
         return self._pulse.wanted
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Catches a lost rank's errors and ends the loop; inside `with crew:` they pass through and end it."""
+        """Catches a lost rank's errors and ends the loop; inside `with crew:` they pass through."""
         return _Guard(self, lambda: None)
 
     def pass_guard(self) -> AbstractContextManager[Any]:

@@ -142,7 +142,7 @@ PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"
 
 
 class RunBatches(Sampler[list[int]]):
-    """A DataLoader's `batch_sampler` for the rest of a run; each iteration starts at the run's present step."""
+    """A DataLoader's `batch_sampler` for the rest of a run; iterations start at the run's present step."""
 
     def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
         self._run, self._size, self._equal, self._least = progress, size, equal, least

@@ -1,5 +1,5 @@
-"""Whether all ranks pass tensors of the same size to a collective: gloo aborts a process that receives too
-much.
+"""Checks that all ranks pass tensors of the same size to a collective: gloo aborts a process that receives
+too much.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ALIKE = {
     "reduce_scatter": 0,
     "_reduce_scatter_base": 0,
 }
-"""The argument of the same size on all ranks, by collective."""
+"""The index of the argument with the same size on all ranks, by collective."""
 
 _TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
 

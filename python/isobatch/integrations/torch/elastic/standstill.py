@@ -10,7 +10,7 @@ class Standstill:
     """Counts crews formed in the same step.
 
     Attributes:
-        why: what the last crew was lost by.
+        why: the reason why the last crew was lost.
     """
 
     def __init__(self) -> None:
