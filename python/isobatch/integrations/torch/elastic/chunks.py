@@ -44,7 +44,7 @@ class Chunk(NamedTuple):
         return self.number is None or self.number == self.own[-1]
 
     def seeded(self) -> Any:
-        """Seeds the global generators for the loop's draws in this chunk, and restores their state after it."""
+        """Seeds the global generators for the loop's draws in this chunk; restores their state after it."""
         number = self.chunks if self.number is None else self.number
         return seeded(self.seed, self.step, number, _LOOP)
 

@@ -21,7 +21,7 @@ from isobatch.integrations.torch.lr import ElasticLR
 
 
 class _Window(NamedTuple):
-    """A step's micro-batches and the token count of each; without token counts the batches are read lazily."""
+    """A step's micro-batches and their token counts; without token counts the batches are read lazily."""
 
     span: Span
     passes: Sequence[Pass]
@@ -236,8 +236,8 @@ class TrainerLoop:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the current step, else the next, is the last of an epoch. The trainer cannot tell: to it the
-        rest of the run is a single epoch.
+        """Whether the current step, else the next, is the last of an epoch. The trainer cannot tell: to it
+        the rest of the run is a single epoch.
         """
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
