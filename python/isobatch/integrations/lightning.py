@@ -89,7 +89,7 @@ class ElasticLightning(Callback):  # type: ignore[misc]
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The Trainer's arguments that the plan decides."""
+        """The Trainer's arguments decided by the plan."""
         return {
             "accumulate_grad_batches": self._loop.passes,
             "max_steps": self._run.plan.total_steps,

@@ -278,7 +278,7 @@ class ElasticLR(PlanLR):
 
 
 def _ratio(now: float | None, tuned: float | None) -> Callable[[Any], Any] | None:
-    """Returns a function that scales a group's value like the plan's; None if the plan's did not change."""
+    """Returns a function to scale a group's value like the plan's; None if the plan's did not change."""
     if now is None or not tuned or now == tuned:
         return None
     factor = now / tuned

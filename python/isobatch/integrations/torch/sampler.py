@@ -110,7 +110,7 @@ class PlanSampler(Sampler[list[int]]):
 
     @property
     def seed(self) -> int:
-        """The seed of the order, to which the epoch is added."""
+        """The seed of the order, before adding the epoch."""
         return self._seed
 
     @property

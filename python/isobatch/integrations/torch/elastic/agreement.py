@@ -149,7 +149,7 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes, on gloo, so that an NCCL job never waits for its device.
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device.
 
     Args:
         timeout: the time-out of agreements; None: torch's default.

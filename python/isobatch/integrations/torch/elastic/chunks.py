@@ -58,10 +58,10 @@ def own_chunks(count: int, rank: int, ranks: int) -> range:
     return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
-def chunk_of(span: Span, size: int, one: Pass, seed: int, rank: int, ranks: int) -> Chunk:
+def chunk_of(span: Span, size: int, portion: Pass, seed: int, rank: int, ranks: int) -> Chunk:
     """Returns the chunk of a pass from `chunk_passes`, if the pass was dealt from offset 0."""
     count = -(-span.samples // size)
-    number = None if one.stand_in else one.places.start // size
+    number = None if portion.stand_in else portion.places.start // size
     return Chunk(seed, span.number, number, own_chunks(count, rank, ranks), count)
 
 
@@ -72,7 +72,7 @@ def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
     epoch's short step may be smaller.
 
     >>> step = Span(0, 0, 0, 10, full=False, last_of_epoch=True)
-    >>> [list(one.places) for one in chunk_passes(step, 4, 1, 2)]
+    >>> [list(portion.places) for portion in chunk_passes(step, 4, 1, 2)]
     [[4, 5, 6, 7], [8, 9]]
     """
     stop = span.offset + span.samples
@@ -87,7 +87,7 @@ def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
 
 
 def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run whose micro-batches are chunks.
+    """Returns the settings of a run with chunks as micro-batches.
 
     Raises:
         InputError: the size is not a whole number from 1, or a setting contradicts it.
@@ -174,7 +174,7 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 class ChunkPlaces(list[int]):
-    """The samples of a chunk, with the key that seeds their augmentation, also in a DataLoader's worker."""
+    """The samples of a chunk, with the seed key of their augmentation, also in a DataLoader's worker."""
 
     def __init__(self, places: Sequence[int], key: tuple[int, ...]) -> None:
         super().__init__(places)
@@ -184,9 +184,9 @@ class ChunkPlaces(list[int]):
         return ChunkPlaces, ([*self], self.key)
 
 
-def chunk_places(places: Sequence[int], size: int, seed: int, span: Span, one: Pass) -> ChunkPlaces:
+def chunk_places(places: Sequence[int], size: int, seed: int, span: Span, portion: Pass) -> ChunkPlaces:
     """Returns the samples of a pass of `chunk_passes`, with their key."""
-    number = (one.places.start - span.offset) // size
+    number = (portion.places.start - span.offset) // size
     return ChunkPlaces(places, (seed, span.number, number, _DATA))
 
 

@@ -1,4 +1,4 @@
-"""A process group with collectives that can be cut, even while gloo waits."""
+"""A process group with collectives to be cut from another thread, even while gloo waits."""
 
 import sys
 import threading
@@ -166,7 +166,7 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
 
 
 class CuttableGroup(dist.ProcessGroup):
-    """A process group whose collectives on CPU tensors end when its cord is cut; NCCL aborts by itself.
+    """A process group with a cord: cutting it ends collectives on CPU tensors; NCCL aborts by itself.
 
     Attributes:
         cord: of the class: the forming crew's; of an instance: that of the crew it was formed in.

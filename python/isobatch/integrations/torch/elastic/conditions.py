@@ -1,4 +1,4 @@
-"""The conditions that the bits of a training depend on besides its chunks.
+"""The conditions for equal bits of a training, besides its chunks.
 
 The ranks compare their conditions; networks whose bits would depend on the rank are refused.
 """
@@ -67,7 +67,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def check_network(net: nn.Module) -> None:
-    """Refuses a network whose training cannot have the same bits at every number of ranks.
+    """Refuses a network without the same bits at every number of ranks.
 
     Raises:
         InputError: the message names the part of the network, or the setting, at fault.
@@ -115,7 +115,7 @@ def _is_compiled(net: nn.Module) -> bool:
 
 
 def _check_compiler() -> None:
-    """Refuses a compiler whose choice of kernels depends on a rank's earlier inputs or timings."""
+    """Refuses a compiler set to choose kernels by a rank's earlier inputs or timings."""
     dynamo, inductor = sys.modules.get("torch._dynamo.config"), sys.modules.get("torch._inductor.config")
     names = [
         name

@@ -168,7 +168,7 @@ class Crew(Watch):
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Adds the step at which the run ends to an InputError."""
+        """Adds to an InputError the run's last step and its last saved state."""
         try:
             yield
         except InputError as error:
@@ -232,7 +232,7 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the run's state, as ElasticRun does; in a void step, the state before that step.
+        """Returns the run's state, as ElasticRun does; in a void step, the state before the step.
 
         Raises:
             InputError: the current step is unfinished.

@@ -1,4 +1,4 @@
-"""Checks that the ranks of a crew still have the same weights, by comparing a few sums now and then."""
+"""Compares a few sums of the weights among a crew's ranks now and then: they must be the same."""
 
 import math
 from collections.abc import Sequence

@@ -127,7 +127,7 @@ class TrainingState:
         return packed
 
     def check_sendable(self) -> None:
-        """Refuses a state with parts that cannot be sent.
+        """Refuses a state with unsendable parts.
 
         Raises:
             InputError: the state has more than numbers, texts and tensors.
@@ -335,7 +335,7 @@ def _received(size: int, source: int, patience: timedelta) -> tuple[torch.Tensor
 
 
 def _check_digest(own: str, signed: str) -> None:
-    """Refuses received bytes if their digest is not the one that the sender signed.
+    """Refuses received bytes with another digest than the sender signed.
 
     Raises:
         RuntimeError: the digests differ.

@@ -38,7 +38,7 @@ class ReplicaShare(ABC):
 
     @property
     def rounds(self) -> int:
-        """The passes of a full step on the first replica, which has the most."""
+        """The passes of a full step on the first replica: no other has more."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(self.plan, step, 0, uneven=self._uneven))
 
@@ -56,7 +56,7 @@ class ReplicaShare(ABC):
     def place(self) -> tuple[int, int]:
         """(epoch, offset): the place after the last finished step."""
 
-    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:  # noqa: ARG002
+    def read(self, span: Span, portion: Pass, places: list[int]) -> list[int]:  # noqa: ARG002
         """Returns the samples of a pass as the dataset reads them."""
         return places
 
@@ -117,9 +117,9 @@ class RunShare(ReplicaShare):
             return super().passes(span, equal=equal, least=least)
         return chunk_passes(span, self.chunk, self.replica, self.replicas)
 
-    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:
+    def read(self, span: Span, portion: Pass, places: list[int]) -> list[int]:
         """Returns the samples of a pass as the dataset reads them."""
-        return places if self.chunk is None else chunk_places(places, self.chunk, self.seed, span, one)
+        return places if self.chunk is None else chunk_places(places, self.chunk, self.seed, span, portion)
 
     @property
     def place(self) -> tuple[int, int]:

@@ -190,7 +190,7 @@ class Loop:
         return chunk_of(span, run.chunk, portion, run.seed, run.replica, run.replicas)
 
     def _check_gradients(self) -> None:
-        """Refuses gradients of the first step that are still there in the second.
+        """Refuses gradients of the first step still there in the second.
 
         Not checked with several optimizers, which may accumulate gradients for each other.
         """

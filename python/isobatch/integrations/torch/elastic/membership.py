@@ -1,4 +1,4 @@
-"""Decides which ranks train together: each crew is one list in the store, and a list is closed once."""
+"""The membership of crews, the ranks training together: each crew is a list in the store, closed once."""
 
 import re
 import secrets
@@ -209,7 +209,7 @@ class Membership:
         return self.store.read(f"{table.mark}/done", Here) is not None
 
     def least(self, before: int) -> int:
-        """Returns the fewest ranks that may go on after a crew of `before` ranks."""
+        """Returns the fewest ranks to go on with after a crew of `before` ranks."""
         return self.min_ranks or before // 2 + 1
 
     # ---- the end ----
@@ -240,7 +240,7 @@ class Membership:
 
 
 class _Closing:
-    """Decides when the next crew's list can be closed, and with which ranks, while this process waits."""
+    """Decides when to close the next crew's list, and on its ranks, while this process waits."""
 
     def __init__(self, membership: Membership, before: Roster, seat: Seat) -> None:
         self._all, self._before, self._seat = membership, before, seat
@@ -335,7 +335,7 @@ class _Closing:
         return self._given_up(_no_replica(members, len(self._old), shards))
 
     def _silent(self, seats: list[Seat]) -> list[str]:
-        """Returns the ranks of the previous crew that have not come but still may."""
+        """Returns the missing ranks of the previous crew, except those known to be gone."""
         present = {seat.id for seat in seats}
         return [member for member in self._old if member not in present and not self._beats.left(member)]
 
@@ -383,7 +383,7 @@ def _no_replica(members: list[Seat], before: int, shards: int) -> str:
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Returns a sort key that puts "node10" after "node9".
+    """Returns a sort key with "node10" after "node9".
 
     >>> sorted(["node10/0", "node9/1"], key=natural)
     ['node9/1', 'node10/0']

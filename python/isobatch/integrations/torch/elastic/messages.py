@@ -178,7 +178,7 @@ class Seal:
         self.fingerprint = hmac.new(self._key, b"fingerprint", "sha256").hexdigest()[:16]
         self._has_key = bool(key)
 
-    def check(self, fingerprint: str, whose: str) -> None:
+    def check(self, fingerprint: str, owner: str) -> None:
         """Refuses a key other than a store's or a run's.
 
         Raises:
@@ -187,7 +187,7 @@ class Seal:
         if fingerprint != self.fingerprint:
             own = "another" if self._has_key else "none"
             holder = "no key" if fingerprint == Seal().fingerprint else "a key"
-            raise InputError(f"{whose} has {holder}, and this rank has {own}: {_HOW}", field=_VARIABLE)
+            raise InputError(f"{owner} has {holder}, and this rank has {own}: {_HOW}", field=_VARIABLE)
 
     def _sign(self, place: str, body: bytes) -> bytes:
         where = f"{self.run}/{place}".encode()

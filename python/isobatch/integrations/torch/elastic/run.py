@@ -32,8 +32,7 @@ _MASK = (1 << 64) - 1
 
 
 class ElasticRun:
-    """A run that is the same on any number of GPUs: same samples in each step, same learning rate, same
-    length.
+    """A run, the same on any number of GPUs: same samples in each step, same learning rate, same length.
 
     Make it on every rank, after `init_process_group`. Given the state from a checkpoint, the run resumes at
     the checkpoint's step, planned anew for the present processes; without a state it starts at step 0.
@@ -247,7 +246,7 @@ class ElasticRun:
     # ---- agreement ----
 
     def _description(self) -> dict[str, Any]:
-        """Returns the facts that all ranks must share."""
+        """Returns this rank's facts for the comparison with all ranks."""
         names = (
             "micro_batch",
             "accumulation",

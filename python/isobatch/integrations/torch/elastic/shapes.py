@@ -1,4 +1,4 @@
-"""Checks that all ranks pass tensors of the same size to a collective: gloo aborts a process that receives
+"""Compares the sizes of the tensors passed to a collective by all ranks: gloo aborts a process that receives
 too much.
 """
 

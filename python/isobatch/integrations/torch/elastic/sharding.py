@@ -1,5 +1,5 @@
-"""The state of a sharded training (HSDP): a replica is a group of ranks with a shard each, and is sharded anew
-for each crew, from its ranks' shards.
+"""The state of a sharded training (HSDP): a replica is a group of ranks with a shard each, and is sharded
+anew for each crew, from its ranks' shards.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,8 +28,8 @@ ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
 
 
 _PART = "part of a DTensor"
-"""The only key of a dict that replaces a DTensor without its mesh, as the mesh's groups end with the crew. Its
-value: the local tensor, the dimension of each shard, shape and stride.
+"""The only key of a dict that replaces a DTensor without its mesh, as the mesh's groups end with the crew.
+Its value: the local tensor, the dimension of each shard, shape and stride.
 """
 
 
@@ -209,7 +209,7 @@ class ShardedState(TrainingState):
         self._prepared = step, self.pack([parameter.grad for parameter in self._parameters()])
 
     def settle(self, own: Held, circle: Circle) -> Held:
-        """Applies the step that a rank ahead has applied, if this rank was about to apply it too: all shards
+        """Catches up with a rank one step ahead, if this rank was about to apply the same step: all shards
         are then at the same step. The loop body's code after the optimizer's step is not repeated, so a rank
         with `extra` objects gets the state of another replica instead.
         """
@@ -245,7 +245,7 @@ def _part_of(whole: DTensor) -> dict[str, Any]:
 
 
 def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
-    """Refuses numbers of ranks that do not fill whole replicas, or only a single one.
+    """Refuses numbers of ranks without whole replicas, or with only a single replica.
 
     Raises:
         InputError: the message says which arguments to pass.
@@ -303,7 +303,7 @@ def _become(net: nn.Module, template: nn.Module) -> None:
 
 
 def _empty(net: nn.Module) -> None:
-    """Empties sharded modules: they and fully_shard's states refer to each other, and to the crew's groups."""
+    """Empties sharded modules: they and fully_shard's states refer to each other and to the crew's groups."""
     # torch's private table of sharded modules, imported only here.
     from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 

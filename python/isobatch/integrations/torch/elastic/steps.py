@@ -23,7 +23,7 @@ _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 class Watch:
-    """Tells a loop about lost and joining ranks; this base class is for runs that lose none.
+    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
 
     Attributes:
         lost: whether a rank was lost: no further step can begin.
@@ -232,9 +232,7 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
         return (inputs[0][:0],)
 
     def refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        """Replaces the empty output by the sample, concatenated so that backward also runs through the
-        module.
-        """
+        """Replaces the empty output by the sample, concatenated to keep the module in the backward."""
         return torch.cat([output, samples.pop().to(output.dtype)])
 
     with contextlib.ExitStack() as stack:

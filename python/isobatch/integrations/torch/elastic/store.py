@@ -114,7 +114,7 @@ class Store:
         )
 
     def check_key(self) -> None:
-        """Refuses this process if its key differs from the store's or from that of the run's first rank.
+        """Refuses this process if its key differs from the store's or the run's.
 
         Fingerprints are not signed, as ranks with another key must be able to read them. If the run's facts
         are signed with this rank's key, it is the right one.

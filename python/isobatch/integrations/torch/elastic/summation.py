@@ -72,17 +72,17 @@ class GradientLayout:
         Buffers without any reference left are reused: on a CPU, allocating memory takes longer than filling
         it.
         """
-        for kept, count, uses in self._kept:
-            if count == slices and [*map(_uses, kept)] == uses:
+        for buffers, count, uses in self._kept:
+            if count == slices and [*map(_uses, buffers)] == uses:
                 break
         else:
-            kept = [
+            buffers = [
                 torch.empty(length * slices, device=device, dtype=dtype)
                 for length, (device, dtype) in zip(self.slices, self._kinds, strict=True)
             ]
             if slices and len(self._kept) < _MOST_KEPT:
-                self._kept.append((kept, slices, [*map(_uses, kept)]))
-        return [buffer.view(-1) for buffer in kept]
+                self._kept.append((buffers, slices, [*map(_uses, buffers)]))
+        return [buffer.view(-1) for buffer in buffers]
 
     def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """Returns the gradients as views of buffers."""

@@ -329,8 +329,8 @@ class _Survivors:
         return over
 
     def _refuse_what_is_over(self) -> None:
-        """Raises, so that the script's loop does not end as if it were complete: code after the loop would
-        save weights that are not the run's.
+        """Raises LeftOut. A loop that just ended would look complete, and code after it would save weights
+        that are not the run's.
         """
         name, is_asked = self._members.name, self._signals.received
         why = (
@@ -349,7 +349,7 @@ class _Survivors:
             raise
 
     def _check_counts(self, crew: Crew) -> None:
-        """Refuses settings without a plan for the smaller crews that losses may leave."""
+        """Refuses settings without a plan for each smaller crew after a loss."""
         least = self._members.least(crew.size)
         shards = self._members.shards
         for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():

@@ -24,7 +24,7 @@ _GRACE = 40
 
 
 class RankLoader(DataLoader[Any]):
-    """A DataLoader whose workers end before its rank."""
+    """A DataLoader with workers ending before its rank."""
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
