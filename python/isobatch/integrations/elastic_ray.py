@@ -20,7 +20,7 @@ _RUN = "isobatch"
 def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict[str, Any]]:
     """Makes the run on Ray's present workers, and reads the last states of `report` (at first none).
 
-    For the function that a TorchTrainer runs on each worker, whose process group is there already.
+    Call it in the function that a TorchTrainer runs on each worker: the process group exists there already.
 
         def train(config):
             model = ray.train.torch.prepare_model(make_model())
@@ -33,12 +33,12 @@ def elastic_run(recipe: Recipe | Plan, **options: Any) -> tuple[ElasticRun, dict
             for step in run.steps(loader):
                 ...
                 if run.finished or (step.number + 1) % 500 == 0:
-                    report(run, {"loss": loss}, {"model": model.state_dict(), "optimizer":
-                    optimizer.state_dict()})
+                    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    report(run, {"loss": loss}, states)
 
     Args:
-        recipe: what was tuned, or a plan.
-        options: the other arguments of ElasticRun, but for its state.
+        recipe: the tuned recipe, or a plan.
+        options: the other arguments of ElasticRun, except its state.
 
     Raises:
         InputError: as ElasticRun; or the checkpoint is not one of `report`.
@@ -55,12 +55,12 @@ def report(run: ElasticRun, metrics: Mapping[str, Any], states: Mapping[str, Any
     All workers call it, and rank 0 writes.
 
     Args:
-        run: the run; in its loop, after the scheduler's step.
-        metrics: as `ray.train.report` takes them; `step` is added, the steps that are done.
-        states: what the checkpoint has beside the run, such as the model's and the optimizer's state_dict.
+        run: the run; call `report` in its loop, after the scheduler's step.
+        metrics: as `ray.train.report` takes them; `step`, the number of finished steps, is added.
+        states: the other parts of the checkpoint, such as the model's and the optimizer's state_dict.
 
     Raises:
-        InputError: as `run.state_dict()`; or a name is the run's own.
+        InputError: as `run.state_dict()`; or a name in `states` is reserved for the run.
     """
     if _RUN in states:
         raise InputError(f"states must not have the name {_RUN!r}, which is the run's", field="states")

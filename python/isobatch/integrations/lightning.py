@@ -15,8 +15,8 @@ from isobatch.planning.plan import Plan
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
     """Returns the result for `LightningModule.configure_optimizers`: the optimizer and its PlanLR.
 
-    The Trainer's side of the plan: `accumulate_grad_batches=plan.accumulation`, `max_steps=plan.total_steps`,
-    and for a PlanSampler `use_distributed_sampler=False`.
+    Pass the rest of the plan to the Trainer: `accumulate_grad_batches=plan.accumulation`,
+    `max_steps=plan.total_steps`, and with a PlanSampler `use_distributed_sampler=False`.
 
     Raises:
         InputError: as PlanLR.
@@ -36,7 +36,7 @@ def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
 
 _KEY = "isobatch"
 _NEVER = 1 << 62
-"""Batches."""
+"""A number of batches that no training reaches."""
 
 
 def state_in(checkpoint: str | None) -> dict[str, Any] | None:
@@ -45,8 +45,8 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
     Nothing in the file is executed.
 
     Raises:
-        InputError: the file cannot be read so: it has objects of more kinds than tensors, numbers, texts and
-            lists of them.
+        InputError: the file cannot be read without executing something: it has objects other than tensors,
+            numbers, texts and lists of them.
     """
     if checkpoint is None:
         return None
@@ -54,7 +54,7 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
         state: dict[str, Any] | None = torch.load(checkpoint, map_location="cpu", weights_only=True).get(_KEY)
     except FileNotFoundError:
         raise InputError("there is no such checkpoint", file=str(checkpoint)) from None
-    except Exception as error:  # A damaged file fails in any way that torch's reader has.
+    except Exception as error:  # On a damaged file torch's reader may raise anything.
         raise InputError(
             "the checkpoint cannot be read without executing what is in it "
             f"({type(error).__name__}: {str(error).splitlines()[0][:200]}): keep objects of your own, as in "
@@ -66,18 +66,19 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
 
 
 class ElasticLightning(Callback):  # type: ignore[misc]
-    """Ties a run to a Trainer with `use_distributed_sampler=False, **callback.arguments` and this callback.
+    """Connects a run to a Lightning Trainer.
 
         run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
         elastic = ElasticLightning(run)
         trainer = Trainer(callbacks=[elastic], use_distributed_sampler=False, **elastic.arguments)
         trainer.fit(module, elastic.loader(dataset), ckpt_path=checkpoint)
 
-    In the module: `training_step(self, batch, index)` gets `(batch, factor)`, and returns the mean loss times
-    the factor; `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`. `current_epoch` is
-    the run's epoch, and where the Trainer validates every `check_val_every_n_epoch` epochs, it does so at
-    their ends; `on_train_epoch_start` and `on_train_epoch_end` are called once in a start, as the rest of the
-    run is one epoch to the Trainer. SIGTERM and SIGUSR1 stop the training after a step.
+    In the module, `training_step(self, batch, index)` gets `(batch, factor)` and returns the mean loss times
+    the factor; `configure_optimizers` returns `elastic.configure_optimizers(optimizer)`.
+
+    To the Trainer the rest of the run is a single epoch, so `on_train_epoch_start` and `on_train_epoch_end`
+    are called once per start. Still `current_epoch` is the run's epoch, and `check_val_every_n_epoch` counts
+    the run's epochs. SIGTERM and SIGUSR1 stop the training after a step.
 
     Args:
         run: the run, made on every rank.
@@ -88,7 +89,7 @@ class ElasticLightning(Callback):  # type: ignore[misc]
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The plan's part of the Trainer's arguments."""
+        """The Trainer's arguments decided by the plan."""
         return {
             "accumulate_grad_batches": self._loop.passes,
             "max_steps": self._run.plan.total_steps,
@@ -96,16 +97,16 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         }
 
     def loader(self, dataset: Any, **options: Any) -> Any:
-        """Makes a loader of the run's micro-batches from where it is to its end, each with its factor."""
+        """Makes a loader of the run's remaining micro-batches, each with its factor."""
         return self._loop.loader(dataset, lambda batch, factor: (batch, factor), **options)
 
     def configure_optimizers(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Returns the same for the run's own scheduler, for `LightningModule.configure_optimizers`."""
+        """Returns the optimizer and the run's scheduler, for `LightningModule.configure_optimizers`."""
         scheduler = {"scheduler": self._loop.scheduler(optimizer), "interval": "step", "frequency": 1}
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """Counts the batches of this start from 0: the loader begins behind the consumed samples."""
+        """Counts the batches of this start from 0: the loader begins after the consumed samples."""
         trainer.fit_loop.epoch_loop.restarting = False
         self._loop.begin()
 
@@ -115,8 +116,8 @@ class ElasticLightning(Callback):  # type: ignore[misc]
             self._loop.begin_step()
             self._count_epochs(trainer)
             if trainer.check_val_every_n_epoch is not None and trainer.val_check_interval == 1.0:
-                # To the Trainer the rest of the run is one epoch; it validates behind batches that this
-                # divides.
+                # To the Trainer the rest of the run is one epoch; it validates after each batch whose number
+                # is a multiple of val_check_batch.
                 trainer.val_check_batch = index + self._loop.passes if self._loop.ends_epoch else _NEVER
 
     def on_train_batch_end(self, trainer: Any, _module: Any, _outputs: Any, _batch: Any, index: int) -> None:
@@ -131,7 +132,7 @@ class ElasticLightning(Callback):  # type: ignore[misc]
         checkpoint[_KEY] = self._run.state_dict()
 
     def on_train_end(self, trainer: Any, *_: Any) -> None:
-        """Puts back the handlers before."""
+        """Ends the training: the previous signal handlers are restored."""
         self._count_epochs(trainer)  # the Trainer has counted this start as one
         self._loop.end()
 

@@ -8,8 +8,8 @@ from isobatch.planning.plan import Plan, refuse_no_plan
 def schedule(plan: Plan) -> Any:
     """Returns a function count → learning rate for optax's optimizers, also inside jit, vmap and scan.
 
-    It looks the value up in an array of total_steps + 1 values in JAX's float type, made here; the last one
-    holds past the end.
+    The function looks values up in an array of total_steps + 1 learning rates, in JAX's float type; past the
+    end it returns the last one.
 
     Raises:
         InputError: the plan is infeasible or has no duration.

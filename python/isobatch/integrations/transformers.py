@@ -14,9 +14,9 @@ from isobatch.planning.plan import Plan
 
 
 def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:
-    """Returns the pair for `Trainer(optimizers=…)`, in the place of its own learning rate and scheduler.
+    """Returns the pair for `Trainer(optimizers=…)`; it replaces the Trainer's learning rate and scheduler.
 
-    The arguments' side of the plan: `per_device_train_batch_size=plan.micro_batch`,
+    Pass the rest of the plan in TrainingArguments: `per_device_train_batch_size=plan.micro_batch`,
     `gradient_accumulation_steps=plan.accumulation`, `max_steps=plan.total_steps`.
 
     Raises:
@@ -42,7 +42,7 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
     """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`, or None.
 
     Raises:
-        InputError: the folder has none, or it cannot be read.
+        InputError: the folder has no state, or it cannot be read.
     """
     if checkpoint is None:
         return None
@@ -80,20 +80,21 @@ def arguments(run: ElasticRun) -> dict[str, Any]:
 
 
 class ElasticTrainer:
-    """Makes a Trainer elastic: `class Mine(ElasticTrainer, transformers.Trainer).
+    """Makes a Trainer elastic; mix it in before the Trainer's class, also before SFTTrainer and the like.
 
-    Pass`, for SFTTrainer and the like as well.
+        class Mine(ElasticTrainer, transformers.Trainer):
+            pass
 
         run = ElasticRun(recipe, state=state_in(checkpoint), split="uneven")
+        # Without elastic_optimizer the Trainer makes its own, with its groups without weight decay.
         trainer = Mine(model, TrainingArguments(out, **arguments(run)), train_dataset=data, elastic=run,
-                       elastic_optimizer=optimizer)  # left out: the Trainer's own, with its groups without
-                       decay
+                       elastic_optimizer=optimizer)
         trainer.train(resume_from_checkpoint=checkpoint)
 
-    Where the Trainer counts labels (`num_items_in_batch`), the loss is the mean over the labels of the step,
-    as without it, and stand-ins have none; else each micro-batch has its weight in samples. What the
-    arguments ask for every epoch is done at the end of each of the run's epochs. SIGTERM and SIGUSR1 save and
-    stop after a step.
+    If the Trainer counts labels (`num_items_in_batch`), the loss is still the mean over the step's labels,
+    and stand-ins have no labels; else each micro-batch is weighted by its samples. If the arguments evaluate,
+    save or log every epoch, this happens at the end of each of the run's epochs. After SIGTERM or SIGUSR1 the
+    Trainer saves and stops at the end of a step.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class ElasticTrainer:
     ) -> None:
         self._elastic, self._loop = elastic, elastic.trainer_loop()
         scheduler = None if elastic_optimizer is None else self._loop.scheduler(elastic_optimizer)
-        super().__init__(*args, optimizers=(elastic_optimizer, scheduler), **options)  # type: ignore[call-arg]
+        pair = elastic_optimizer, scheduler
+        super().__init__(*args, optimizers=pair, **options)  # type: ignore[call-arg]
         from transformers import TrainerCallback
 
-        self.add_callback(type("ElasticCallback", (_Steps, TrainerCallback), {})(elastic))  # type: ignore[attr-defined]
+        callback = type("ElasticCallback", (_Steps, TrainerCallback), {})(elastic)
+        self.add_callback(callback)  # type: ignore[attr-defined]
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
         """Makes the Trainer's own optimizer, and the run's scheduler for it before Accelerate wraps it."""
@@ -151,7 +154,7 @@ _EACH_EPOCH = {
 
 
 class _Steps:
-    """Tells the run of the Trainer's steps, and the Trainer of the run's end."""
+    """Tells the run about the Trainer's steps, and the Trainer when the run stops."""
 
     def __init__(self, run: ElasticRun) -> None:
         self._run, self._loop = run, run.trainer_loop()
@@ -165,10 +168,7 @@ class _Steps:
         self._loop.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
-        """Counts a step, and saves and evaluates at the end of each of the run's epochs.
-
-        As the arguments say.
-        """
+        """Counts a step; at the end of an epoch saves, evaluates and logs as the arguments say."""
         ends = self._loop.ends_epoch
         self._loop.end_step()
         place, size = self._run.position, self._run.plan.recipe.dataset_size
@@ -182,7 +182,7 @@ class _Steps:
             control.should_training_stop = control.should_save = True
 
     def on_epoch_end(self, args: Any, _state: Any, control: Any, **__: Any) -> None:
-        """Ignores the loader's end: its last step has saved and evaluated, or it ends no epoch."""
+        """Ignores the loader's end: `on_step_end` has handled it, or it is not the end of an epoch."""
         for strategy, flag in _EACH_EPOCH.items():
             if getattr(args, strategy) == "epoch":
                 setattr(control, flag, False)
@@ -193,5 +193,5 @@ class _Steps:
             write_whole(path, json.dumps(self._run.state_dict()).encode())
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Ends the training: the handlers before are put back."""
+        """Ends the training: the previous signal handlers are restored."""
         self._loop.end()

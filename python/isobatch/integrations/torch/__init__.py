@@ -1,8 +1,8 @@
 """A plan in a torch training loop.
 
-`PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, `GlobalLoader` loads them for any
-trainer. `ElasticRun` does both in a run on changing GPUs, and `survivors` keeps a run alive without lost
-ones.
+`PlanLR` sets the learning rate, `PlanSampler` draws the micro-batches, and `GlobalLoader` loads them for any
+trainer. `ElasticRun` does all of it in a run on changing GPUs, and `survivors` keeps a run going when ranks
+are lost.
 """
 
 from isobatch.integrations.torch.elastic.group import LeftOut

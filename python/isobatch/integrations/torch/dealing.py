@@ -7,10 +7,10 @@ from isobatch.planning.plan import Plan
 
 
 class Span(NamedTuple):
-    """The samples of one optimizer step: `samples` of them behind the first `offset` of the epoch's order.
+    """The samples of one optimizer step: `samples` of them after the first `offset` of the epoch's order.
 
-    `full` steps have the batch of their stage. A stream, whose epochs do not end steps, goes on in the next
-    epoch's order; it is one epoch where the dataset's size is not known.
+    `full` steps have the batch of their stage. In a stream a step may continue in the next epoch's order; a
+    stream of unknown size is a single epoch.
     """
 
     number: int
@@ -24,8 +24,8 @@ class Span(NamedTuple):
 class Pass(NamedTuple):
     """One forward and backward of a replica, on these places of the epoch's order.
 
-    `samples` of them enter the step: none where it is a stand-in, whose one sample keeps the replica in its
-    collectives. After it all replicas are at `stop` of the epoch's order.
+    `samples` of them count in the step: 0 in a stand-in, whose single sample only keeps the replica in the
+    collectives. After the pass all replicas are at place `stop` of the epoch's order.
     """
 
     places: range
@@ -35,16 +35,16 @@ class Pass(NamedTuple):
 
     @property
     def stand_in(self) -> bool:
-        """Whether no sample of it enters the step."""
+        """Whether none of its samples counts in the step."""
         return not self.samples
 
 
 def spans(course: Plan, step: int) -> Iterator[Span]:
     """Yields the steps of a run from `step` to its end.
 
-    An epoch is ⌈dataset / batch⌉ steps, the last of them with what is left of it; ⌊dataset / batch⌋ where the
-    recipe drops that. Under a batch ramp, which counts through the epochs, and where the dataset's size is
-    not known, all steps are full.
+    An epoch is ⌈dataset / batch⌉ steps, the last one with the remaining samples; or ⌊dataset / batch⌋ steps
+    if the recipe drops those. All steps are full with a batch ramp, which counts across epochs, and if the
+    dataset's size is not known.
     """
     dataset = course.recipe.dataset_size
     if dataset is None or course.recipe.ramp is not None:
@@ -79,12 +79,12 @@ def passes(
     """Lists the passes of a replica in a step.
 
     Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's
-    samples do not depend on the replicas. In `uneven` plans a full step's last round goes in whole
-    micro-batches to the first replicas; else it is spread over as many as there are samples.
+    samples do not depend on the replicas. In `uneven` plans the last round of a full step goes to the first
+    replicas, in whole micro-batches; else it is spread over all replicas, as far as there are samples.
 
     Args:
-        equal: every replica makes the same number of passes, those it lacks being stand-ins.
-        least: the number of passes below which none makes, likewise.
+        equal: every replica makes the same number of passes; stand-ins fill the missing ones.
+        least: the fewest passes of every replica; stand-ins fill the missing ones.
 
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=10, lr=0.1), 4, max_micro_batch=2, split="uneven")

@@ -1,4 +1,6 @@
-"""Values among ranks as data: torch's object collectives would unpickle, so execute, a peer's message."""
+"""Exchanges values among ranks as plain data: torch's object collectives unpickle, and so could execute, a
+peer's message.
+"""
 
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 MAX_BYTES = 1 << 26
-"""Of one rank's value."""
+"""The most bytes of one rank's value."""
 
 
 def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:

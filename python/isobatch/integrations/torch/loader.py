@@ -23,10 +23,10 @@ _SAME = ("seed", "batch", "dataset_size")
 class GlobalLoader:
     """Loads this rank's micro-batches; a step has the same samples at every number of ranks.
 
-    Each iteration goes from the loader's place to the end of the epoch, and the next one on from there, as
-    with a DataLoader. A stream without `dataset_size` is read without end. The state is that of whole steps:
-    a step whose last micro-batch was not taken is done again. Workers may run ahead; a trainer that itself
-    reads ahead has to save the state of the step that it computes.
+    Like a DataLoader's, each iteration runs to the end of the epoch; it starts at the loader's place. A
+    stream without `dataset_size` is read without end. The state counts whole steps: after a resume, a step
+    begins again unless its last micro-batch was taken. Workers may run ahead; a trainer that itself reads
+    ahead must save the state of the step it computes, not of the step it reads.
 
         loader = GlobalLoader(dataset, 256, max_micro_batch=8)
         if checkpoint:
@@ -36,39 +36,40 @@ class GlobalLoader:
             if loader.last:
                 optimizer.step(); optimizer.zero_grad()
 
-    It is no DataLoader, so that Accelerate's `prepare` and the like leave it as it is: there is nothing left
-    to divide.
+    It is not a DataLoader, so Accelerate's `prepare` and the like leave it alone: the data is already split
+    over the ranks.
 
     Attributes:
-        plan: how a step is dealt over the ranks.
-        dataset: what is loaded.
-        batch_sampler, num_workers: of the DataLoader inside.
-        passes: micro-batches of a rank in each step, where `equal_passes`; else 1.
+        plan: how a step is split over the ranks.
+        dataset: the dataset or stream.
+        batch_sampler, num_workers: those of the DataLoader inside.
+        passes: with `equal_passes`, the micro-batches of a rank in each step; else 1.
         equal: whether all ranks make the same number of passes in a step.
-        weight: the factor of the last micro-batch's mean loss, so that the mean of the ranks' gradients is
-            that of the step's mean loss.
-        last: whether it was this rank's last in its step.
-        stand_in: whether it only keeps the rank in the others' collectives: one sample, weight 0.
+        weight: the factor for the present micro-batch's mean loss, so that the mean of the ranks' gradients
+            is the gradient of the step's mean loss.
+        last: whether the present micro-batch is this rank's last in its step.
+        stand_in: whether the present micro-batch only keeps the rank in the others' collectives: one sample,
+            weight 0.
 
     Args:
-        dataset: a map-style dataset, or a stream: an IterableDataset, or what can only be iterated, in the
-            same order on every rank.
-        batch: samples a step, over all ranks.
-        rank, ranks: this one and how many; None: of the process group, else of torchrun's or Slurm's
-            variables, else 0 of 1.
-        max_micro_batch: the most samples of a micro-batch; None: as many as there are for a rank.
-        split: "uneven" or "ragged" where the batch does not divide, as in `isobatch.plan`.
-        seed: of the order, with the epoch added.
-        shuffle: a new order each epoch, else the dataset's own; a stream is always read in its own.
-        drop_last: an epoch ends with its last full step.
-        dataset_size: of a stream: samples of an epoch.
+        dataset: a map-style dataset, or a stream: an IterableDataset, or any object that can only be
+            iterated, in the same order on every rank.
+        batch: samples per step, over all ranks.
+        rank, ranks: this process's rank and the number of ranks; None: from the process group, else from
+            torchrun's or Slurm's variables, else 0 of 1.
+        max_micro_batch: the most samples of a micro-batch; None: a rank's whole share of a step.
+        split: "uneven" or "ragged" if the batch does not divide, as in `isobatch.plan`.
+        seed: the seed of the order, with the epoch added.
+        shuffle: whether each epoch has a new order; else the dataset's own is used, as always with a stream.
+        drop_last: whether an epoch ends with its last full step.
+        dataset_size: for a stream: the samples of an epoch.
         equal_passes: every rank makes the same number of passes in every step, so that a trainer can
-            accumulate `passes` micro-batches; those that a rank lacks are stand-ins.
-        options: the DataLoader's own: num_workers, persistent_workers, pin_memory, collate_fn, …; of a stream
-            num_workers is 0 or 1.
+            accumulate `passes` micro-batches; a rank with fewer gets stand-ins.
+        options: arguments of the DataLoader: num_workers, persistent_workers, pin_memory, collate_fn, …; with
+            a stream, num_workers is 0 or 1.
 
     Raises:
-        InputError: the batch cannot be split over the ranks, or an argument is none.
+        InputError: the batch cannot be split over the ranks, or an argument is not valid.
 
     >>> loader = GlobalLoader(range(10), 4, rank=1, ranks=2, max_micro_batch=1, shuffle=False)
     >>> [(batch.tolist(), loader.weight, loader.last) for batch in loader][:3]
@@ -132,11 +133,12 @@ class GlobalLoader:
         least: int = 1,
         join: Join | None = None,
     ) -> Self:
-        """Makes the loader of a run, at the run's own place.
+        """Makes the loader of a run, at the run's place.
 
         Args:
-            share: the run's part for this replica.
-            options: the DataLoader's.
+            share: this replica's share of the run.
+            dataset: as in GlobalLoader.
+            options: arguments of the DataLoader.
             equal: all replicas make the same number of passes in a step.
             least: the fewest passes of a step.
             join: puts each batch and its factor together, for a trainer that divides by `least` passes.
@@ -184,7 +186,7 @@ class GlobalLoader:
                 end_iteration(batches)
 
     def end_workers(self) -> None:
-        """Ends workers that persist from one iteration to the next."""
+        """Ends workers kept from one iteration to the next."""
         self._loader.end_workers()
 
     def set_epoch(self, epoch: int) -> None:
@@ -195,19 +197,19 @@ class GlobalLoader:
             self._share.epoch, self._share.offset = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the place in the data, the same on all ranks and good for any number of them.
+        """Returns the place in the data, the same on all ranks and valid at any number of ranks.
 
-        `offset` samples of `epoch` are consumed, by steps of `batch` samples, in the order of `seed` (None:
-        not shuffled).
+        Steps of `batch` samples have consumed the first `offset` samples of `epoch`, in the order of `seed`
+        (None: not shuffled).
         """
         return {"schema": _SCHEMA, **dict(zip(_PLACE, self._share.place, strict=True)), **self._conditions()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes to a place; iterations under way go on where they were.
+        """Goes to a place for the next iteration; iterations under way are not affected.
 
         Raises:
-            InputError: it is none, or of another dataset's length, batch or seed; a loader of a run is
-                elsewhere.
+            InputError: it is not a loader's state, or has another dataset length, batch or seed; or a run's
+                loader is at another place.
         """
         if not isinstance(state_dict, dict) or state_dict.get("schema") != _SCHEMA:
             raise InputError(
@@ -258,11 +260,11 @@ class _EpochShare(ReplicaShare):
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place after the last step with all micro-batches taken."""
+        """The place after the last complete step."""
         return self.epoch, self.offset
 
     def spans(self) -> Iterator[Span]:
-        """Yields the samples of each step left of the epoch, numbered within it."""
+        """Yields the samples of the epoch's remaining steps, numbered within the epoch."""
         size, batch = self.plan.recipe.dataset_size, self.plan.recipe.effective_batch or 1
         least = batch if self._drop else 1
         epoch, offset = self.place

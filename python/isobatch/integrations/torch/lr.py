@@ -1,4 +1,4 @@
-"""A plan's learning rate as a torch scheduler: PlanLR for one plan, ElasticLR at the step of an elastic run."""
+"""A plan's learning rate as a torch scheduler: PlanLR for one plan, ElasticLR for an elastic run."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _SCHEDULERS: WeakKeyDictionary[Optimizer, ref[PlanLR]] = WeakKeyDictionary()
 class PlanLR(LRScheduler):
     """Sets each parameter group's learning rate to `plan.lr_at(step)` times the group's multiplier.
 
-    The value is closed form: it depends on the step alone, not on the values before. A group's multiplier is
-    its `lr_multiplier`, where the group has that key, else its `lr` over the optimizer's default `lr`; so the
-    optimizer's own learning rate is free, the plan's counts. Call `step()` once after every
-    `optimizer.step()`.
+    The value is closed form: it depends only on the step, not on earlier values. A group's multiplier is its
+    `lr_multiplier`, if the group has that key, else its `lr` divided by the optimizer's default `lr`. So only
+    ratios of the optimizer's own learning rates count. Call `step()` once after every `optimizer.step()`.
 
-    The state is the progress in samples. Loaded into a PlanLR of another plan (another length, GPU count or
-    batch), training goes on there at the same progress: the plan it is built with wins, and the optimizer's
-    learning rates are set at once, also when the optimizer's state is loaded later.
+    The state is the progress in samples. If it is loaded into a PlanLR of another plan (another length, GPU
+    count or batch), training continues there at the same progress. The new plan's learning rates are set at
+    once, and again if the optimizer's state is loaded later.
 
     Args:
         optimizer: any torch optimizer, its state loaded or not.
-        plan: a plan with a duration; also one that `replan` moved.
+        plan: a plan with a duration; it may have been moved by `replan`.
 
     Raises:
-        InputError: the plan is none, is infeasible or has no duration, or the optimizer has no default `lr`
-            to compare with, or is a wrapper; later, in `step()`, when it is not called once for every
+        InputError: `plan` is not a plan, is infeasible or has no duration; or the optimizer has no default
+            `lr` to compare with, or is a wrapper; later, in `step()`, if it is not called once for every
             optimizer step.
 
     >>> import isobatch as ib
     >>> model = torch.nn.Linear(2, 2)
     >>> optimizer = torch.optim.SGD([{"params": model.weight}, {"params": model.bias, "lr": 0.05}], lr=0.1)
-    >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=3.0, optimizer="sgd", duration="10st", warmup="2st"), 8)
+    >>> recipe = ib.Recipe(effective_batch=256, lr=3.0, optimizer="sgd", duration="10st", warmup="2st")
+    >>> plan = ib.plan(recipe, 8)
     >>> scheduler = PlanLR(optimizer, plan)
     >>> for _ in range(2):
     ...     optimizer.step()
@@ -85,13 +85,13 @@ class PlanLR(LRScheduler):
 
     @classmethod
     def of(cls, optimizer: Optimizer) -> PlanLR | None:
-        """Returns the last PlanLR of an optimizer; None where there is none."""
+        """Returns the last PlanLR of an optimizer; None if there is none."""
         last = _SCHEDULERS.get(optimizer)
         return None if last is None else last()
 
     @property
     def position(self) -> Fraction:
-        """The optimizer steps taken, in the plan's steps; a fraction after another plan's state is loaded."""
+        """The progress in the plan's steps; may be a fraction after another plan's state was loaded."""
         return self._position
 
     def get_lr(self) -> list[float | torch.Tensor]:
@@ -116,7 +116,7 @@ class PlanLR(LRScheduler):
         self._set()
 
     def _is_blank(self) -> bool:
-        """Recognizes a step outside of the training.
+        """Returns whether an optimizer step is not one of the training.
 
         torch's `set_state_dict` takes a step with learning rate 0 to make the optimizer's state.
         """
@@ -140,7 +140,7 @@ class PlanLR(LRScheduler):
                 group["lr"] = lr
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the progress: samples, and the optimizer steps done here."""
+        """Returns the progress: in samples, and in whole steps of this plan."""
         samples = self._course.samples_at(self._position)
         return {"samples": round(samples), "step": self.last_epoch}
 
@@ -148,7 +148,7 @@ class PlanLR(LRScheduler):
         """Goes to the progress in `state_dict` under this scheduler's plan, and sets the learning rates.
 
         Raises:
-            InputError: it is no state of a PlanLR.
+            InputError: `state_dict` is not the state of a PlanLR.
         """
         samples = state_dict.get("samples")
         if type(samples) is not int or samples < 0:
@@ -172,11 +172,9 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
 def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
-            f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() "
-            "once after each "
-            "optimizer.step(), not for every micro-batch, nor for every process (Accelerate: leave it out of "
-            "prepare), nor where a "
-            "GradScaler skipped the step"
+            f"the scheduler was stepped, but the optimizer was not, after step {last}: call "
+            "scheduler.step() once after each optimizer.step(), not for every micro-batch, nor for every "
+            "process (Accelerate: leave it out of prepare), nor where a GradScaler skipped the step"
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call "
@@ -186,15 +184,15 @@ def _wrong_count(steps: int, last: int) -> str:
 
 
 class ElasticLR(PlanLR):
-    """A PlanLR at the step of a run. A step that a GradScaler skipped counts: its samples are consumed.
+    """A PlanLR at the step of a run; a step skipped by a GradScaler counts, as its samples are consumed.
 
-    Where the plan moves betas, eps or the weight decay, the optimizer's groups have them from the start, and
-    again after the optimizer's state is loaded; a group's weight decay keeps its ratio to the recipe's, and 0
-    stays 0.
+    If the plan changes betas, eps or the weight decay, the optimizer's groups get the new values at the
+    start, and again after the optimizer's state is loaded. A group's weight decay keeps its ratio to the
+    recipe's, so 0 stays 0.
 
-    A velocity that holds the learning rate moves with it, once (Goyal et al. 2017, remark 2): `velocity` is
-    its name in the optimizer's state. That of timm's RMSpropTF (`lr_in_momentum`) is found without it;
-    torch's own optimizers have none.
+    If the optimizer's momentum includes the learning rate, it is rescaled once with the learning rate (Goyal
+    et al. 2017, remark 2): `velocity` is its name in the optimizer's state. For timm's RMSpropTF
+    (`lr_in_momentum`) no name is needed; torch's own optimizers have no such momentum.
     """
 
     def __init__(
@@ -212,7 +210,7 @@ class ElasticLR(PlanLR):
         self.go_to(step)
 
     def go_to(self, step: int) -> None:
-        """Goes to where `step` optimizer steps are done."""
+        """Goes to the place after `step` optimizer steps."""
         self._position = Fraction(step)
         self._steps_taken = 0
         self._set()
@@ -234,13 +232,12 @@ class ElasticLR(PlanLR):
         """Checks a state for the run's own step, where the scheduler already is.
 
         Raises:
-            InputError: it is of another step.
+            InputError: the state is of another step.
         """
         if state_dict.get("step") != self.last_epoch:
             raise InputError(
                 f"the scheduler's state must be of step {self.last_epoch}, where the run is, got "
-                f"{state_dict.get('step')!r}: load "
-                "the checkpoint that run.state_dict() is in",
+                f"{state_dict.get('step')!r}: load the checkpoint that run.state_dict() is in",
                 field="state_dict",
             )
 
@@ -250,8 +247,7 @@ class ElasticLR(PlanLR):
             for name, change in self._changes().items():
                 own = f"tuned_{name}"
                 if name in group and (change is not None or own in group):
-                    # The group keeps its tuned value beside: a checkpoint has the one that the plan made of
-                    # it.
+                    # The group also keeps its tuned value, as a checkpoint has the value set by the plan.
                     tuned = group.setdefault(own, group[name])
                     group[name] = tuned if change is None else change(tuned)
             self._scale_velocity(group)
@@ -261,8 +257,8 @@ class ElasticLR(PlanLR):
         lr = self.plan.lr
         if name is None or not lr:
             return
-        # The group keeps the learning rate that its velocity was scaled for, also in a checkpoint: so it is
-        # scaled once.
+        # The group, also in a checkpoint, keeps the learning rate its velocity was scaled for, so that it is
+        # scaled only once.
         before = group.setdefault(_SCALED_FOR, lr)
         if before != lr:
             group[_SCALED_FOR] = lr
@@ -271,7 +267,7 @@ class ElasticLR(PlanLR):
                     velocity.mul_(lr / before)
 
     def _changes(self) -> dict[str, Callable[[Any], Any] | None]:
-        """Returns the changes of a group's own values; None where the plan leaves one."""
+        """Returns a function for each of a group's values; None if the plan does not change the value."""
         plan, tuned = self.plan, self._tuned
         betas = (plan.beta1, plan.beta2)
         return {
@@ -282,7 +278,7 @@ class ElasticLR(PlanLR):
 
 
 def _ratio(now: float | None, tuned: float | None) -> Callable[[Any], Any] | None:
-    """Scales a group's value as the plan's was; None where the plan's did not move."""
+    """Returns a function to scale a group's value like the plan's; None if the plan's did not change."""
     if now is None or not tuned or now == tuned:
         return None
     factor = now / tuned

@@ -17,14 +17,18 @@ from isobatch.reason import Reason
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch in its step: the factor of its mean loss, and `last` of this replica in the step."""
+    """A micro-batch in its step: `weight`, the factor of its mean loss, and whether it is the replica's
+    `last` in the step.
+    """
 
     weight: float
     last: bool
 
 
 class _Place(NamedTuple):
-    """A place in the data: samples of the epoch taken by all replicas, and those of an unfinished step."""
+    """A place in the data: `offset` samples of the epoch are taken by all replicas, `into_step` of them by an
+    unfinished step.
+    """
 
     epoch: int
     offset: int
@@ -34,26 +38,25 @@ class _Place(NamedTuple):
 class PlanSampler(Sampler[list[int]]):
     """Draws one replica's micro-batches, from any place in an epoch on, as a DataLoader's `batch_sampler`.
 
-    The samples of an epoch are in one order for all replicas, and each round of micro-batches takes the next
-    of them, dealt out like cards. So what was consumed is always the order's beginning, and a run resumes on
-    any number of GPUs from two numbers, epoch and offset. For a plain plan the micro-batches are those of
-    torch's DistributedSampler, seed for seed. The end of an epoch is padded or dropped as the plan says
-    (`samples_per_epoch`, `padded_samples`, `dropped_samples`). In a plan with a batch ramp, which counts
-    through the epochs, it ends no step: the epoch's last step takes the rest from the next one, which begins
-    behind that.
+    All replicas use the same order of an epoch's samples, and each round of micro-batches takes the next
+    samples, dealt out like cards. So the consumed samples are always the beginning of the order, and a run
+    resumes on any number of GPUs from two numbers, epoch and offset. For a plain plan the micro-batches are
+    those of torch's DistributedSampler, seed for seed. The end of an epoch is padded or dropped as the plan
+    says (`samples_per_epoch`, `padded_samples`, `dropped_samples`). A batch ramp counts across epochs: there
+    a step that is not full at the end of an epoch takes its other samples from the next epoch.
 
     After an epoch the sampler is at the start of the next one: `set_epoch` is only needed to go elsewhere.
-    With DataLoader workers the sampler runs ahead of the training by what they prefetch: save its state
-    through torchdata's StatefulDataLoader, which knows, or resume from `plan.position(step)`.
+    DataLoader workers prefetch, so the sampler runs ahead of the training: save its state through torchdata's
+    StatefulDataLoader, which accounts for that, or resume from `plan.position(step)`.
 
     Args:
-        dataset: what is sampled; only its length is asked for.
-        plan: the plan; one that `replan` moved starts where it was moved.
-        rank: which replica this is; None: the rank in the default process group. With model parallelism, give
-            it.
-        shuffle: a new order each epoch, by `seed` + epoch; else the dataset's own.
-        seed: the same on all replicas, and in all parts of a run.
-        epoch, offset: where to start: behind the first `offset` samples of this epoch.
+        dataset: the dataset; only its length is used.
+        plan: the plan; a plan moved by `replan` starts where it was moved.
+        rank: the index of this replica, needed with model parallelism; None: the rank in the default process
+            group.
+        shuffle: whether each epoch has a new order, by `seed` + epoch; else the dataset's own is used.
+        seed: the seed of the order, the same on all replicas and in all parts of a run.
+        epoch, offset: the place to start: after the first `offset` samples of this epoch.
 
     Raises:
         InputError: the plan is infeasible or has no epochs (convention "megatron"), the dataset is not as
@@ -107,7 +110,7 @@ class PlanSampler(Sampler[list[int]]):
 
     @property
     def seed(self) -> int:
-        """The seed of an epoch's order, less the epoch."""
+        """The seed of the order, before adding the epoch."""
         return self._seed
 
     @property
@@ -146,13 +149,13 @@ class PlanSampler(Sampler[list[int]]):
             if part.stop > self._size and self._streams:
                 yield self._of_later_epochs(start.epoch, places)
                 continue
-            if part.stop > self._size:  # Padding: from the epoch's beginning again.
+            if part.stop > self._size:  # Padding repeats samples from the epoch's beginning.
                 places %= self._size
             yield (places if order is None else order[places]).tolist()
         self._start = self._at = after
 
     def _of_later_epochs(self, epoch: int, places: NDArray[np.int64]) -> list[int]:
-        """Returns the samples at places, which may run on into the next epochs' orders."""
+        """Returns the samples at places of an epoch or, past its end, of the following epochs."""
         samples = []
         for later, place in zip(*(part.tolist() for part in divmod(places, self._size)), strict=True):
             order = self._order(epoch + later)
@@ -160,13 +163,11 @@ class PlanSampler(Sampler[list[int]]):
         return samples
 
     def weights(self) -> Iterator[MicroBatch]:
-        """Yields a MicroBatch for each micro-batch of the last iterator.
+        """Yields a MicroBatch for each micro-batch of the last iterator: its weight, and when to step.
 
-        The factor of its mean loss, and when to step.
-
-        The factor is n·replicas/N, n samples in the micro-batch and N in its step, so that the gradients that
-        DDP averages over the replicas are those of the mean over the step, at an epoch's smaller last step
-        too. A replica that has nothing to do in such a step gets one sample with weight 0, since all replicas
+        The weight is n·replicas/N, with n samples in the micro-batch and N in its step. DDP's average of the
+        gradients over the replicas is then the gradient of the step's mean loss, even in an epoch's smaller
+        last step. A replica without samples in such a step gets one sample with weight 0, since all replicas
         must take part.
 
             for batch, (weight, last) in zip(loader, sampler.weights()):
@@ -179,15 +180,15 @@ class PlanSampler(Sampler[list[int]]):
             yield micro_batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the sampler's place in the data: after a whole step the same for all replicas, in any plan."""
+        """Returns the place in the data; after a whole step it is the same for all replicas and any plan."""
         return {**self._at._asdict(), "seed": self._seed, "shuffle": self._shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to where `state_dict` was taken, on any number of GPUs and with any batch.
+        """Goes to the place of a `state_dict`, on any number of GPUs and with any batch.
 
         Raises:
-            InputError: the order was another (seed, shuffle), or the state is of the middle of a step that
-                this plan cannot go on with.
+            InputError: the order differs (seed, shuffle), or the place is in the middle of a step that this
+                plan cannot continue.
         """
         for name, own in (("seed", self._seed), ("shuffle", self._shuffle)):
             if state[name] != own:
@@ -200,8 +201,7 @@ class PlanSampler(Sampler[list[int]]):
         epoch, offset, into = place
         if type(epoch) is not int or epoch < 0:
             raise must_be("a whole number of at least 0", epoch, field="epoch")
-        # An epoch that is padded ends past the dataset's size, and so does a step that goes on in the next
-        # one.
+        # A padded epoch ends past the dataset's size, and so does a step that continues in the next epoch.
         past = self._plan.layout.effective_batch if self._streams else self._micro * self._replicas
         if type(offset) is not int or not 0 <= offset <= self._size + past:
             raise must_be(f"0 to {self._size}", offset, field="offset")
@@ -223,10 +223,7 @@ class PlanSampler(Sampler[list[int]]):
         return cast(NDArray[np.int64], torch.randperm(self._size, generator=generator).numpy())
 
     def _passes(self, place: _Place) -> Iterator[tuple[range, MicroBatch, _Place]]:
-        """Yields this replica's samples from a place to the end of the epoch.
-
-        With the run's place after them.
-        """
+        """Yields this replica's passes from a place to the end of the epoch, each with the place after it."""
         epoch, offset, into = place
         start = offset - into
         end = self._size if self._streams else start + rest_of_epoch(self._plan, self._size, start).served
@@ -279,9 +276,8 @@ def _rank(replicas: int) -> int:
         size = distributed.get_world_size()
         raise InputError(
             f"the process group has {size} processes, the plan {replicas} replicas: plan for {size} "
-            f"(isobatch.plan(recipe, {size})), "
-            "or use ElasticRun, which plans for as many as there are; with model parallelism, pass which "
-            "replica this is",
+            f"(isobatch.plan(recipe, {size})), or use ElasticRun, which plans for as many as there are; "
+            "with model parallelism, pass which replica this is",
             field="rank",
         )
     return distributed.get_rank()

@@ -1,5 +1,5 @@
-"""The ranks of a run: which one this process is, and what all agree on: at the start on the same plan, at
-each step on stopping (signals included) and on counts.
+"""The ranks of a run: this process's rank, and the agreements of all ranks, on the same plan at the start, on
+stopping (signals included) and on token counts at the steps.
 """
 
 import math
@@ -23,14 +23,14 @@ from isobatch.words import few
 
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    # srun's own: an sbatch script has SLURM_NTASKS too, and is one process.
+    # The variables of srun: an sbatch script has SLURM_NTASKS too, but is a single process.
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
 )
 
 
 class World(NamedTuple):
-    """The processes of a run: this one's `rank` of `size`, `per_node` of them on a node (None: not known, or
-    not equal).
+    """The processes of a run: this process's `rank`, their number `size`, and how many run on each node,
+    `per_node` (None: unknown, or not the same on all nodes).
     """
 
     rank: int
@@ -39,8 +39,8 @@ class World(NamedTuple):
 
 
 def find_world() -> World:
-    """Finds the world of the default process group, else of torchrun's variables, else of Slurm's, else this
-    process alone.
+    """Finds the processes: from the default process group, else torchrun's variables, else Slurm's, else
+    this process alone.
 
     Raises:
         InputError: a launcher's variables are not numbers.
@@ -60,10 +60,10 @@ def find_world() -> World:
 
 
 def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
-    """Returns this process's replica: its rank, or the user's, a number or a one-dimensional DeviceMesh.
+    """Returns this process's replica: the user's (a number or a one-dimensional DeviceMesh), else its rank.
 
     Raises:
-        InputError: with model parallelism none was given, or there is no such replica.
+        InputError: with model parallelism no replica was given, or there is no such replica.
     """
     if replica is None:
         if replicas != size:
@@ -81,14 +81,13 @@ def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
 
 
 def check_rendezvous(rank: int) -> None:
-    """Warns where torchrun's next restart would not get its processes together again."""
+    """Warns if torchrun's processes could not connect again after a restart."""
     restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
     shares = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank == 0 and shares and restarts.isdigit() and int(restarts):
         warnings.warn(
-            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: it "
-            "hands them a store "
-            "that still has the addresses of the ones before; start it with "
+            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: "
+            "it hands them a store that still has the addresses of the ones before; start it with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             stacklevel=3,
         )
@@ -105,8 +104,13 @@ def _number(launcher: str, name: str) -> int:
 
 
 class Agreement(NamedTuple):
-    """A result of the ranks: whether some rank was asked to stop, the sums of their counts and of their
-    steps' µs, and whether somebody waits to join them.
+    """A result agreed on by all ranks.
+
+    Attributes:
+        stopping: whether some rank was asked to stop.
+        total: the sum of the ranks' token counts.
+        micros: the sum of the ranks' times for a step, in µs.
+        joining: whether ranks wait to join.
     """
 
     stopping: bool
@@ -116,19 +120,19 @@ class Agreement(NamedTuple):
 
 
 class Vote:
-    """An agreement under way. `result` waits for it, and is the same each time."""
+    """An agreement under way; `result` waits for it, and returns the same each time."""
 
     def __init__(self, stopping: bool, count: float, micros: int, joining: bool, group: Any) -> None:
         self._agreement = Agreement(stopping, count, micros, joining)
         self._work = None
         if group is not None:
-            # In float64 sums of whole numbers are exact up to 2^53, so that they are the same on all ranks.
+            # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
             self._values = torch.tensor([stopping, count, micros, joining], dtype=torch.float64)
-            # The group's own method: dist.all_reduce takes half as long again to begin.
+            # The group's own method starts faster: dist.all_reduce takes half as long again.
             self._work = group.allreduce([self._values])
 
     def result(self) -> Agreement:
-        """Waits for the ranks, once."""
+        """Waits for all ranks at the first call, and returns the agreement."""
         if self._work is not None:
             self._work.wait()
             self._work = None
@@ -145,12 +149,12 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes. It is gloo's, so that an NCCL job never waits for its device.
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device.
 
     Args:
-        timeout: of its agreements; None: torch's.
-        connecting: until the ranks have found each other; None: as `timeout`.
-        backend: torch's name of its backend.
+        timeout: the time-out of agreements; None: torch's default.
+        connecting: the time-out for the ranks to find each other; None: as `timeout`.
+        backend: torch's name of the group's backend.
     """
 
     def __init__(
@@ -168,11 +172,11 @@ class RankGroup:
 
     @property
     def connected(self) -> bool:
-        """Whether the processes can talk; one alone can."""
+        """Whether the processes can communicate; always True for a single one."""
         return self.size == 1 or (dist.is_available() and dist.is_initialized())
 
     def group(self) -> Any:
-        """Returns the group, formed where it is missing; None for one process alone."""
+        """Returns the group, and forms it at the first call; None for a single process."""
         if self.size > 1 and self._group is None:
             if not self.connected:
                 raise InputError(
@@ -189,11 +193,11 @@ class RankGroup:
         facts: Mapping[str, Any] | InputError,
         advice: str = "start all of them with the same recipe, settings and checkpoint",
     ) -> None:
-        """Compares the facts of all ranks, or their errors; all of them leave, or all raise.
+        """Compares the facts of all ranks, or their errors; either all ranks return, or all raise.
 
         Raises:
             InputError: a rank has an error, or two ranks differ; the message has the first difference, and
-                the names of further ones.
+                names the others.
         """
         group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
@@ -207,28 +211,27 @@ class RankGroup:
             if names:
                 name, further = names[0], f", and in {few(names[1:])}" if names[1:] else ""
                 raise InputError(
-                    f"the ranks differ in {name}: {every[0].facts[name]} on rank 0, {answer.facts.get(name)} "
-                    "on "
-                    f"rank {rank}{further}; {advice}"
+                    f"the ranks differ in {name}: {every[0].facts[name]} on rank 0, "
+                    f"{answer.facts.get(name)} on rank {rank}{further}; {advice}"
                 )
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
-        """Begins an agreement, on all ranks; NaN as the count of a rank without one."""
+        """Begins an agreement, on all ranks; a rank without a valid count passes NaN."""
         return Vote(stopping, count, micros, joining, self.group())
 
     def free(self) -> None:
-        """Lets the group go."""
+        """Frees the group."""
         self._group = None
 
 
 class Agreements:
-    """The agreements of a run's steps: in each step where the ranks count tokens, else as often as stopping
-    needs it.
+    """The agreements of a run's steps: in every step if the ranks count tokens, else as often as stopping
+    needs them.
 
-    Beginning and waiting take 0.1 to 0.2 ms between two ranks, and wake a thread: of a step of 6 ms that is 3
-    %. So quick steps agree only every `SECONDS`, by the mean of the ranks' own clocks, which they agree on
-    too; at least every `MAX_STEPS` steps, since the next ones may be slow. From 50 ms on, and on one process,
-    every step agrees.
+    An agreement takes 0.1 to 0.2 ms between two ranks and wakes a thread: 3 % of a step of 6 ms. So ranks
+    with quick steps agree only every `SECONDS`, measured by the mean of their clocks, which is part of the
+    agreement. They agree at least every `MAX_STEPS` steps, since the next steps may be slow. If steps take
+    50 ms or more, and in a single process, every step has an agreement.
     """
 
     SECONDS, MAX_STEPS = 0.05, 10
@@ -240,12 +243,14 @@ class Agreements:
 
     @property
     def stopping(self) -> bool:
-        """The last agreement; the same on all ranks, and all through a step."""
+        """Whether some rank was asked to stop, by the last agreement: the same on all ranks, all through a
+        step.
+        """
         return self._pending is not None and self._pending.result().stopping
 
     @property
     def joining(self) -> bool:
-        """Whether somebody waits to join, by the last agreement: the same on all ranks."""
+        """Whether ranks wait to join, by the last agreement: the same on all ranks."""
         return self._pending is not None and self._pending.result().joining
 
     @property
@@ -254,22 +259,22 @@ class Agreements:
         return 0.0 if self._pending is None else self._pending.result().total
 
     def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
-        """Begins a step, on all ranks: they agree on whether to stop after it, if it is time, and on counts
-        where there are some.
+        """Begins a step, on all ranks: if an agreement is due, they agree on whether to stop after the step,
+        and on the token counts, if any.
         """
         self._passed += 1
         if count is None and self._passed < self._every:
             return
         stopping = is_asked or self.stopping
         now = monotonic()
-        # How long steps take is not known yet at first: as if they were slow.
+        # The first time no step has been measured: assume slow steps, so that the next one agrees too.
         seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
         self._begun, self._passed = now, 0
         self._pending = self._ranks.begin(stopping, count or 0.0, int(seconds * 1e6), joining)
 
     @property
     def _every(self) -> int:
-        """The steps between agreements, by the clocks in the last one: the same on all ranks."""
+        """The steps between agreements, by the clocks of the last agreement: the same on all ranks."""
         if self._pending is None or self._ranks.size == 1:
             return 1
         micros = self._pending.result().micros / self._ranks.size
@@ -286,13 +291,13 @@ class Agreements:
 
 
 def set_timeout(timeout: timedelta, group: Any = None) -> None:
-    """Sets the time-out of a group's collectives; torch before 2.9 has another name for it."""
+    """Sets the time-out of a group's collectives; torch before 2.9 names this function differently."""
     public = getattr(dist, "set_timeout", None)
     (public or dist.distributed_c10d._set_pg_timeout)(timeout, group)
 
 
 def is_count(value: float) -> bool:
-    """Returns whether a count of tokens can be one."""
+    """Returns whether a value is a valid count of tokens: finite and not negative."""
     return math.isfinite(value) and value >= 0
 
 
@@ -303,11 +308,11 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class Signals:
-    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) while it is entered, and then puts back
-    the handlers before.
+    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and restores
+    the previous handlers afterwards.
 
-    A handler that was there is called too. Only the main thread can have handlers: in another nothing is
-    noted.
+    A previous handler is still called. Python allows handlers in the main thread only: in any other thread
+    no signal is noted.
     """
 
     def __init__(self) -> None:
@@ -321,7 +326,7 @@ class Signals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            # None: it was not set by Python, and cannot be put back by it.
+            # None: a handler not set by Python, which Python cannot restore.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 

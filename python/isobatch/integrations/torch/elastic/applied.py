@@ -1,4 +1,4 @@
-"""Steps of an optimizer, watched for the run it trains in."""
+"""Lets a run watch the steps of its optimizer."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -10,18 +10,18 @@ from torch.optim import Optimizer
 
 
 class StepWatcher(Protocol):
-    """Decides about each step of an optimizer."""
+    """Decides on each step of an optimizer."""
 
     def apply_step(self, step: Callable[[], Any]) -> Any:
-        """Takes the step, or leaves it out."""
+        """Takes the step, or skips it."""
 
 
 _WATCHERS: WeakKeyDictionary[Optimizer, StepWatcher | None] = WeakKeyDictionary()
-"""Who watches an optimizer at present: one run after another may use it."""
+"""The present watcher of each optimizer; several runs may use an optimizer one after another."""
 
 
 class StepWatch:
-    """Lets a run watch the steps of an optimizer, in the place of the run before, until `end`."""
+    """Lets a run watch the steps of an optimizer until `end`; it replaces the previous run's watcher."""
 
     def __init__(self, optimizer: Optimizer, watcher: StepWatcher) -> None:
         self._optimizer, self._watcher = optimizer, watcher
@@ -30,7 +30,7 @@ class StepWatch:
         _WATCHERS[optimizer] = watcher
 
     def end(self) -> None:
-        """Leaves the optimizer to itself."""
+        """Stops watching the optimizer."""
         if _WATCHERS.get(self._optimizer) is self._watcher:
             _WATCHERS[self._optimizer] = None
 

@@ -1,6 +1,6 @@
-"""Chunks of a step: which ones each rank computes, and the random numbers that are drawn in each.
+"""Chunks of a step: the chunks of each rank, and the random numbers drawn in each chunk.
 
-The same on any number of ranks.
+A chunk has the same samples and random numbers at any number of ranks.
 """
 
 import random
@@ -18,18 +18,18 @@ from isobatch.planning.plan import Plan
 
 _MASK = (1 << 64) - 1
 _LOOP, _DATA = 0, 1
-"""Random numbers are drawn in the training loop, and by the dataset, which may be read ahead in a worker."""
+"""Separate keys for random numbers of the training loop and of the dataset, which a worker may read ahead."""
 
 
 class Chunk(NamedTuple):
     """A chunk of a step, as a rank computes it.
 
     Attributes:
-        seed: of the run.
+        seed: the run's seed.
         step: the step's number in the run.
-        number: from 0 in the step; None: a stand-in on a rank without chunks.
+        number: the chunk's number in the step, from 0; None: a stand-in on a rank without chunks.
         own: the numbers of this rank's chunks.
-        chunks: of the step, on all ranks.
+        chunks: the number of chunks in the step, on all ranks.
     """
 
     seed: int
@@ -40,14 +40,11 @@ class Chunk(NamedTuple):
 
     @property
     def last(self) -> bool:
-        """Whether this rank has no chunk after it in the step."""
+        """Whether this is the rank's last chunk in the step."""
         return self.number is None or self.number == self.own[-1]
 
     def seeded(self) -> Any:
-        """Seeds the global generators for what the loop draws in this chunk.
-
-        And restores their state after it.
-        """
+        """Seeds the global generators for the loop's draws in this chunk; restores their state after it."""
         number = self.chunks if self.number is None else self.number
         return seeded(self.seed, self.step, number, _LOOP)
 
@@ -61,10 +58,10 @@ def own_chunks(count: int, rank: int, ranks: int) -> range:
     return range(count * rank // ranks, count * (rank + 1) // ranks)
 
 
-def chunk_of(span: Span, size: int, one: Pass, seed: int, rank: int, ranks: int) -> Chunk:
-    """Returns the chunk that a pass of `chunk_passes` computes, where the pass was dealt from offset 0."""
+def chunk_of(span: Span, size: int, portion: Pass, seed: int, rank: int, ranks: int) -> Chunk:
+    """Returns the chunk of a pass from `chunk_passes`, if the pass was dealt from offset 0."""
     count = -(-span.samples // size)
-    number = None if one.stand_in else one.places.start // size
+    number = None if portion.stand_in else portion.places.start // size
     return Chunk(seed, span.number, number, own_chunks(count, rank, ranks), count)
 
 
@@ -75,7 +72,7 @@ def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
     epoch's short step may be smaller.
 
     >>> step = Span(0, 0, 0, 10, full=False, last_of_epoch=True)
-    >>> [list(one.places) for one in chunk_passes(step, 4, 1, 2)]
+    >>> [list(portion.places) for portion in chunk_passes(step, 4, 1, 2)]
     [[4, 5, 6, 7], [8, 9]]
     """
     stop = span.offset + span.samples
@@ -90,10 +87,10 @@ def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
 
 
 def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run with a chunk for a micro-batch.
+    """Returns the settings of a run with chunks as micro-batches.
 
     Raises:
-        InputError: the size is no whole number from 1, or a setting contradicts it.
+        InputError: the size is not a whole number from 1, or a setting contradicts it.
     """
     if type(size) is not int or size < 1:
         raise must_be("a whole number from 1", size, field="chunk")
@@ -115,13 +112,13 @@ def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
-    """Refuses a step that is not the same chunks at every number of ranks.
+    """Refuses a step without the same chunks at every number of ranks.
 
     Args:
         size: the samples of a chunk.
-        plan: how a step is laid out on the processes.
-        course: the steps of the whole run.
-        processes: of the run.
+        plan: the plan of a step on the present processes.
+        course: the whole run as a plan for a single replica.
+        processes: the number of the run's processes.
 
     Raises:
         InputError: the size does not divide a batch of the run, there are fewer chunks than ranks, or ranks
@@ -154,7 +151,7 @@ def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Seeds the global generators of torch, NumPy and Python by a key, and restores their state afterwards."""
+    """Seeds the global generators of torch, NumPy and Python by a key; restores their state afterwards."""
     words = np.random.SeedSequence([part & _MASK for part in key]).generate_state(4)
     cuda: Any = torch.cuda
     on_gpu = cuda.is_available() and cuda.is_initialized()
@@ -177,7 +174,7 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 class ChunkPlaces(list[int]):
-    """The samples of a chunk, with the key that seeds their augmentation, also in a DataLoader's worker."""
+    """The samples of a chunk, with the seed key of their augmentation, also in a DataLoader's worker."""
 
     def __init__(self, places: Sequence[int], key: tuple[int, ...]) -> None:
         super().__init__(places)
@@ -187,14 +184,14 @@ class ChunkPlaces(list[int]):
         return ChunkPlaces, ([*self], self.key)
 
 
-def chunk_places(places: Sequence[int], size: int, seed: int, span: Span, one: Pass) -> ChunkPlaces:
+def chunk_places(places: Sequence[int], size: int, seed: int, span: Span, portion: Pass) -> ChunkPlaces:
     """Returns the samples of a pass of `chunk_passes`, with their key."""
-    number = (one.places.start - span.offset) // size
+    number = (portion.places.start - span.offset) // size
     return ChunkPlaces(places, (seed, span.number, number, _DATA))
 
 
 class SeededDataset(Dataset[Any]):
-    """A dataset that is read chunk by chunk, each under generators seeded for it."""
+    """A dataset read chunk by chunk, with generators seeded for each chunk."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

@@ -1,4 +1,4 @@
-"""Signed messages of a crew's ranks inside their process group."""
+"""Signed messages between the ranks of a crew, inside their process group."""
 
 from typing import NamedTuple, TypeVar
 
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 class Circle(NamedTuple):
-    """The ranks of a crew; they sign their messages to each other."""
+    """Exchanges signed messages among the ranks of a crew."""
 
     seal: Seal
     table: Roster
 
     def gather(self, purpose: str, message: T) -> list[T]:
-        """Returns a message of each rank.
+        """Returns the messages of all ranks, in the order of the ranks.
 
         Raises:
-            RuntimeError: a rank was lost, or somebody in its place has no key.
+            RuntimeError: a rank was lost, or a process without the key took its place.
         """
         ids, kind = self.table.ids, type(message)
         places = [f"{self.table.mark}/{purpose}/{member}" for member in ids]
@@ -32,10 +32,10 @@ class Circle(NamedTuple):
         return messages  # type: ignore[return-value]
 
     def held(self, purpose: str, own: Held) -> list[Held]:
-        """Returns the state of each rank in a word.
+        """Returns a summary of each rank's state.
 
-        Only members of the crew before can hold the run's state, at most a step further than the furthest
-        vote. Where a run begins nobody holds it.
+        Only ranks of the previous crew can have the run's state, at most one step further than the furthest
+        vote. When a run begins no rank has it.
         """
         every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
         if max(votes) < 0:

@@ -1,4 +1,4 @@
-"""A process group with collectives that can be cut, even while gloo waits."""
+"""A process group with collectives to be cut from another thread, even while gloo waits."""
 
 import sys
 import threading
@@ -24,38 +24,37 @@ FREQUENT = "allreduce", "_allgather_base", "_reduce_scatter_base", "barrier"
 """The collectives of a step, DDP's and FSDP's, which go to gloo without torch's dispatcher."""
 
 _DDP = "torch.nn.parallel.distributed"
-"""Its broadcasts of buffers, in each forward, need no check."""
+"""DDP's broadcasts of buffers, in each forward, need no check."""
 _BETWEEN = "torch._dynamo.eval_frame", "torch._dynamo.external_utils"
 
 _PAIRED = "send", "recv", "recv_anysource"
 
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
-"""torch's names of the crew's backend, so that groups of the training's own are cut too, and of the run's own
-group on CPUs.
+"""torch's names of two backends: the crew's (so that groups which the script forms are cut too), and that of
+the run's own group on CPUs.
 """
 
 _PATIENCE = timedelta(seconds=0.1)
 _SUM = dist.AllreduceOptions()
 _DONE = SimpleNamespace(wait=lambda *_: True)
 _HINT = (
-    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around "
-    "the body, and "
-    "the others go on"
+    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` "
+    "around the body, and the others go on"
 )
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 
 
 class Cord:
-    """The cord of a crew's collectives. It is cut once, from another thread, and then nothing waits any more.
+    """The cord of a crew's collectives: cut once, from another thread, it ends all waiting.
 
-    gloo waits for a rank to connect in a condition that no socket ends, and forgets the sends that are under
-    way when a connection ends (`Pair::signalException` in gloo/transport/tcp/pair.cc passes over the unbound
-    buffers of `tx_`): who waits for one waits for the group's whole time-out, a rank that was paused while
-    the others cut it off above all. So what gloo waits in is left to a thread.
+    While gloo waits for a rank to connect, closing a socket does not wake it. When a connection ends, gloo
+    also forgets the sends under way (`Pair::signalException` in gloo/transport/tcp/pair.cc skips the unbound
+    buffers of `tx_`), so a wait for one lasts for the group's whole time-out, above all in a rank that was
+    paused while the others cut it off. So such waits run in a thread, which can be left behind.
 
     Attributes:
-        hint: what a script can do about an error of its own collectives.
-        trains: whether the crew trains: collectives are the script's, unless a group is the run's own.
+        hint: the advice added to errors of the script's own collectives.
+        trains: whether the crew trains: collectives are then the script's, unless the group is the run's own.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,7 @@ class Cord:
         self.trains = False
 
     def check(self) -> None:
-        """Raises a RuntimeError where it is cut."""
+        """Raises a RuntimeError if the cord is cut."""
         if self.is_cut:
             raise RuntimeError(_CUT)
 
@@ -76,7 +75,8 @@ class Cord:
         """
         until = monotonic() + limit if limit else float("inf")
         while True:
-            # At once: most are done in the first wait, and a reduce_scatter never says that it is complete.
+            # Wait before asking: most are done in the first wait, and a reduce_scatter never reports that it
+            # is complete.
             try:
                 return bool(work.wait(_PATIENCE))
             except RuntimeError as error:
@@ -106,11 +106,11 @@ class Cord:
 
 
 class Mean:
-    """The mean of a model's gradients over the ranks, as DDP takes it, bucket by bucket.
+    """The mean of a model's gradients over the ranks, as a communication hook of DDP, bucket by bucket.
 
-    With the last all are waited for, as the backward then has nothing else to do: a callback of Python on
-    gloo's thread takes as long as all the rest of a small reduction. DDP looks at the futures after that, so
-    they are done from the start, and kept with their buckets.
+    The last bucket waits for all reductions, as the backward has nothing else to do by then. (A Python
+    callback on gloo's thread would take as long as the whole rest of a small reduction.) DDP reads the
+    futures only after that, so they are completed from the start, and reused with their buckets.
     """
 
     def __init__(self, gloo: Any, cord: Cord, size: int) -> None:
@@ -122,7 +122,7 @@ class Mean:
         """Begins the mean of a bucket.
 
         Raises:
-            RuntimeError: it was the last, and one failed or was cut.
+            RuntimeError: after the last bucket, if any reduction failed or was cut.
         """
         at, buffer = bucket.index(), bucket.buffer().mul_(self._share)
         self._works.append(self._gloo.allreduce([buffer], _SUM))
@@ -166,20 +166,19 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
 
 
 class CuttableGroup(dist.ProcessGroup):
-    """A process group for CPU tensors, with collectives that end when its cord is cut; NCCL can abort its
-    own.
+    """A process group with a cord: cutting it ends collectives on CPU tensors; NCCL aborts by itself.
 
     Attributes:
-        cord: of the crew that forms, and of each group then.
-        devices: of the crew that forms.
-        inner: the same group, whose collectives do not end.
+        cord: of the class: the forming crew's; of an instance: that of the crew it was formed in.
+        devices: of the class: the devices of the forming crew.
+        inner: the same group with torch's own collectives, which cannot be cut.
         of_run: whether its collectives are isobatch's own.
-        gloo: its backend for the CPU.
+        gloo: the group's backend for the CPU.
     """
 
     cord = Cord()
     devices: tuple[str, ...] = ("cpu",)
-    # torch's C++ asks for it in each step, and would look for it in vain each time.
+    # torch's C++ looks for an override in each step: without this one it would search in vain each time.
     getSize = dist.ProcessGroup.size
 
     def __init__(
@@ -234,7 +233,7 @@ def _cuttable(name: str) -> Callable[..., Any]:
             work = getattr(self.gloo if frequent and on_cpu else self.inner, name)(*args, **options)
             if work is None or not on_cpu:
                 return work
-            if args and getattr(args[-1], "asyncOp", True) is False:  # Who asks waits for it next.
+            if args and getattr(args[-1], "asyncOp", True) is False:  # The caller would wait for it next.
                 self.cord.wait(work)
                 return _DONE
         except RuntimeError as error:
@@ -265,7 +264,7 @@ def _called_by_ddp() -> bool:
 
 
 def _first(args: Any) -> torch.Tensor | None:
-    """Returns the first tensor in nested lists of them; None where there is none."""
+    """Returns the first tensor in nested lists; None if there is none."""
     for argument in args:
         tensor = (
             argument

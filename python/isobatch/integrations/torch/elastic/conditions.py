@@ -1,6 +1,6 @@
-"""What the bits of a training depend on besides its chunks.
+"""The conditions for equal bits of a training, besides its chunks.
 
-The ranks agree on it, and what differs by rank is refused.
+The ranks compare their conditions; networks whose bits would depend on the rank are refused.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from isobatch.words import few
 
 
 def conditions_of(net: nn.Module) -> dict[str, Any]:
-    """Returns what must be equal on all ranks for equal bits, by name: JSON types."""
+    """Returns the conditions to be equal on all ranks for equal bits, by name, in JSON types."""
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     kinds = {f"{tensor.device.type} {_device_name(tensor.device)}" for tensor in tensors.values()}
     shapes = [
@@ -67,10 +67,10 @@ def _device_name(device: torch.device) -> str:
 
 
 def check_network(net: nn.Module) -> None:
-    """Refuses a network whose training cannot have the same bits at every number of ranks.
+    """Refuses a network without the same bits at every number of ranks.
 
     Raises:
-        InputError: naming what it has.
+        InputError: the message names the part of the network, or the setting, at fault.
     """
     if isinstance(net, DistributedDataParallel):
         raise InputError("wrap takes the network itself, got it in DistributedDataParallel already")
@@ -83,8 +83,8 @@ def check_network(net: nn.Module) -> None:
         if isinstance(module, _NormBase) and module.training and module.running_mean is not None:
             raise InputError(
                 f"chunk= does not support batch norm in training mode, got {kind} {name!r}: its running "
-                "statistics are of a rank's own "
-                "samples; use group norm or layer norm, or call .eval() on it"
+                "statistics are of a rank's own samples; use group norm or layer norm, or call .eval() on "
+                "it"
             )
         if isinstance(module, nn.SyncBatchNorm) and module.training:
             raise InputError(f"chunk= does not support SyncBatchNorm in training mode, got {name!r}")
@@ -115,7 +115,7 @@ def _is_compiled(net: nn.Module) -> bool:
 
 
 def _check_compiler() -> None:
-    """Refuses a compiler that picks kernels by what a rank has seen or measured before."""
+    """Refuses a compiler set to choose kernels by a rank's earlier inputs or timings."""
     dynamo, inductor = sys.modules.get("torch._dynamo.config"), sys.modules.get("torch._inductor.config")
     names = [
         name
@@ -125,6 +125,6 @@ def _check_compiler() -> None:
     if names:
         raise InputError(
             f"{few(names)} of torch.compile must be off with chunk=: it compiles by what a rank has seen or "
-            "measured before; set "
-            "torch._dynamo.config.automatic_dynamic_shapes = False, and leave mode='max-autotune' out"
+            "measured before; set torch._dynamo.config.automatic_dynamic_shapes = False, and leave "
+            "mode='max-autotune' out"
         )

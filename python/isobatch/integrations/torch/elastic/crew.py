@@ -33,12 +33,12 @@ class Crew(Watch):
     """The ranks training together until one is lost or joins.
 
     Attributes:
-        number: from 0; the store has one list for each.
-        rank, size: of this process in it, and how many they are.
+        number: the crew's number, from 0.
+        rank, size: this process's rank in the crew, and the number of ranks.
         run: an ElasticRun, already at its step.
-        scheduler: the run's, for the optimizer.
-        lost: a rank was lost; the next crew goes on.
-        void: the step under way was lost before it could be applied.
+        scheduler: the run's scheduler, for the optimizer.
+        lost: whether a rank was lost; the next crew goes on.
+        void: whether the current step was lost before it could be applied.
     """
 
     def __init__(
@@ -56,28 +56,28 @@ class Crew(Watch):
         self.rank = members.table.ids.index(members.id)
         self.lost, self.void, self.applied, self.why = False, False, 0, ""
         self._entered = False
-        self._passes = _Guard(self, self._make_void)  # One for all.
+        self._passes = _Guard(self, self._make_void)  # One guard for all passes.
         self.backend, self.timeout = CPU_BACKEND, timedelta(seconds=members.timeout)
         self.connecting = connecting(members.lease)
         self._surroundings = surroundings
         self._drift: Drift | None = None
         self._begun: int | None = None
         self._extras: dict[str, Any] | None = None
-        self._looks = 2  # At the extras' state: what the loop makes lazily is in it by the second step.
+        self._looks = 2  # Checks of the extras' state: parts made lazily are in it by the second step.
         self.run: CrewRun
         self.scheduler: ElasticLR
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP over this crew, made anew.
+        """Returns the network in a new DDP over this crew.
 
-        It is the network itself with one rank, where it is sharded, or with chunk=.
+        With a single rank, with `shard`, or with chunk= it returns the network itself.
 
         Args:
-            options: DDP's own, such as device_ids.
+            options: arguments of DDP, such as device_ids.
 
         Raises:
-            InputError: options for a network that is sharded; or static_graph=True, where a rank may make
-                more than one pass in a step.
+            InputError: options for a sharded network; or static_graph=True, if a rank may make more than one
+                pass in a step.
         """
         if options.get("static_graph"):
             self.run.check_one_pass()
@@ -95,7 +95,7 @@ class Crew(Watch):
         return self
 
     def begin_step(self, step: int) -> None:
-        """Notes the state beside the parameters, and compares the weights of all ranks now and then."""
+        """Notes buffers, modes and hooks, and compares the weights of all ranks now and then."""
         self._surroundings.note()
         self._begun = step
         if self.size > 1:
@@ -105,7 +105,7 @@ class Crew(Watch):
             self._drift.step(step, [*self._training.net.parameters()])
 
     def finish(self, step: int) -> None:
-        """Compares the weights of all ranks once more."""
+        """Compares the weights of all ranks a last time."""
         if self._drift is not None:
             self._drift.finish(step, [*self._training.net.parameters()])
 
@@ -114,15 +114,15 @@ class Crew(Watch):
 
     @property
     def wanted(self) -> bool:  # type: ignore[override]
-        """Whether somebody waits to join."""
+        """Whether ranks wait to join."""
         return self._pulse.wanted
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Catches errors of a loss and ends the loop; inside `with crew:` they end it themselves."""
+        """Catches a lost rank's errors and ends the loop; inside `with crew:` they pass through."""
         return _Guard(self, lambda: None)
 
     def pass_guard(self) -> AbstractContextManager[Any]:
-        """Takes the errors of a loss in a pass: what is left of the step then changes nothing."""
+        """Catches a lost rank's errors in a pass; the rest of the step then changes nothing."""
         return self._passes
 
     def _make_void(self) -> None:
@@ -130,15 +130,16 @@ class Crew(Watch):
         self._extras = deepcopy(self._training.extras())
         for group in self._training.optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.requires_grad:  # For what looks at gradients before the optimizer.
+                if parameter.requires_grad:  # For code that reads gradients before the optimizer's step.
                     parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
-        """Waits until all ranks are about to apply a step, where each has only a shard: where one hears of it
-        and another does not, see `settle`.
+        """Waits until all ranks are about to apply a step, if each has only a shard.
+
+        A loss may leave some ranks with the step applied and others without it: `settle` resolves that.
 
         Raises:
-            InputError: what else the training names has a state that would end with the crew.
+            InputError: an `extra` object has a state that would end with the crew.
         """
         if self._training.shards == 1:
             return
@@ -155,7 +156,7 @@ class Crew(Watch):
                 raise
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Notes a loss, and tells the others; another error is the training's own."""
+        """Returns whether an error comes of a lost rank; if so, notes the loss and tells the others."""
         if not is_loss(error):
             return False
         if not self.lost:
@@ -167,17 +168,17 @@ class Crew(Watch):
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Adds to an error where the run ends with it."""
+        """Adds to an InputError the run's last step and its last saved state."""
         try:
             yield
         except InputError as error:
             raise InputError(f"{error}; {self._where()}", field=error.field) from None
 
     def check_current(self) -> None:
-        """Refuses to go on where a later crew has formed without this process.
+        """Refuses to go on if a later crew has formed without this process.
 
         Raises:
-            LeftOut: it has.
+            LeftOut: a later crew has formed.
         """
         with self.located():
             current = self._members.is_current()
@@ -188,7 +189,7 @@ class Crew(Watch):
             )
 
     def close(self) -> None:
-        """Ends this crew's own part of the state."""
+        """Ends the crew: puts back extras, hooks and buffers of a lost step, and clears gradients."""
         if self._extras is not None:
             self._training.read_extras(self._extras)
         if self.lost:
@@ -201,7 +202,7 @@ class Crew(Watch):
 
 
 class _Guard(AbstractContextManager[Any]):
-    """Takes the errors of a loss of a crew, and then does something."""
+    """Catches errors of a crew's lost ranks, and then calls a function."""
 
     def __init__(self, crew: Crew, then: Callable[[], None]) -> None:
         self._crew, self._then = crew, then
@@ -231,11 +232,10 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the run is, as ElasticRun does, where this process is not left out; in a void step,
-        where it was before.
+        """Returns the run's state, as ElasticRun does; in a void step, the state before the step.
 
         Raises:
-            InputError: a step is under way.
+            InputError: the current step is unfinished.
             LeftOut: the run went on without this process.
         """
         self._crew.check_current()
@@ -244,7 +244,7 @@ class CrewRun(ElasticRun):
         return written
 
     def written(self) -> dict[str, Any]:
-        """Returns where the run is, by whole steps."""
+        """Returns the run's state after its last whole step."""
         return states.write(self._state())
 
     @property
@@ -256,46 +256,45 @@ class CrewRun(ElasticRun):
         """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks.
 
         Raises:
-            InputError: with the most passes.
+            InputError: a rank may make several passes; the message has the most.
         """
         counts = range(self._members.least(self.world.size), self.world.size + 1)
         passes = max(plan.accumulation or 1 for plan in self.plans(counts).values())
         if max(passes, self._progress.rounds) > 1:
             raise InputError(
                 f"static_graph must be False where ranks make more than one pass in a step, up to {passes} "
-                "here: DDP would not "
-                "synchronize all of them; leave it out, or raise max_micro_batch until each rank makes one "
-                "pass",
+                "here: DDP would not synchronize all of them; leave it out, or raise max_micro_batch until "
+                "each rank makes one pass",
                 field="static_graph",
             )
 
     @property
     def begun(self) -> bool:
-        """Whether its steps were taken."""
+        """Whether the script asked for the run's steps."""
         return self._loop is not None
 
     @property
     def joining(self) -> bool:
-        """Whether it ended because somebody waits to join."""
+        """Whether the loop ended because ranks wait to join."""
         return self._loop is not None and bool(getattr(self._loop, "joining", False))
 
     @property
     def under_way(self) -> int | None:
-        """The number of the step under way in the loop."""
+        """The number of the loop's current step; None outside of a step."""
         return None if self._loop is None or self._loop.current is None else self._loop.current.number
 
     @property
     def done(self) -> int:
-        """Steps done, by the loop's own count."""
+        """The number of finished steps, as the loop counts them."""
         return self._done
 
     def ask(self) -> None:
-        """Asks the steps to stop, from their beginning."""
+        """Asks the run to stop after its first step in this crew."""
         self._is_asked = True
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
-        """Makes the loader, as ElasticRun does. A worker is waited for no longer than a rank is, as the
-        others go on without this one.
+        """Makes the loader, as ElasticRun does, but waits for workers no longer than for ranks: the other
+        ranks would go on without this one.
         """
         if options.get("num_workers"):
             options = {"timeout": self._members.timeout, **options}

@@ -1,6 +1,6 @@
-"""The SHA of a training's state, and of each chunk's gradient.
+"""The SHA-256 of a training's state and of each chunk's gradient.
 
-Two runs that differ are compared by lines of their logs.
+Logged digests show where two runs begin to differ.
 """
 
 import hashlib
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 VARIABLE = "ISOBATCH_CHUNK_DIGESTS"
-"""The environment variable of the folder that the chunks' digests are written to."""
+"""The environment variable that names the folder for the chunks' digests."""
 
 
 def digest(*parts: Any) -> str:
     """Returns the SHA-256 of weights and optimizer state, in hexadecimal; nothing is exchanged.
 
     Args:
-        parts: a network, its optimizer, and whatever else has a `state_dict`. Of optimizers the state alone
-            counts, not the learning rate.
+        parts: a network, its optimizer, and anything else with a `state_dict`. Of an optimizer only the
+            state counts, not the learning rate or other settings.
 
     >>> net = torch.nn.Linear(2, 2)
     >>> before = digest(net)
@@ -48,7 +48,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def _combine(leaves: Iterable[Any]) -> str:
-    """Hashes leaves side by side: hashlib and copies from a GPU let other threads run."""
+    """Hashes leaves in parallel threads: hashlib and copies from a GPU let other threads run."""
     with ThreadPoolExecutor() as pool:
         return hashlib.sha256(b"".join(pool.map(_hash, leaves))).hexdigest()
 
@@ -62,12 +62,10 @@ def _hash(leaf: Any) -> bytes:
 
 
 class ChunkDigests:
-    """Writes a line for each chunk, "step chunk SHA of its gradient".
+    """Writes a line for each chunk, with its step, its number and the SHA-256 of its gradient.
 
-    Where the environment variable names a folder for them.
-
-    Each rank has a file of its own. Sorted, the files of two runs are compared by `diff`, whatever their
-    numbers of ranks.
+    Lines are written only if the environment variable names a folder. Each rank has a file of its own; two
+    runs, at any numbers of ranks, are compared by `diff` of their sorted lines.
     """
 
     def __init__(self, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether the ranks of a crew still have the same weights: a few sums, compared now and then."""
+"""Compares a few sums of the weights among a crew's ranks now and then: they must be the same."""
 
 import math
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ EACH = 100
 """Steps from one comparison to the next; the first two follow a crew's first and tenth step."""
 
 _LARGEST = 1e-5
-"""Unlike GPUs may round differently. The weights of ranks that train apart are further from each other after
-one step.
+"""The largest distance that rounding on different kinds of GPUs may explain, over the norm of the weights.
+Ranks that do not synchronize are further apart after a single step.
 """
 
 
 class Drift:
-    """Compares the weights of replicas; training keeps them equal.
+    """Compares the weights of replicas, equal as long as the training synchronizes them.
 
     Args:
         names: the ranks' names.
@@ -33,10 +33,10 @@ class Drift:
         self._pending: tuple[Any, torch.Tensor, int] | None = None
 
     def step(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
-        """Begins a step: where a comparison is due, it is begun, and read one step later.
+        """Begins a step: starts a comparison if one is due, and reads its result one step later.
 
         Raises:
-            InputError: on all ranks, where the weights of some differ.
+            InputError: on all ranks, if the weights of some differ.
         """
         self.end()
         if self._steps in (1, 10) or (self._steps and self._steps % EACH == 0):
@@ -106,6 +106,5 @@ def _difference(names: Sequence[str], distances: list[float], step: int) -> str:
     who = f"ranks {names[0]} and {names[1]}" if len(names) == 2 else f"rank {', '.join(apart)} and the others"
     return (
         f"{who} have different weights before step {step:,} ({largest:.1e} of their norm apart): the ranks "
-        "must train the "
-        "network that crew.wrap returns, with the same optimizer and the same settings"
+        "must train the network that crew.wrap returns, with the same optimizer and the same settings"
     )

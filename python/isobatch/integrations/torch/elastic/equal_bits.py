@@ -1,6 +1,7 @@
 """The gradients of a run in chunks.
 
-Each chunk's is taken apart, and the step's is the sum of its tree, bit for bit the same on any ranks.
+Each chunk's gradient is kept separate. The step's gradient is their sum in a tree of fixed order, bit for bit
+the same at any number of ranks.
 """
 
 from collections.abc import Iterator
@@ -26,10 +27,10 @@ class EqualBits:
     """The networks of a run in chunks.
 
     Args:
-        ranks: of the run.
+        ranks: the group of the run's ranks.
 
     Attributes:
-        in_use: a run of this process is in chunks.
+        in_use: whether any run of this process is in chunks.
     """
 
     in_use = False
@@ -41,13 +42,13 @@ class EqualBits:
         self._networks: dict[nn.Module, _Network] = {}
 
     def wrap(self, net: nn.Module, *, send: bool) -> nn.Module:
-        """Takes in a network, and returns it.
+        """Registers a network, and returns it.
 
         Args:
             send: rank 0's values replace the others', as in DDP.
 
         Raises:
-            InputError: on all ranks, where the network cannot be trained so, or the ranks' devices or
+            InputError: on all ranks, if the network cannot be trained in chunks, or the ranks' devices or
                 settings differ.
         """
         if net in self._networks:
@@ -62,7 +63,7 @@ class EqualBits:
         group: Any = None
         if self._ranks.size > 1:
             on_cpu = all(tensor.device.type == "cpu" for tensor in net.parameters())
-            # Each network has its own: ranks begin the rounds of two in different orders.
+            # Each network has its own group: ranks may begin the rounds of two networks in different orders.
             group = self._ranks.group() if on_cpu and not self._networks else dist.new_group()
             for tensor in (*net.parameters(), *net.buffers()) if send else ():
                 dist.broadcast(tensor.detach(), 0, group)
@@ -71,10 +72,10 @@ class EqualBits:
 
     @contextmanager
     def apart(self, net: nn.Module, chunk: Chunk) -> Iterator[None]:
-        """Keeps the gradient of a chunk apart; after the rank's last chunk the step's sum is in `.grad`.
+        """Keeps a chunk's gradient separate; after the rank's last chunk the step's sum is in `.grad`.
 
         Raises:
-            InputError: the network was not wrapped, its gradient cannot be taken apart, or a kernel is not
+            InputError: the network was not wrapped, its gradient cannot be kept separate, or a kernel is not
                 deterministic.
         """
         network = self._networks.get(getattr(net, "_orig_mod", net))
@@ -109,14 +110,14 @@ class _Network:
         self._norms = [module for module in net.modules() if isinstance(module, _NormBase)]
         self._parameters: list[nn.Parameter] = []
         self._before: list[Tensor | None] = []
-        self._complete = True  # Every chunk of this rank had a gradient of every parameter.
+        self._complete = True  # So far every chunk of this rank had a gradient for every parameter.
         self._sum: TreeSum | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Begins a chunk; with the first the step's sum is begun.
+        """Begins a chunk; the first one also begins the step's sum.
 
         Raises:
-            InputError: a gradient came in between.
+            InputError: a gradient appeared between two chunks.
         """
         if self._sum is None:
             self._begin_step(chunk)
@@ -140,10 +141,10 @@ class _Network:
         self._sum = TreeSum(self._layout, chunk.own, chunk.chunks, self._group)
 
     def end(self, chunk: Chunk) -> None:
-        """Adds the chunk's gradient; with the rank's last the step's sum is put into `.grad`.
+        """Adds the chunk's gradient; after the rank's last chunk puts the step's sum into `.grad`.
 
         Raises:
-            InputError: there is no gradient, a sparse one, or a buffer was changed.
+            InputError: the chunk has no gradient or a sparse one, or a buffer was changed.
         """
         assert self._sum is not None
         gradients = [parameter.grad for parameter in self._parameters]
@@ -169,7 +170,7 @@ class _Network:
             self._put(totals, counts)
 
     def _put(self, totals: list[Tensor], counts: Tensor) -> None:
-        """Puts the sums into `.grad`, added to what was there; a parameter that no chunk has used gets none."""
+        """Adds the sums to `.grad`; parameters without a gradient in any chunk keep theirs."""
         used = [True] * len(totals) if self._complete else (counts > 0).tolist()
         for parameter, total, before, is_used in zip(
             self._parameters, totals, self._before, used, strict=True

@@ -1,6 +1,4 @@
-"""A crew's process group: formed anew under each list, cut where a rank is lost, and freed before the
-next.
-"""
+"""A crew's process group: formed for each crew, cut when a rank is lost, and freed before the next crew."""
 
 import ctypes
 import os
@@ -31,11 +29,11 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error means a lost connection between ranks: torch has no type of its own for
-    gloo's.
+    """Returns whether an error means a lost connection between ranks; gloo's errors have no type of their
+    own, so their texts are searched.
     """
     if "CUDA error" in str(error):
-        # This process's own GPU, whatever torch's watchdog says of NCCL with it: nothing runs on it any more.
+        # This process's own GPU failed, even if torch's watchdog also mentions NCCL: it can run nothing more.
         return False
     return isinstance(error, (LeftOut, dist.DistError)) or (
         isinstance(error, RuntimeError) and any(mark in str(error) for mark in _MARKS)
@@ -45,10 +43,10 @@ def is_loss(error: BaseException) -> bool:
 class CrewGroup:
     """The process group of one crew.
 
-    gloo's own abort leaves a rank in the collective that it waits in, so its sockets are shut down; NCCL has
-    an abort that works. Until the group is ready these are all sockets that were opened since it was begun,
-    with the rendezvous's own connection to the store; from then on those, and what a listener of theirs
-    accepts. So a connection that the training opens, as for an upload, is left alone.
+    gloo's own abort leaves a rank waiting in its collective, so `cut` shuts the group's sockets down; NCCL's
+    abort works. Until the group is ready, its sockets are all that were opened since `begin`, including the
+    rendezvous's connection to the store. From `ready` on they are those sockets, and connections accepted by
+    their listeners. So a connection that the training opens, such as an upload, is left alone.
 
     Nothing waits in gloo itself: see `Cord`.
     """
@@ -78,31 +76,30 @@ class CrewGroup:
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group of all ranks on a list, and waits for each at most the lease.
+        """Forms the group of all ranks on a list, and waits for them at most for the lease.
 
         Raises:
             RuntimeError: a rank did not come, or has another list.
         """
         _meet(store, table, rank, lease)
-        # torch names groups by a count in each process, and one that could not be formed leaves it: ranks
-        # would not meet again.
+        # torch names groups by a counter in each process, and a group that could not be formed still counts:
+        # without a reset the ranks would not meet again.
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
         prefix, size = store.group(table.mark), len(table.seats)
         CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
         if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2"):
-            # By 3, torch's default, and 1, which torchrun sets, its watchdog ends the processes of those that
-            # are left.
+            # With 3 (torch's default) or 1 (set by torchrun) torch's watchdog ends the remaining processes.
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "2"
         os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
-        # Who connects in a collective waits, before it begins, for a rank that has died since.
+        # Connect now: connecting lazily, in a collective, would wait for a rank that has died since.
         os.environ["TORCH_GLOO_LAZY_INIT"] = "0"
         dist.init_process_group(BACKEND, store=prefix, rank=rank, world_size=size, timeout=connecting(lease))
         sys.excepthook = hook
         set_timeout(timedelta(seconds=timeout))
 
     def wrap(self, net: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """Wraps a network in DDP; the state of all is the same already."""
+        """Wraps a network in DDP, without its first broadcast: all ranks have the same state already."""
         if dist.get_world_size() == 1:
             return net
         model = DistributedDataParallel(net, init_sync=False, **options)
@@ -114,8 +111,8 @@ class CrewGroup:
         return model
 
     def meet(self) -> None:
-        """Waits until all ranks are here. An all_reduce of one number sends three times as much among four
-        ranks.
+        """Waits until all ranks are here, by a barrier: an all_reduce of one number would send three times as
+        much among four ranks.
 
         Raises:
             RuntimeError: a rank was lost.
@@ -165,7 +162,7 @@ class CrewGroup:
             with warnings.catch_warnings(), suppress(RuntimeError):
                 warnings.simplefilter("ignore")
                 dist.destroy_process_group()
-            # A script that ends by an error of its own: no thread begins any more, and none has to.
+            # The script ends with an error: no thread can be started any more, and none is needed.
             if sys.is_finalizing():
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(groups))
                 return
@@ -184,8 +181,8 @@ def connecting(lease: float) -> timedelta:
 
 
 def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
-    """Waits until all ranks of a crew are about to form its group: each has this same list, whatever became
-    of it in the store.
+    """Waits until all ranks of a crew are about to form its group, and so have the same list; the key has the
+    list's digest.
     """
     ids, until = table.ids, monotonic() + lease
     own = Here(ids[rank])

@@ -1,5 +1,5 @@
-"""A run's state, from the furthest rank to those behind: read whole, put in place, and compared by
-checksums.
+"""Heals ranks behind: the furthest rank sends them its state, which they receive whole, load, and check by
+checksum.
 """
 
 import hashlib
@@ -31,19 +31,19 @@ _CHUNK = 1 << 24
 
 
 _MAX_LAYOUT = 1 << 28
-"""Bytes."""
+"""The most bytes of a state's layout."""
 _ROOM, _MORE_ROOM = 256, 1 << 24
-"""A state has at most so many times the bytes of a rank's own network, and so many more: LBFGS has the
-most.
+"""A state has at most _ROOM times the bytes of a rank's own network, plus _MORE_ROOM bytes: LBFGS has the
+largest.
 """
 
 
 class TrainingState:
-    """Everything changed by a step: the network, its optimizer, and what else the training names.
+    """Everything changed by a step: the network, its optimizer, and the training's `extra` objects.
 
     Attributes:
-        shards: the ranks that hold it together; 1: each holds all of it.
-        torn: a step was applied by half.
+        shards: the ranks that share one copy of the state; 1: each rank has all of it.
+        torn: whether a step was only half applied.
     """
 
     shards, torn = 1, False
@@ -63,10 +63,10 @@ class TrainingState:
         return own
 
     def prepare(self, step: int) -> None:
-        """Keeps a step's gradients to apply them later."""
+        """Keeps a step's gradients, to be applied later."""
 
     def pack(self, tree: Any) -> Any:
-        """Returns a state to be sent; `unpack` is its inverse."""
+        """Returns a state in a form to be sent; `unpack` is the inverse."""
         return tree
 
     def unpack(self, tree: Any) -> Any:
@@ -84,7 +84,7 @@ class TrainingState:
         }
 
     def _defaults(self) -> dict[str, str]:
-        """Returns the optimizer's settings but for the learning rate, set by the plan."""
+        """Returns the optimizer's settings except the learning rate, set by the plan."""
         kinds = (bool, int, float, str, tuple, type(None))
         return {
             f"optimizer's {name}": str(value)
@@ -93,8 +93,8 @@ class TrainingState:
         }
 
     def checksum(self) -> str:
-        """Computes a checksum of the parameters and of the optimizer's state, where they are. Buffers differ
-        by rank: batch norm's are of its own samples.
+        """Computes a checksum of the parameters and the optimizer's state, on their device. Buffers are left
+        out: batch norm's depend on a rank's own samples.
         """
         tensors = [parameter.detach() for parameter in self.net.parameters()]
         for state in self.optimizer.state_dict()["state"].values():
@@ -106,7 +106,7 @@ class TrainingState:
         return {name: part.state_dict() for name, part in self.extra.items()}
 
     def tree(self) -> dict[str, Any]:
-        """Returns all of it, as it is sent.
+        """Returns the whole state in the form to be sent.
 
         Raises:
             InputError: a part has no state.
@@ -120,14 +120,14 @@ class TrainingState:
             packed: dict[str, Any] = self.pack(tree)
         except InputError:
             raise
-        except Exception as error:  # Whatever a user's own state_dict raises.
+        except Exception as error:  # A user's state_dict may raise anything.
             raise InputError(
                 f"the training's state cannot be sent: {type(error).__name__}: {error}"
             ) from None
         return packed
 
     def check_sendable(self) -> None:
-        """Refuses a state that no rank could receive later.
+        """Refuses a state with unsendable parts.
 
         Raises:
             InputError: the state has more than numbers, texts and tensors.
@@ -135,7 +135,7 @@ class TrainingState:
         parcels.write_tree(self.tree())
 
     def write(self) -> tuple[bytes, torch.Tensor]:
-        """Writes all of it: its layout, and the bytes of its tensors.
+        """Writes the whole state: its layout, and the bytes of its tensors.
 
         Raises:
             InputError: a part has a state that cannot be sent.
@@ -150,10 +150,10 @@ class TrainingState:
         return _ROOM * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MORE_ROOM
 
     def check_layout(self, written: bytes, size: int) -> StateLayout:
-        """Reads the layout of a state with `size` bytes of tensors, if it resembles this rank's own.
+        """Reads the layout of a state with `size` bytes of tensors; it must be like this rank's own.
 
         Raises:
-            InputError: naming what is unlike.
+            InputError: the layout differs, or is damaged; the message names the first difference.
         """
         layout, sent = parcels.read_layout(written)
         own = parcels.specs_of(parcels.write_tree(self.tree())[1])
@@ -170,8 +170,8 @@ class TrainingState:
         """
         views = parcels.from_bytes(layout, written)
         copied = len(parcels.write_tree(parcels.read_tree(layout.tree, views)["net"])[1])
-        # The network copies its tensors, which come first. What holds the others may keep them, and with a
-        # view all bytes.
+        # The network, which comes first, copies its tensors. Optimizer and extras may keep theirs: a view
+        # would keep the bytes of the whole state alive, so they get clones.
         tree = parcels.read_tree(layout.tree, views[:copied] + [view.clone() for view in views[copied:]])
         try:
             state = self.unpack(tree)
@@ -209,14 +209,13 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     if (name := next(names, None)) is not None:
         raise InputError(
             f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost "
-            "with it. Where replicas are "
-            "sharded alike (HSDP), pass net whole, and shard= and shards=; else train with ElasticRun and go "
-            "on from a checkpoint"
+            "with it. Where replicas are sharded alike (HSDP), pass net whole, and shard= and shards=; "
+            "else train with ElasticRun and go on from a checkpoint"
         )
 
 
 class NoReplica(InputError):
-    """No rank of the crew can go on: all that is left of the state is of no one step."""
+    """No rank of the crew can go on: the shards left of the state are not all of the same step."""
 
 
 def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> Held:
@@ -224,12 +223,11 @@ def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> He
     behind.
 
     Args:
-        lease: seconds that a part of the state may take; who was lost in between is waited for no longer.
+        lease: seconds that each part of the transfer may take; a rank lost meanwhile is waited for no longer.
 
     Raises:
-        NoReplica: on all ranks, where no replica is whole.
-        InputError: on all ranks, where the state cannot be sent, or a new run's ranks begin at different
-            steps.
+        NoReplica: on all ranks, if no replica is whole.
+        InputError: on all ranks, if the state cannot be sent, or a new run's ranks begin at different steps.
     """
     states, shards = circle.held("held", own), training.shards
 
@@ -262,15 +260,15 @@ def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> He
 
 
 def _name_drift(states: list[Held], sources: dict[int, int], circle: Circle) -> None:
-    """Warns of ranks with other weights at the same step, before they are overwritten."""
+    """Warns of ranks with different weights at the same step, before their weights are overwritten."""
     names = circle.table.ids
     for rank, source in sources.items():
         state, reference = states[rank], states[source]
         if state.trained and reference.trained and state.step == reference.step:
             warnings.warn(
                 f"rank {name_of(names[rank])} had other weights than {name_of(names[source])} at the same "
-                "step, "
-                f"{state.step:,}, and now takes those: the ranks did not train alike, as without crew.wrap",
+                f"step, {state.step:,}, and now takes those: the ranks did not train alike, as without "
+                "crew.wrap",
                 stacklevel=4,
             )
 
@@ -278,8 +276,8 @@ def _name_drift(states: list[Held], sources: dict[int, int], circle: Circle) -> 
 def _send(
     training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
 ) -> None:
-    """Sends the state to the ranks behind, each from its source: its layout, then its tensors if all can take
-    them.
+    """Sends the state to the ranks behind, each from its source: first the layout, then the tensors if all
+    ranks can take them.
     """
     rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
     behind = [receiver for receiver, source in sources.items() if source == rank]
@@ -317,7 +315,7 @@ def _send(
     sent = circle.gather("sent", Announced(0, digest))
     if source is not None and received is not None:
         _check_digest(digest, sent[source].digest)
-        # All of it is here: from now on nothing can end half-way but this process.
+        # The state is complete here: from now on only this process's own end can leave it half loaded.
         training.read(received, tensors)
         if training.checksum() != checksum:
             raise InputError("the others' state is another once it is loaded here: its checksum differs")
@@ -337,10 +335,10 @@ def _received(size: int, source: int, patience: timedelta) -> tuple[torch.Tensor
 
 
 def _check_digest(own: str, signed: str) -> None:
-    """Refuses bytes with another digest than the sender has signed.
+    """Refuses received bytes with another digest than the sender signed.
 
     Raises:
-        RuntimeError: it is another.
+        RuntimeError: the digests differ.
     """
     if own != signed:
         raise RuntimeError("gloo: what came is not the state that was announced")
@@ -349,11 +347,11 @@ def _check_digest(own: str, signed: str) -> None:
 def _pass_on(
     written: torch.Tensor, begin: Callable[[torch.Tensor, int], Any], ranks: list[int], patience: timedelta
 ) -> str:
-    """Sends or receives bytes, part by part; all who get them get each part together. Returns their SHA-256.
+    """Sends or receives bytes, part by part, each part to or from all `ranks` at once; returns their SHA-256.
 
-    gloo waits for a send or a receive as long as its ranks may take to connect, and does not see that a
-    send's other end died. The digest is computed beside the transfer: of the part under way, or of the one
-    received before it.
+    gloo waits for a send or a receive as long as ranks may take to connect, and does not notice that the
+    receiver died. So each part has a time-out of its own. The digest is computed during the transfer: of the
+    part being sent, or of the part received before.
     """
     digest, sends = hashlib.sha256(), begin is dist.isend
     ready = torch.empty(0, dtype=torch.uint8)
@@ -369,8 +367,8 @@ def _pass_on(
 
 
 def _bits(tensor: torch.Tensor) -> str:
-    """Sums a tensor's bits as whole numbers, on its own device: eight bytes at once, which is faster than
-    four, and the rest.
+    """Sums a tensor's bytes as whole numbers, on its own device: eight bytes at a time (faster than four),
+    then the rest.
     """
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     written = tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The pulse of a rank: it shows that the rank lives, and notices the end of its crew."""
+"""The heartbeat of a rank: it shows that the rank lives, and notices the end of its crew."""
 
 import threading
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from isobatch.integrations.torch.elastic.store import Beats
 
 
 class Heartbeat(threading.Thread):
-    """Beats, answers and looks: at the crew's end, at the next rank in the ring, and at who waits to join.
+    """Beats, answers and looks: for the crew's end, for the next rank in the ring, and for newcomers.
 
     Attributes:
-        wanted: whether somebody waits to join, or the store is gone: the crew ends after a step.
+        wanted: whether ranks wait to join, or the store is gone: the crew then ends after a step.
     """
 
     def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
@@ -26,14 +26,14 @@ class Heartbeat(threading.Thread):
         self.wanted = False
 
     def enter(self, table: Roster) -> None:
-        """Watches over a crew from here on."""
+        """Watches a crew from here on."""
         with self._lock:
             self._inside, self.wanted = table, False
             self._next = table.ids[(table.ids.index(self._membership.id) + 1) % len(table.ids)]
             self._beats = Beats(self._store, self._membership.lease)
 
     def exit(self) -> None:
-        """Watches over no crew: what it had may be torn down."""
+        """Watches no crew any more: its group may be torn down."""
         with self._lock:
             self._inside = None
 
@@ -55,8 +55,8 @@ class Heartbeat(threading.Thread):
                     if self._inside is not None:
                         self._look(self._inside.mark, full)
         except (InputError, OSError):
-            # The store died: the crew ends together after a step. Or this host is cut off: then it waits in
-            # vain.
+            # If the store died, all ranks end the crew together after a step. If only this host is cut off,
+            # they do not: after the lease this rank's group is cut.
             self.wanted = True
             self._ended.wait(self._membership.lease)
             with self._lock:
@@ -68,7 +68,7 @@ class Heartbeat(threading.Thread):
         if full and self._next != self._membership.id and self._beats.gone(self._next):
             self._store.once(over, Note(self._membership.name, f"{name_of(self._next)} is gone"))
         if self._store.read(over, Note) is not None:
-            # Again each time until it is left: connections still being made would outlive the first cut.
+            # Cut again at each look until `exit`: connections still being made would outlive the first cut.
             self._cut()
         elif full:
             self._membership.publish(self._store)

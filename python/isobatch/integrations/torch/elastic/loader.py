@@ -1,5 +1,5 @@
-"""The data of an elastic run: this replica's micro-batches from the run's step to its end, of a dataset with
-places or of a stream.
+"""The data of an elastic run: this replica's micro-batches from the run's step to its end, from a map-style
+dataset or a stream.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from isobatch.reason import Reason
 
 
 class ReplicaShare(ABC):
-    """The part of a replica in the steps from a place in the data on.
+    """A replica's share of the steps from a place in the data on.
 
     Attributes:
-        plan: how a step is laid out here.
-        replica: the index of this one.
-        seed, shuffle: of the data's order.
+        plan: the plan of a step on the present replicas.
+        replica: the index of this replica.
+        seed, shuffle: the seed of the data's order, and whether it is shuffled.
     """
 
     def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
@@ -38,7 +38,7 @@ class ReplicaShare(ABC):
 
     @property
     def rounds(self) -> int:
-        """The passes of a full step on the first replica, the longest of all."""
+        """The passes of a full step on the first replica: no other has more."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
         return len(passes(self.plan, step, 0, uneven=self._uneven))
 
@@ -49,14 +49,14 @@ class ReplicaShare(ABC):
 
     @abstractmethod
     def spans(self) -> Iterator[Span]:
-        """Yields the samples of each step left."""
+        """Yields the samples of each remaining step."""
 
     @property
     @abstractmethod
     def place(self) -> tuple[int, int]:
-        """(epoch, offset): the place behind the last step that is done."""
+        """(epoch, offset): the place after the last finished step."""
 
-    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:  # noqa: ARG002
+    def read(self, span: Span, portion: Pass, places: list[int]) -> list[int]:  # noqa: ARG002
         """Returns the samples of a pass as the dataset reads them."""
         return places
 
@@ -69,8 +69,8 @@ class ReplicaShare(ABC):
         return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
-        """Returns the passes of this replica in a step, but not where its samples are: computed once for all
-        steps of a size.
+        """Returns the passes of this replica in a step, with places counted from offset 0: computed once for
+        all steps of the same size.
         """
         key = span.samples, span.full, equal
         portions = self._alike.get(key)
@@ -80,14 +80,13 @@ class ReplicaShare(ABC):
 
 
 class RunShare(ReplicaShare):
-    """The place of a run, and the rest of it for this replica: its data, its loop and its schedulers share
-    it.
+    """A run's progress and its remaining steps on this replica; its data, loop and schedulers share this.
 
     Attributes:
-        course: the run of the step, as one replica would make it.
-        processes: of the whole run; with model parallelism more than replicas.
-        step: steps done.
-        schedulers: all that have to be stepped for a step to be done.
+        course: the whole run as a plan for a single replica.
+        processes: the processes of the run; with model parallelism more than replicas.
+        step: the number of finished steps.
+        schedulers: the schedulers that must be stepped before a step counts as finished.
         chunk: the samples of a chunk; None: steps are not in chunks.
     """
 
@@ -109,18 +108,18 @@ class RunShare(ReplicaShare):
         self.schedulers: list[ElasticLR] = []
 
     def spans(self) -> Iterator[Span]:
-        """Yields the samples of each step left."""
+        """Yields the samples of each remaining step."""
         return spans(self.course, self.step)
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
-        """Returns the passes of this replica in a step: its chunks, where steps are in chunks."""
+        """Returns the passes of this replica in a step: its chunks, if steps are in chunks."""
         if self.chunk is None:
             return super().passes(span, equal=equal, least=least)
         return chunk_passes(span, self.chunk, self.replica, self.replicas)
 
-    def read(self, span: Span, one: Pass, places: list[int]) -> list[int]:
+    def read(self, span: Span, portion: Pass, places: list[int]) -> list[int]:
         """Returns the samples of a pass as the dataset reads them."""
-        return places if self.chunk is None else chunk_places(places, self.chunk, self.seed, span, one)
+        return places if self.chunk is None else chunk_places(places, self.chunk, self.seed, span, portion)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -131,10 +130,10 @@ class RunShare(ReplicaShare):
         return position.epoch, position.offset
 
     def advance(self, span: Span) -> None:
-        """Notes nothing: the loop counts a step when it is done."""
+        """Does nothing: the loop counts finished steps."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the schedulers, tied to their optimizers: a DataLoader's worker needs none."""
+        """Leaves out the schedulers: they are tied to their optimizers, and DataLoader workers need none."""
         return {**self.__dict__, "schedulers": []}
 
 
@@ -143,9 +142,7 @@ PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"
 
 
 class RunBatches(Sampler[list[int]]):
-    """A DataLoader's `batch_sampler` for the rest of a run: each time it is iterated it starts at the run's
-    step.
-    """
+    """A DataLoader's `batch_sampler` for the rest of a run; iterations start at the run's present step."""
 
     def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
         self._run, self._size, self._equal, self._least = progress, size, equal, least
@@ -157,7 +154,7 @@ class RunBatches(Sampler[list[int]]):
                 if portion.places[-1] < self._size:
                     places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     samples = (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
-                else:  # Under a ramp a step goes on in the next epoch.
+                else:  # With a batch ramp a step may continue in the next epoch.
                     samples = [self._sample(span, *divmod(place, self._size)) for place in portion.places]
                 yield self._run.read(span, portion, samples)
 
@@ -165,8 +162,8 @@ class RunBatches(Sampler[list[int]]):
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
-        """Returns the order, the same on all replicas, of a step's epoch, or of one `epochs` later; those
-        before it are let go.
+        """Returns the order of the epoch `epochs` after a step's, the same on all replicas; orders of past
+        epochs are dropped.
         """
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
@@ -184,7 +181,7 @@ def is_stream(dataset: Any) -> bool:
 def data_loader(
     progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
 ) -> RankLoader:
-    """Makes a DataLoader of this replica's micro-batches, of a dataset with places or of a stream.
+    """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream.
 
     Raises:
         InputError: the dataset is not as long as the recipe says, or an option is the plan's.
@@ -218,8 +215,8 @@ def data_loader(
 class RunStream(IterableDataset[list[Any]]):
     """The micro-batches of this replica, as lists of samples, from the run's step to its end.
 
-    The stream is read from the beginning of the epoch, and what was consumed is left out. It is begun anew
-    where it ends, or where the epoch does, after `set_epoch(epoch)` where it has that.
+    The stream is read from the beginning of the epoch, and consumed samples are dropped. At the end of the
+    stream or of the epoch it starts again, after `set_epoch(epoch)` if it has this method.
     """
 
     def __init__(
@@ -232,7 +229,7 @@ class RunStream(IterableDataset[list[Any]]):
         stream: Iterator[Any] = iter(())
         then: tuple[int, int] | None = None
         for span in self._run.spans():
-            # Otherwise the stream is there already: only where an epoch drops its end it is not.
+            # Mostly the open stream is at this span already, except after an epoch whose end was dropped.
             if then != (span.epoch, span.offset):
                 stream = _endless(self._samples, size, span.epoch, span.offset)
             yield from _pick(stream, span, self._run.passes(span, equal=self._equal, least=self._least))
@@ -241,7 +238,7 @@ class RunStream(IterableDataset[list[Any]]):
 
 
 def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[list[Any]]:
-    """Yields a replica's micro-batches of a step; all of the step's samples are read."""
+    """Yields a replica's micro-batches of a step, and reads all of the step's samples."""
     first = next(stream)
     at = span.offset
     for portion in passes:
@@ -260,7 +257,7 @@ def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[lis
 
 
 def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) -> Iterator[Any]:
-    """Yields the samples behind the first `offset` of an epoch, and those of all epochs after it.
+    """Yields the samples after the first `offset` of an epoch, then those of all later epochs.
 
     Raises:
         InputError: the stream has none, or fewer than the recipe's dataset_size.
@@ -288,7 +285,7 @@ def next_batch(loader: Iterator[Any], step: int) -> Any:
     """Takes the loader's next batch.
 
     Raises:
-        InputError: it has none, though the run has.
+        InputError: the loader has no more batches, although the run has more steps.
     """
     try:
         return next(loader)

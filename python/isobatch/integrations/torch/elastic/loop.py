@@ -1,5 +1,5 @@
-"""The steps of a run, and the ranks' agreement at each: in a training loop of yours, or in a trainer's
-own.
+"""The steps of a run with the ranks' agreements, in your own training loop (`Loop`) or in a trainer's
+(`TrainerLoop`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +21,7 @@ from isobatch.integrations.torch.lr import ElasticLR
 
 
 class _Window(NamedTuple):
-    """A step's micro-batches on the CPU, and how many tokens each has; not read yet where nothing is
-    counted.
-    """
+    """A step's micro-batches and their token counts; without token counts the batches are read lazily."""
 
     span: Span
     passes: Sequence[Pass]
@@ -36,7 +34,7 @@ class _Window(NamedTuple):
 
 
 class Loop:
-    """The steps from where the run is to its end, or until the training leaves them."""
+    """The run's remaining steps, until its end or until the training leaves the loop."""
 
     def __init__(
         self,
@@ -58,11 +56,11 @@ class Loop:
 
     @property
     def stopping(self) -> bool:
-        """Whether some rank was asked to stop, as agreed on last."""
+        """Whether some rank was asked to stop, by the last agreement."""
         return self._agreements.stopping
 
     def free(self) -> None:
-        """Frees the ranks' group, though a training may hold its last step longer, and ends all workers."""
+        """Ends all workers and frees the ranks' group, even if the training still holds its last step."""
         self._agreements.free()
         self._end_iteration()
         if isinstance(self._loader, GlobalLoader):
@@ -73,17 +71,16 @@ class Loop:
         return self._loader is loader
 
     def _end_iteration(self) -> None:
-        """Ends the iteration over the loader, with its workers unless they persist.
+        """Ends the iteration over the loader, and its workers unless they persist.
 
-        The garbage collector would take their queues first, and then wait ten seconds for batches that nobody
-        reads.
+        The garbage collector would free their queues first, and then wait ten seconds for unread batches.
         """
         end_iteration(self._batches)
         self._batches = iter(())
 
     @property
     def unfinished(self) -> str | None:
-        """The work left in the step under way, in words; None where nothing is."""
+        """The work left in the current step, in words; None if there is none."""
         if self.current is None:
             return None
         if self.current.left:
@@ -93,8 +90,8 @@ class Loop:
         return None
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps, each to be finished before the next is asked for; where somebody waits to join
-        they end behind one.
+        """Yields the steps, each to be finished before the next; if ranks wait to join, the loop ends after a
+        step.
         """
         with ExitStack() as stack:
             stack.callback(self._end_iteration)
@@ -131,9 +128,7 @@ class Loop:
             self._watch.finish(self._run.step)
 
     def _finished(self, step: Step) -> Iterator[Step]:
-        """Gives a step to the training, and counts it when it is done; also where the training leaves the
-        loop after it.
-        """
+        """Yields a step, and counts it once it is finished, even if the training leaves the loop after it."""
         self.current = step
         try:
             yield step
@@ -160,7 +155,7 @@ class Loop:
             yield _Window(span, passes, batches, counts)
 
     def _step(self, window: _Window, total: float) -> Step:
-        # Chunks are summed, where DDP takes the mean over the replicas.
+        # Chunks are summed; DDP takes the mean over the replicas instead.
         replicas = self._run.replicas if self._bits is None else 1
         if self._tokens is None:
             factors = [portion.samples * replicas / window.span.samples for portion in window.passes]
@@ -195,9 +190,9 @@ class Loop:
         return chunk_of(span, run.chunk, portion, run.seed, run.replica, run.replicas)
 
     def _check_gradients(self) -> None:
-        """Refuses gradients of the first step in the second.
+        """Refuses gradients of the first step still there in the second.
 
-        Two optimizers may leave gradients to each other.
+        Not checked with several optimizers, which may accumulate gradients for each other.
         """
         if len(self._run.schedulers) != 1:
             return
@@ -241,18 +236,18 @@ class TrainerLoop:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the step under way, else the next, is the last of an epoch. To the trainer all that is left
-        of the run is one.
+        """Whether the current step, else the next, is the last of an epoch. The trainer cannot tell: to it
+        the rest of the run is a single epoch.
         """
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
 
     def loader(self, dataset: Any, join: Join, **options: Any) -> GlobalLoader:
-        """Makes a loader of the micro-batches of the steps left, each joined with its factor."""
+        """Makes a loader of the remaining micro-batches, each joined with its factor."""
         return GlobalLoader.of_run(self._progress, dataset, options, equal=True, least=self.passes, join=join)
 
     def scheduler(self, optimizer: Optimizer) -> ElasticLR:
-        """Makes a scheduler for the trainer to step, or not where its scaler skipped the optimizer's step."""
+        """Makes a scheduler for the trainer to step; the trainer may leave out steps skipped by a scaler."""
         scheduler = ElasticLR(optimizer, self._progress.course, self._progress.step, lambda _: True)
         self._progress.schedulers = [scheduler]
         return scheduler
@@ -266,11 +261,11 @@ class TrainerLoop:
         self._agreements.begin_step(self._signals.received or self.asked)
 
     def end_step(self) -> None:
-        """Counts a step, also where the optimizer's was skipped."""
+        """Counts a step, also if the optimizer's step was skipped."""
         self._progress.step += 1
         for scheduler in self._progress.schedulers:
             scheduler.go_to(self._progress.step)
 
     def end(self) -> None:
-        """Ends the training: the handlers before are put back."""
+        """Ends the training: the previous signal handlers are restored."""
         self._signals.__exit__()

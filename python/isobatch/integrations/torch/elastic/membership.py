@@ -1,4 +1,4 @@
-"""Who trains together: crews, each on one list in the store, closed once."""
+"""The membership of crews, the ranks training together: each crew is a list in the store, closed once."""
 
 import re
 import secrets
@@ -33,20 +33,20 @@ START = Roster(-1, ())
 class Membership:
     """This process's place in the crews of a run.
 
-    A crew's list is closed once, by the store's compare-and-set: there is one truth. Who is not on it is out,
-    and comes in at the next.
+    A crew's list is closed once, by the store's compare-and-set, so all ranks read the same list. A process
+    missing from it is left out until the next crew forms.
 
     Args:
-        shards: the ranks of a replica, which is in a crew as a whole.
-        ranks: how many the first crew waits for.
-        min_ranks: the fewest that go on; None: more than half of the crew before.
+        shards: the ranks of a replica; a crew has whole replicas only.
+        ranks: how many ranks the first crew waits for.
+        min_ranks: the fewest ranks that go on; None: more than half of the previous crew.
         lease: seconds of silence after which a rank is lost.
-        timeout: seconds after which a rank that beats and does not come is lost, and after which too few give
-            up.
+        timeout: seconds after which a rank is lost that sends heartbeats but does not come, and after which
+            too few ranks give up.
 
     Attributes:
-        fits: whether the run can go on with a number of ranks: who wants to join waits until it can.
-        saved: the step of the last state that this rank took.
+        fits: returns whether the run can go on with a number of ranks; newcomers wait until it can.
+        saved: the step of this rank's last saved state.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Membership:
         self.beat(store, 0)
 
     def beat(self, store: Store, count: int, *, left: bool = False) -> None:
-        """Writes a heartbeat, or this process's farewell."""
+        """Writes a heartbeat; `left`: the last one, as this process leaves the run."""
         store.write(f"beat/{self.id}", Beat(count, left))
 
     # ---- facts ----
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Refuses this process if it is unlike the first one.
+        """Refuses this process if its facts differ from those of the first process.
 
         Raises:
-            InputError: its recipe, seed, settings, model or version differ.
+            InputError: the recipe, seed, settings, model or version differ.
         """
         facts_here = msgspec.json.decode(msgspec.json.encode(facts))
         first = self.store.once("facts", RunFacts(facts_here)).facts
@@ -100,16 +100,16 @@ class Membership:
 
     @property
     def number(self) -> int:
-        """This process's crew, or its last one; −1: none yet."""
+        """The number of this process's present or last crew; −1: none yet."""
         return self.table.number
 
     def is_current(self) -> bool:
-        """Returns whether no later crew has formed: this process is not left out."""
+        """Returns whether this process's crew is the newest, so it was not left out."""
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Writes the first and the present crew's lists where the store lacks them: ranks that come or wake
-        need them.
+        """Writes the lists of the first and the present crew if the store lacks them: ranks that join or
+        wake up need them.
         """
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
@@ -118,7 +118,7 @@ class Membership:
             store.write(key, self.table)
 
     def say_over(self, why: str) -> None:
-        """Declares the present crew over, before anything is torn down."""
+        """Declares the present crew over; called before anything of it is torn down."""
         self.store.once(f"{self.table.mark}/over", Note(self.name, why))
 
     def note_saved(self, step: int) -> None:
@@ -128,29 +128,29 @@ class Membership:
             self.store.write("saved", Saved(step))
 
     def last_saved(self) -> int | None:
-        """Returns the step of the last saved state, as far as this rank can know."""
+        """Returns the step of the last state saved by any rank, or by this one if the store is gone."""
         with suppress(StoreGone):
             saved = self.store.read("saved", Saved)
             return self.saved if saved is None else saved.step
         return self.saved
 
     def end_all(self, why: str) -> None:
-        """Ends the run on all ranks, waiting ones included."""
+        """Ends the run on all ranks, including those waiting to join."""
         self.close(self.table, Roster(self.number + 1, (), why))
 
     def close(self, before: Roster, table: Roster) -> None:
-        """Closes the list behind a crew's, unless it is closed already."""
+        """Closes the list of the crew after `before`, unless it is closed already."""
         self.store.once(f"{before.mark}/next", table)
 
     def form(self, vote: int, left_out: int, is_asked: Callable[[], bool] = lambda: False) -> Roster | None:
-        """Comes into the next crew; None where the run is over, or where this process is asked to stop before
-        its first.
+        """Joins the next crew; returns None if the run is over, or if this process is asked to stop before
+        its first crew.
 
         Args:
-            vote: the steps that this rank has applied, or HALF, or what `left_out` is.
-            left_out: its vote where the next crew formed without it: NEW where it never held the run's state,
-                else OUT.
-            asked: whether this process is asked to stop.
+            vote: the steps that this rank has applied, or HALF, or the same as `left_out`.
+            left_out: this rank's vote if the next crew formed without it: NEW if it never had the run's
+                state, else OUT.
+            is_asked: returns whether this process is asked to stop.
 
         Raises:
             InputError: too few ranks are left, or came.
@@ -176,7 +176,7 @@ class Membership:
         return None
 
     def _wait_for(self, before: Roster, seat: Seat, is_asked: Callable[[], bool]) -> Roster | None:
-        """Waits until a list is closed, and closes it as soon as it is time."""
+        """Waits until the next crew's list is closed; closes it itself once the crew is complete."""
         closing = _Closing(self, before, seat)
         while (table := self._next(before)) is None:
             if self._is_done(before) or (self.number < 0 and is_asked()):
@@ -185,19 +185,19 @@ class Membership:
             if table is not None:
                 self.close(before, table)
                 continue
-            # The first to come look often; of many ranks not all ask at once.
+            # The first ranks to arrive look often, later ones rarely, to spare the store.
             sleep(min(0.01 * closing.turn, 0.25))
         return table
 
     def _next(self, before: Roster) -> Roster | None:
-        """Returns the list behind a crew's; None before it is closed."""
+        """Returns the list of the crew after `before`; None until it is closed."""
         return self.store.read(f"{before.mark}/next", Roster)
 
     def _newest(self, known: Roster) -> Roster:
         """Returns the newest crew in the store, else the known one.
 
-        Its key has the first crew's list in it, so that a crew of an earlier run under the same key never
-        fits.
+        The key contains the digest of the first crew's list, so that a crew of an earlier run with the same
+        name never fits.
         """
         if self.number < 0:
             self._origin = self._next(START) or self._origin
@@ -205,18 +205,18 @@ class Membership:
         return known if crew is None or crew.number <= known.number else crew
 
     def _is_done(self, table: Roster) -> bool:
-        """Returns whether a crew has come to the run's end."""
+        """Returns whether a crew reached the end of the run."""
         return self.store.read(f"{table.mark}/done", Here) is not None
 
     def least(self, before: int) -> int:
-        """Returns how many must be left of a crew."""
+        """Returns the fewest ranks to go on with after a crew of `before` ranks."""
         return self.min_ranks or before // 2 + 1
 
     # ---- the end ----
 
     def end(self) -> bool:
-        """Leaves the run together with all of its crew; False where somebody was lost before, who may need
-        this rank's state.
+        """Leaves the run together with the whole crew; returns False if a rank was lost before, as it may
+        need this rank's state.
 
         Raises:
             StoreGone: the store does not answer.
@@ -240,7 +240,7 @@ class Membership:
 
 
 class _Closing:
-    """The next list of a crew, while this process waits for it: whether it can be closed, and how."""
+    """Decides when to close the next crew's list, and on its ranks, while this process waits."""
 
     def __init__(self, membership: Membership, before: Roster, seat: Seat) -> None:
         self._all, self._before, self._seat = membership, before, seat
@@ -254,15 +254,15 @@ class _Closing:
         return 0.0 if self._since is None else monotonic() - self._since
 
     def look(self) -> Roster | None:
-        """Returns the list where it can be closed, or why it never will be; None: it is not time."""
+        """Returns the list to close, without ranks and with the error if the run ends; None: wait."""
         come: dict[str, Seat] = {}
         for seat in self._all.store.messages(f"{self._before.mark}/in", Seat, self._seat):
-            # Only who was in the crew before has a vote about the step.
+            # Only ranks of the previous crew vote about the step.
             come[seat.id] = seat if seat.id in self._old else seat._replace(vote=min(seat.vote, NEW))
         self.turn = 1 + [*come].index(self._all.id)
         missing = [member for member in self._old if member not in come]
         if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
-            self._since = monotonic()  # Until then the crew before trains, and who waits to join has time.
+            self._since = monotonic()  # Until then the previous crew trains, and newcomers wait.
         late = self._waited > self._all.timeout
         if self._since is None or not (late or self._are_gone(missing)):
             return None
@@ -285,7 +285,7 @@ class _Closing:
         return self._going_on(members, newcomers, late)
 
     def _is_over(self, missing: list[str]) -> bool:
-        """Returns whether the crew before is known to be over, though none of it has come."""
+        """Returns whether the previous crew is known to be over although none of its ranks has come."""
         return self._all.store.read(f"{self._before.mark}/over", Note) is not None or self._are_gone(missing)
 
     def _are_gone(self, members: Iterable[str]) -> bool:
@@ -293,7 +293,7 @@ class _Closing:
 
     def _going_on(self, members: list[Seat], newcomers: list[Seat], late: bool) -> Roster | None:
         if self._all.id not in self._old:
-            return None  # Only who has the run knows with how many it can go on.
+            return None  # Only ranks that have the run's plan know the counts it can go on with.
         least, shards = self._all.least(len(self._old)), self._all.shards
         newcomers = _full(newcomers, shards)
         count = len(members) + (len(newcomers) if self._all.min_ranks else 0)
@@ -313,7 +313,7 @@ class _Closing:
         )
 
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
-        """Begins the run; or begins it again where all who held its state are known to be gone, and not only
+        """Begins the run; begins it again only if all ranks with its state are known to be gone, not merely
         silent.
         """
         if silent := self._silent(seats):
@@ -335,13 +335,13 @@ class _Closing:
         return self._given_up(_no_replica(members, len(self._old), shards))
 
     def _silent(self, seats: list[Seat]) -> list[str]:
-        """Returns who of the crew before is not here, and may come yet."""
+        """Returns the missing ranks of the previous crew, except those known to be gone."""
         present = {seat.id for seat in seats}
         return [member for member in self._old if member not in present and not self._beats.left(member)]
 
     def _waiting_for(self, silent: list[str]) -> Roster | None:
-        """Gives up late: one may wait for a collective's end, as long as all wait for it; it is waited for
-        once that is over.
+        """Gives up after twice the time-out: a silent rank may first wait for a collective to time out, and
+        only then come here.
         """
         names = ", ".join(map(name_of, silent))
         why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
@@ -361,7 +361,7 @@ def _full(seats: list[Seat], shards: int) -> list[Seat]:
 
 
 def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[list[Seat], list[Seat]]:
-    """Splits members of the crew before: whole replicas, and the rest without a vote."""
+    """Splits ranks of the previous crew into whole replicas and the rest; the rest lose their vote."""
     holds = {seat.id for seat in members if seat.vote >= 0}
     replicas = [{*old[first : first + shards]} for first in range(0, len(old), shards)]
     whole = set().union(*(replica for replica in replicas if replica <= holds))
@@ -383,7 +383,7 @@ def _no_replica(members: list[Seat], before: int, shards: int) -> str:
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Returns a sort key with "node10" behind "node9".
+    """Returns a sort key with "node10" after "node9".
 
     >>> sorted(["node10/0", "node9/1"], key=natural)
     ['node9/1', 'node10/0']

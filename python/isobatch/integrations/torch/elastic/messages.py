@@ -1,8 +1,8 @@
-"""The messages of a run's ranks, a type for each, and their signatures.
+"""The messages of a run's ranks, with a type for each, and their signatures.
 
-All of it is JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its
-place: the run's name, the crew, the purpose and the rank that writes it. A copy of it elsewhere, or under
-another key, counts as not written. No clock plays a part.
+Messages are JSON with checked fields; nothing that a peer sends is ever executed. A message is signed for its
+place: the run's name, the crew, the purpose and the writing rank. A copy in another place, or signed with
+another key, counts as not written. No clocks are involved.
 """
 
 import hashlib
@@ -21,12 +21,11 @@ from isobatch.errors import InputError
 T = TypeVar("T")
 
 NEW, OUT, HALF = -1, -2, -3
-"""Votes of a rank that begins, of one that was left out, and of one that applied half a step: it holds no
-step's state.
+"""Votes of ranks without a step's state: a new one, one that was left out, and one with a half-applied step.
 """
 
 MAX_BYTES = 1 << 22
-"""Of a value of the store; one that is larger is nobody's."""
+"""The most bytes of a value in the store; a larger one was not written by a rank and is ignored."""
 
 _Id = Annotated[str, msgspec.Meta(max_length=1024, pattern=r"(?s)^.+\|.+:\d{1,5}\|[0-9a-f]{32}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=1 << 16)]
@@ -37,9 +36,9 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Seat(NamedTuple):
-    """A process at a crew's table: its id, and as its vote the steps it has applied, or NEW, OUT or HALF.
+    """A process in a crew's list: its id, and its vote (the steps it has applied, or NEW, OUT or HALF).
 
-    At {crew}/in: it comes.
+    Key {crew}/in: the process wants to be in the next crew.
     """
 
     id: _Id
@@ -52,9 +51,9 @@ class Seat(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """A crew's closed list: its number, its seats in the order of their ranks; or why there can be none.
+    """A crew's closed list: its number, and its seats in the order of their ranks; or an error and no seats.
 
-    At {crew before}/next, and the last one at {first crew}/crew.
+    Key {previous crew}/next; the newest list is also at {first crew}/crew.
     """
 
     number: Annotated[int, msgspec.Meta(ge=-1)]
@@ -68,7 +67,7 @@ class Roster(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The crew in keys: its number and its list's digest, so that no message of another crew fits."""
+        """The crew's prefix in keys: number and digest of the list, so that no other crew's message fits."""
         return f"{self.number}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]}"
 
 
@@ -77,45 +76,42 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Beat(_Message):
-    """A rank lives. At beat/{id}; `left`: it takes no further part."""
+    """A rank's heartbeat; `left`: the rank takes no further part. Key beat/{id}."""
 
     count: _Count
     left: bool = False
 
 
 class RunFacts(_Message):
-    """Facts shared by all ranks of a run. At facts."""
+    """Facts shared by all ranks of a run. Key facts."""
 
     facts: dict[str, Any]
 
 
 class Note(_Message):
-    """A text of a rank: at refused, why one was not taken; at {crew}/over, why a crew is over."""
+    """A text of a rank: why it was refused (key refused), or why a crew is over (key {crew}/over)."""
 
     name: _Text
     text: _Text
 
 
 class Here(_Message):
-    """A rank is about to form a crew's group, at {crew}/here, or is at the run's end, at {crew}/end.
-
-    At {crew}/done: it has seen all of its crew there.
+    """A rank reached a point: it is about to form the crew's group (key {crew}/here), or at the run's end
+    (key {crew}/end), or it has seen the whole crew at the end (key {crew}/done).
     """
 
     id: _Id
 
 
 class Saved(_Message):
-    """A state was taken. At saved."""
+    """A state was saved at this step. Key saved."""
 
     step: _Count
 
 
 class Held(NamedTuple):
-    """A rank's state in a word: the steps applied (or OUT), whether it is trained, its checksum, and the
-    run's state.
-
-    In the crew's group.
+    """A summary of a rank's state: the steps applied (or OUT), whether it is trained, its checksum, and the
+    run's state. Exchanged in the crew's group.
     """
 
     step: Annotated[int, msgspec.Meta(ge=OUT)]
@@ -125,16 +121,15 @@ class Held(NamedTuple):
 
 
 class Announced(_Message):
-    """Bytes of a state: their size before they are sent, and their SHA-256, of tensors after it."""
+    """Bytes of a state: their size and SHA-256; the SHA-256 of tensors follows once they are sent."""
 
     size: _Count
     digest: _Text
 
 
 class Parcel(_Message):
-    """A state about to be sent, its layout before its tensors; or the reason against it.
-
-    In the crew's group.
+    """A state about to be sent: first its layout, then its tensors; or the error that prevents it. Exchanged
+    in the crew's group.
     """
 
     pieces: tuple[Announced, Announced] | None = None
@@ -160,7 +155,7 @@ def name_of(member: str) -> str:
 
 
 def address_of(member: str) -> str:
-    """Returns where the process with an id answers."""
+    """Returns the address in a process's id, where it answers."""
     return member.rsplit("|", 2)[1]
 
 
@@ -171,11 +166,11 @@ class Seal:
     """Signs messages of a run, and reads signed ones.
 
     Args:
-        key: the run's; none: whoever reaches the store takes part.
+        key: the run's key; empty: any process that reaches the store may take part.
         run: the run's name.
 
     Attributes:
-        fingerprint: the key in public: it tells two keys apart, and gives none away.
+        fingerprint: a public digest of the key: it tells two keys apart, and reveals neither.
     """
 
     def __init__(self, key: bytes = b"", run: str = "run") -> None:
@@ -183,16 +178,16 @@ class Seal:
         self.fingerprint = hmac.new(self._key, b"fingerprint", "sha256").hexdigest()[:16]
         self._has_key = bool(key)
 
-    def check(self, fingerprint: str, whose: str) -> None:
+    def check(self, fingerprint: str, owner: str) -> None:
         """Refuses a key other than a store's or a run's.
 
         Raises:
-            InputError: it is another, or one is missing.
+            InputError: the keys differ, or one is missing.
         """
         if fingerprint != self.fingerprint:
             own = "another" if self._has_key else "none"
             holder = "no key" if fingerprint == Seal().fingerprint else "a key"
-            raise InputError(f"{whose} has {holder}, and this rank has {own}: {_HOW}", field=_VARIABLE)
+            raise InputError(f"{owner} has {holder}, and this rank has {own}: {_HOW}", field=_VARIABLE)
 
     def _sign(self, place: str, body: bytes) -> bytes:
         where = f"{self.run}/{place}".encode()
@@ -204,7 +199,7 @@ class Seal:
         return self._sign(place, body) + b" " + body
 
     def read(self, place: str, written: bytes, kind: type[T]) -> T | None:
-        """Reads a message; None where it is not of this run, this place and this kind, to the last bit."""
+        """Reads a message; returns None unless it was signed for this run and place and is of this kind."""
         signature, body = written[:64], written[65:]
         if len(written) > MAX_BYTES or written[64:65] != b" ":
             return None
@@ -223,7 +218,7 @@ _HOW = f"set {_VARIABLE}, or {_FILE} to a file that has it, to what isobatch sto
 
 
 def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
-    """Finds the run's key; b"": the environment says none; None: it says nothing.
+    """Finds the run's key in the environment; b"": explicitly no key; None: the environment sets nothing.
 
     Raises:
         InputError: the key is too short to be one, or its file cannot be read.
@@ -250,7 +245,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path | None = None) -> str:
-    """Makes a key, and writes it into a new file readable by its owner only.
+    """Makes a key; with a path, writes it into a new file readable by its owner only.
 
     Raises:
         InputError: the file cannot be written.
@@ -266,7 +261,7 @@ def make_key(path: Path | None = None) -> str:
 
 
 def key_for(address: str, *, is_local: bool) -> bytes:
-    """Returns the key of a rank; none is needed where only processes of its own host reach the store.
+    """Returns the key of a rank, or b"" without one; only a store on this host may be used without a key.
 
     Raises:
         InputError: there is no key, and the store is on a network.

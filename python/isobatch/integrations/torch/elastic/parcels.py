@@ -22,13 +22,13 @@ Specs = dict[str, tuple[str, list[int]]]
 
 
 def write_tree(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Parts a state in JSON values and tensors by their paths; JSON has a tensor's number in its place.
+    """Splits a state into JSON values and tensors by path; the JSON has numbers in place of tensors.
 
     Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit,
     booleans and None come back as they were.
 
     Raises:
-        InputError: something else is in it, named by its path.
+        InputError: the state has anything else; the message names its path.
 
     >>> write_tree({"step": 3, "betas": (0.9, 0.99), 0: [torch.ones(2)]})[0]
     {'dict': [['step', 3], ['betas', {'tuple': [0.9, 0.99]}], [0, [{'tensor': 0}]]]}
@@ -66,8 +66,7 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"tuple": [_written(item, f"{path}.{at}", tensors) for at, item in enumerate(value)]}
     raise InputError(
         f"{path.lstrip('.') or 'the state'} is a {kind.__module__}.{kind.__name__}, and must be made of "
-        "numbers, texts, "
-        "lists, dictionaries and whole tensors: what a peer sends is never unpickled"
+        "numbers, texts, lists, dictionaries and whole tensors: what a peer sends is never unpickled"
     )
 
 
@@ -120,10 +119,10 @@ def layout_of(tree: Any) -> tuple[StateLayout, list[Tensor]]:
 
 
 def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
-    """Reads a layout, and each tensor's type and shape by its path, before any of their bytes are here.
+    """Reads a layout, and each tensor's type and shape by path, before the tensors' bytes arrive.
 
     Raises:
-        InputError: it is none.
+        InputError: the bytes are not a layout.
     """
     try:
         layout = msgspec.json.decode(written, type=StateLayout)
@@ -149,11 +148,11 @@ def specs_of(tensors: dict[str, Tensor]) -> Specs:
 def check_alike(sent: Specs, own: Specs, whole: str) -> None:
     """Refuses tensors unlike this rank's own, by name.
 
-    Below `whole` both sides have the same ones. Elsewhere one side may have more: an optimizer makes its
-    state in its first step.
+    Paths that begin with `whole` must be the same on both sides. Elsewhere one side may have more tensors:
+    an optimizer makes its state in its first step.
 
     Raises:
-        InputError: a type or a shape is another, or a tensor is missing.
+        InputError: a type or a shape differs, or a tensor is missing.
     """
     for path in {**own, **sent}:
         sent_spec, own_spec = sent.get(path), own.get(path)

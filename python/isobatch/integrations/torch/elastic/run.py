@@ -1,4 +1,4 @@
-"""`ElasticRun`: a training run that goes on at another number of GPUs, and stays the run that it was."""
+"""`ElasticRun`: a training run that resumes on another number of GPUs and stays the same training."""
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator
@@ -32,15 +32,14 @@ _MASK = (1 << 64) - 1
 
 
 class ElasticRun:
-    """A run, the same on any number of GPUs: the same samples in each step, the same learning rate, the same
-    length.
+    """A run, the same on any number of GPUs: same samples in each step, same learning rate, same length.
 
-    Make it on every rank, after `init_process_group`. With the state of a checkpoint it goes on at the step
-    where that was taken, planned anew for the processes that there are now; without one it starts at step 0.
+    Make it on every rank, after `init_process_group`. Given the state from a checkpoint, the run resumes at
+    the checkpoint's step, planned anew for the present processes; without a state it starts at step 0.
 
-    It counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the last
-    step weighted by the samples it has. So a recipe of another convention may take other steps here than
-    there.
+    The run counts epochs exactly: ⌈dataset_size / batch⌉ steps (⌊…⌋ with `drop_last`), nothing padded, the
+    last step weighted by the samples it has. So a recipe with another convention may have a different number
+    of steps here than in its own tool.
 
         run = ElasticRun(recipe, split="uneven", state=checkpoint.get("isobatch"))
         loader, scheduler = run.loader(dataset), run.scheduler(optimizer)
@@ -55,22 +54,23 @@ class ElasticRun:
                 break
 
     Args:
-        recipe: what was tuned; or a plan, whose recipe, settings and kind of cluster count.
-        state: what `state_dict` gave, out of a checkpoint; None: a new run.
-        accept: recipe fields, "seed" or "shuffle" that may be others than in the checkpoint, such as
+        recipe: the tuned recipe; or a plan, to take its recipe, settings and kind of cluster.
+        state: the result of `state_dict`, from a checkpoint; None: a new run.
+        accept: recipe fields, "seed" or "shuffle" that may differ from the checkpoint, such as
             ("duration",).
-        replica: which replica this process is part of, with model parallelism: a number, or a one-dimensional
-            DeviceMesh.
-        seed: of the data's order, with the epoch added; the same in all parts of a run.
-        shuffle: a new order each epoch, else the dataset's own.
-        chunk: the samples of a micro-batch whose gradients are added in an order independent of the ranks: a
-            training then has the same weights, to the last bit, on any number of them. It needs `wrap`.
+        replica: with model parallelism, the replica that this process belongs to: a number, or a
+            one-dimensional DeviceMesh.
+        seed: the seed of the data's order, with the epoch added; the same in all parts of a run.
+        shuffle: whether each epoch has a new order; else the dataset's own is used.
+        chunk: the samples of a micro-batch when gradients are added in an order independent of the ranks. The
+            weights are then the same, to the last bit, on any number of ranks. The network must go through
+            `wrap`.
         settings: as `isobatch.plan` takes them: policy, max_micro_batch, split, …; they may change at a
             restart.
 
     Raises:
-        InputError: on all ranks, where one of them cannot: nothing can be planned for this many GPUs, the
-            checkpoint is of another recipe, dataset size or seed, or the ranks do not plan the same.
+        InputError: on all ranks, if any of them fails: nothing can be planned for this many GPUs, the
+            checkpoint is of another recipe, dataset size or seed, or the ranks make different plans.
 
     >>> import isobatch as ib, torch
     >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=10, duration="2ep")
@@ -110,7 +110,7 @@ class ElasticRun:
         chunk: int | None = None,
         **settings: Any,
     ) -> None:
-        """Begins the run among the ranks of a watch."""
+        """Begins the run; `watch` knows whether its ranks can be lost."""
         self.world, self._watch = find_world(), watch
         self._ranks = RankGroup(
             self.world.rank, self.world.size, watch.timeout, watch.connecting, watch.backend
@@ -145,11 +145,11 @@ class ElasticRun:
 
     @property
     def plan(self) -> Plan:
-        """The plan on the present processes; with the steps, length and learning rate of the whole run."""
+        """The plan on the present processes, with the steps, length and learning rate of the whole run."""
         return self._run_plan.plan
 
     def plans(self, counts: Iterable[int]) -> dict[int, Plan]:
-        """Plans the run from here on at each of some GPU counts; infeasible ones included.
+        """Plans the rest of the run at each of some GPU counts; infeasible plans are included.
 
         Raises:
             InputError: a count is not a whole number from 1.
@@ -162,21 +162,21 @@ class ElasticRun:
 
     @property
     def share(self) -> tuple[int, int]:
-        """(this replica, replicas): of a stream that all ranks read, each replica's part."""
+        """(this replica, replicas), to split a stream by hand if all ranks read it."""
         return self._progress.replica, self._progress.replicas
 
     @property
     def position(self) -> Position:
-        """Where the run is: (step, samples, epoch, offset), by the steps that are done; a stream goes on
-        behind `samples`.
+        """The run's place after its finished steps: (step, samples, epoch, offset). A stream resumes after
+        `samples` samples.
         """
         return self._run_plan.course.position(self._done)
 
     def seed_of(self, sample: int) -> int:
-        """Returns a seed for random values of a sample in the step under way, the same on every replica.
+        """Returns a seed for a sample's random values in the current step, the same on every replica.
 
         Args:
-            sample: its index in the dataset.
+            sample: the sample's index in the dataset.
 
         >>> import isobatch as ib
         >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
@@ -210,8 +210,7 @@ class ElasticRun:
         if self.recipe.convention in ("lightning", "transformers"):
             warnings.warn(
                 f"convention={self.recipe.convention!r} pads by the GPUs; this run counts exactly, so that "
-                "it is the same on any "
-                "number of them",
+                "it is the same on any number of them",
                 stacklevel=4,
             )
         self._settings = settings_of(settings)
@@ -247,7 +246,7 @@ class ElasticRun:
     # ---- agreement ----
 
     def _description(self) -> dict[str, Any]:
-        """Returns the facts to be the same on all ranks."""
+        """Returns this rank's facts for the comparison with all ranks."""
         names = (
             "micro_batch",
             "accumulation",
@@ -272,22 +271,22 @@ class ElasticRun:
         if not self._agreed:
             self._ranks.agree(self._facts)
             self._agreed = True
-            if self._watch is ALL_THERE:  # Ranks that may be lost have a store of their own.
+            if self._watch is ALL_THERE:  # `survivors` has a store of its own.
                 check_rendezvous(self.world.rank)
 
-    # ---- what a training takes from it ----
+    # ---- for the training loop ----
 
     def wrap(self, net: nn.Module, **options: Any) -> nn.Module:
-        """Returns the network in DDP, or the network itself where there is one rank, or with chunk=.
+        """Returns the network in DDP, or the network itself with a single rank or with chunk=.
 
-        With chunk= no DDP is needed: `micro.sync(model)` takes each chunk's gradient apart, and puts the
-        step's sum into `.grad`.
+        With chunk= no DDP is needed: `micro.sync(model)` collects each chunk's gradient separately and puts
+        the step's sum into `.grad`.
 
         Args:
-            options: DDP's own, such as device_ids.
+            options: arguments of DDP, such as device_ids.
 
         Raises:
-            InputError: on all ranks, with chunk=, where bits would depend on the rank: batch norm in training
+            InputError: on all ranks, with chunk=, if bits would depend on the rank: batch norm in training
                 mode, sparse gradients, FSDP, or ranks with unlike devices, versions or threads.
         """
         self._agree()
@@ -304,13 +303,11 @@ class ElasticRun:
     def digest(*parts: Any) -> str:
         """Returns the SHA-256 of weights and optimizer state, such as `run.digest(net, optimizer)`.
 
-        Nothing is exchanged.
-
-        With chunk= it is the same on all ranks and at any number of them, so two runs are compared by a line
-        of their logs.
+        The ranks exchange nothing. With chunk= the digest is the same on every rank and at any number of
+        ranks, so one logged line is enough to compare two runs.
 
         Args:
-            parts: the network, its optimizer, and whatever else has a `state_dict`.
+            parts: the network, its optimizer, and anything else with a `state_dict`.
         """
         return digest(*parts)
 
@@ -318,17 +315,17 @@ class ElasticRun:
         """Makes a GlobalLoader of this replica's micro-batches, from the run's step to its end, over all
         epochs.
 
-        A stream (an IterableDataset, or what can only be iterated) is read by every rank, in the same order,
-        and each keeps its part; a restart reads over what was consumed. An epoch is its first dataset_size
-        samples; without that it is begun anew where it ends.
+        Every rank reads a stream (an IterableDataset, or any object that can only be iterated) in the same
+        order and keeps its part; after a restart the consumed samples are read again and dropped. An epoch is
+        the stream's first dataset_size samples; without dataset_size it lasts until the stream ends.
 
         Args:
-            dataset: as long as the recipe's dataset_size; or a stream.
+            dataset: a dataset as long as the recipe's dataset_size, or a stream.
             equal_passes: every replica makes the same number of passes in a step; FSDP and SyncBatchNorm need
-                it where micro-batches do not divide evenly. Passes that a replica lacks are stand-ins: one
+                it if micro-batches do not divide evenly. A replica with fewer passes gets stand-ins: one
                 sample, weight 0.
-            options: the DataLoader's own, but for batch_size, shuffle, sampler, batch_sampler and drop_last,
-                which the plan decides; of a stream num_workers is 0 or 1.
+            options: arguments of the DataLoader, except batch_size, shuffle, sampler, batch_sampler and
+                drop_last, which the plan decides; with a stream, num_workers is 0 or 1.
 
         Raises:
             InputError: the dataset is not as long as the recipe says, or an option is the plan's.
@@ -336,15 +333,15 @@ class ElasticRun:
         return GlobalLoader.of_run(self._progress, dataset, options, equal=equal_passes)
 
     def scheduler(self, optimizer: Optimizer, *, velocity: str | None = None) -> ElasticLR:
-        """Makes a scheduler at the run's step, for each optimizer of the run; step it once after each
+        """Makes a scheduler for an optimizer, at the run's step; call its `step()` once after each
         `optimizer.step()`.
 
-        It moves betas, eps and the weight decay where the plan moves them.
+        The scheduler also sets betas, eps and the weight decay if the plan changes them.
 
         Args:
-            optimizer: its state may be loaded before or after.
-            velocity: the name, in the optimizer's state, of a momentum that holds the learning rate, and so
-                moves with it; None: there is none, or the optimizer is timm's RMSpropTF.
+            optimizer: one of the run's optimizers; its state may be loaded before or after.
+            velocity: the name, in the optimizer's state, of a momentum that includes the learning rate and
+                so changes with it; None: there is none, or the optimizer is timm's RMSpropTF.
 
         Raises:
             InputError: as PlanLR.
@@ -357,15 +354,16 @@ class ElasticRun:
         return scheduler
 
     def steps(self, loader: Iterable[Any], tokens: Tokens | None = None) -> Iterator[Step]:
-        """Yields the run's steps from where it is to its end.
+        """Yields the run's remaining steps.
 
-        SIGTERM and SIGUSR1 become `stopping` while it is iterated.
+        During the iteration SIGTERM and SIGUSR1 set `stopping`.
 
         Args:
-            loader: what `loader` gave.
-            tokens: counts what a batch's mean loss is over, as an int or a tensor of one: `lambda batch:
-                (batch["labels"] != -100).sum()`. The weights are then in tokens instead of samples, counted
-                over the whole step and all replicas. None: the loss is a mean over samples.
+            loader: the result of `run.loader`.
+            tokens: counts the tokens that a batch's mean loss averages over, as an int or a tensor of one:
+                `lambda batch: (batch["labels"] != -100).sum()`. Micro-batches are then weighted by tokens
+                instead of samples, counted over the whole step and all replicas. None: the loss is a mean
+                over samples.
 
         Raises:
             InputError: a step is left unfinished, the loader ends before the run, or a step has no token on
@@ -378,7 +376,7 @@ class ElasticRun:
         return self._loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
-        """Returns the run for a trainer's own loop, for the integrations for transformers and Lightning."""
+        """Returns the run's steps for a trainer's own loop: transformers or Lightning."""
         if self._bits is not None:
             raise InputError(
                 "chunk= is for a training loop of your own, and this run is a trainer's", field="chunk"
@@ -395,7 +393,7 @@ class ElasticRun:
 
     @property
     def finished(self) -> bool:
-        """Whether no step is left. A process that leaves before should end with an exit code other than 0:
+        """Whether no step is left. A process that stops earlier should exit with a code other than 0:
         torchrun takes 0 for done.
         """
         return self._done == self.plan.total_steps
@@ -403,20 +401,21 @@ class ElasticRun:
     def stop(self) -> None:
         """Asks the run to stop after one of the next steps, as a signal does; one rank is enough.
 
-        After this step or the next where steps take 50 ms; quick steps agree only that often, at least every
-        ten.
+        Ranks agree on stopping every 50 ms or every ten steps, whichever comes first: with steps of 50 ms or
+        more the run ends after this step or the next.
         """
         if self._loop is not None:
             self._loop.asked = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the run is, for a checkpoint: JSON types, under 4 kB after a hundred restarts, the
-        same on all ranks.
+        """Returns the run's state for a checkpoint: JSON types, the same on all ranks, under 4 kB after a
+        hundred restarts.
 
-        In the loop, after the optimizer's and the scheduler's step, the step counts as done.
+        Inside the loop a step counts as done once the optimizer and the scheduler have stepped.
 
         Raises:
-            InputError: a step is under way: micro-batches are left, or the scheduler was not stepped.
+            InputError: the current step is unfinished: micro-batches are left, or the scheduler was not
+                stepped.
         """
         unfinished = None if self._loop is None else self._loop.unfinished
         if unfinished is not None:
@@ -426,7 +425,7 @@ class ElasticRun:
         return states.write(self._state())
 
     def _scheduled(self, scheduler: ElasticLR) -> bool:
-        """Refuses a scheduler's step in the wrong place; False where the step is void."""
+        """Refuses a scheduler's step in the wrong place; returns False if the run's step is void."""
         if self._watch.void:
             return False
         step = None if self._loop is None else self._loop.current
@@ -441,7 +440,7 @@ class ElasticRun:
 
     @property
     def _done(self) -> int:
-        """Steps done, the one under way included where nothing of it is left to do."""
+        """Finished steps, including the current one if nothing of it is left to do."""
         if self._loop is None or self._loop.current is None or self._loop.unfinished:
             return self._progress.step
         return self._loop.current.number + 1

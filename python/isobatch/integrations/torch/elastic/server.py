@@ -1,4 +1,4 @@
-"""The process of a run's store: where it listens, and the key that it makes."""
+"""The process of a run's store: its address, and the key it makes."""
 
 import errno
 import socket
@@ -22,10 +22,10 @@ def serve(port: int, address: str | None = None, key_file: Path | None = None) -
     """Runs the store until the process ends.
 
     Args:
-        port: where it listens; 0: a free one.
-        address: where it listens; None: on the address of this host's name where there is a key, else for
-            this host alone.
-        key_file: of the run's key, which is made where the file does not exist; None: of the environment.
+        port: the port to listen on; 0: any free port.
+        address: the address to listen on; None: that of this host's name if there is a key, else loopback.
+        key_file: the file of the run's key; if it does not exist, a key is made and written there. None: the
+            key is in the environment.
 
     Raises:
         InputError: this host has no such address, the port is in use, or the key cannot be read.
@@ -41,7 +41,7 @@ def serve(port: int, address: str | None = None, key_file: Path | None = None) -
         key = text.encode()
         print(_key_help(text, key_file, local=is_local(host)), file=sys.stderr, flush=True)
     own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    # Its own: a process group's would be torch's default, of all addresses.
+    # Our own listener, as torch's default one would listen on all addresses.
     store = _C10D.TCPStore(
         own, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
@@ -62,7 +62,7 @@ def own_address() -> str:
 
 
 def is_local(host: str) -> bool:
-    """Returns whether only processes of this host reach a host's name or address.
+    """Returns whether a host's name or address is loopback, reached from this host only.
 
     >>> is_local("127.0.0.1"), is_local("0.0.0.0"), is_local("192.0.2.1")
     (True, False, False)
@@ -103,7 +103,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _key_help(key: str, path: Path | None, *, local: bool) -> str:
-    """Explains how ranks get a new key. It is not said again."""
+    """Explains how to pass a new key to the ranks; printed only once."""
     how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
     whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
     return f"a key for this run was made; pass it to {whom}:\n  {how}"

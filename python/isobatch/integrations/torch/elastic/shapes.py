@@ -1,5 +1,5 @@
-"""Whether all ranks pass tensors of the same size to a collective: gloo aborts a process that receives too
-much.
+"""Compares the sizes of the tensors passed to a collective by all ranks: gloo aborts a process that receives
+too much.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ALIKE = {
     "reduce_scatter": 0,
     "_reduce_scatter_base": 0,
 }
-"""The argument of the same size on all ranks, by collective."""
+"""The index of the argument with the same size on all ranks, by collective."""
 
 _TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
 
@@ -44,9 +44,9 @@ def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
     for rank, row_of_rank in enumerate(rows):
         if row_of_rank != rows[0]:
             raise InputError(
-                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} on "
-                f"rank {rank}; "
-                "all ranks must call the same ones, in the same order, with tensors of the same shape"
+                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} "
+                f"on rank {rank}; all ranks must call the same ones, in the same order, with tensors of the "
+                "same shape"
             )
 
 

@@ -1,5 +1,5 @@
-"""A training with groups of ranks as replicas, each rank with a shard (HSDP): sharded anew for each crew,
-from the shards that it holds.
+"""The state of a sharded training (HSDP): a replica is a group of ranks with a shard each, and is sharded
+anew for each crew, from its ranks' shards.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,17 +28,17 @@ ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
 
 
 _PART = "part of a DTensor"
-"""The one key of a DTensor without its mesh, whose groups end with the crew: its local tensor, the dimension
-of each shard, shape and stride.
+"""The only key of a dict that replaces a DTensor without its mesh, as the mesh's groups end with the crew.
+Its value: the local tensor, the dimension of each shard, shape and stride.
 """
 
 
 class ShardedState(TrainingState):
     """A training state with one shard on each rank.
 
-    What fully_shard has made of a network is of one crew: its groups, and what a pass that was cut off left
-    behind. So the network is made anew for each crew, out of a copy without values, and gets the shards that
-    this rank holds. The object stays the same, its modules and parameters do not.
+    A network from fully_shard is bound to one crew, by its groups and by leftovers of an interrupted pass. So
+    for each crew the network is made again, from a copy without values, and gets this rank's shards. The
+    network object stays the same, its modules and parameters do not.
     """
 
     def __init__(
@@ -68,15 +68,14 @@ class ShardedState(TrainingState):
         """Returns the states of the training's extras.
 
         Raises:
-            InputError: it has a DTensor, whose mesh ends with the crew.
+            InputError: a state has a DTensor, whose mesh ends with the crew.
         """
         states = super().extras()
         for name, state in states.items():
             if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
                 raise InputError(
                     f"extra's {name} has a DTensor in its state, of a mesh that ends with the crew: hold "
-                    "this rank's part, "
-                    "parameter.to_local(), in its place",
+                    "this rank's part, parameter.to_local(), in its place",
                     field="extra",
                 )
         return states
@@ -108,7 +107,7 @@ class ShardedState(TrainingState):
             self._deal_states()
         else:
             buffers, *shards = folded
-            # Where it held another shard, it gets this one's from a replica that goes on.
+            # If this rank had another shard before, it gets this shard from a replica that goes on.
             values, states = self.unpack(shards) if place == self._place else ({}, None)
             self._assign(values, self.unpack(buffers))
             self._set_parameters(dict(self.net.named_parameters()))
@@ -118,13 +117,13 @@ class ShardedState(TrainingState):
         self._place, self._folded, self._whole = place, None, {}
 
     def fold(self) -> None:
-        """Lets go of the crew's mesh: all that is left is this rank's shards."""
+        """Lets go of the crew's mesh, and keeps only this rank's shards."""
         if self._mesh is None:
             return
         if self._folded is None and not self._whole:  # Else a loss came before they were unfolded.
             buffers = dict(self.net.named_buffers(remove_duplicate=False))
-            # A pass that was cut off has parameters of whole layers in their place, so the shards are those
-            # of the beginning.
+            # An interrupted pass leaves whole layers' parameters in the network, so the shards noted by
+            # `unfold` are used.
             self.extras()
             self._folded = self.pack([buffers, self._sharded, self.optimizer.state_dict()])
         self._sharded = {}
@@ -136,20 +135,20 @@ class ShardedState(TrainingState):
             self.optimizer.state.clear()
         getattr(self._mesh, "_pg_registry", {}).clear()
         self._mesh = None
-        # It has meshes of earlier crews, which are equal to later ones.
+        # This cache has meshes of earlier crews, which compare equal to later ones.
         debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
-        FakeTensorMode.cache_clear()  # It grows by what each crew's sharding tries.
+        FakeTensorMode.cache_clear()  # Else this cache grows with each crew.
 
     def pack(self, tree: Any) -> Any:
-        """Puts parts in the place of DTensors.
+        """Replaces DTensors by parts.
 
         Raises:
-            InputError: one is neither sharded nor replicated over the mesh.
+            InputError: a DTensor is neither sharded nor replicated over the mesh.
         """
         return tree_map_only(DTensor, _part_of, tree)
 
     def unpack(self, tree: Any) -> Any:
-        """Puts DTensors of this crew in the place of parts."""
+        """Replaces parts by DTensors of this crew."""
         return tree_map(
             lambda leaf: self._sharded_again(*leaf[_PART]) if _is_part(leaf) else leaf, tree, is_leaf=_is_part
         )
@@ -166,7 +165,7 @@ class ShardedState(TrainingState):
         )
 
     def _assign(self, values: dict[str, Any], buffers: Mapping[str, Any]) -> None:
-        """Gives parameters without storage their values, or room for them; and the buffers theirs."""
+        """Gives parameters without storage their values, or else empty storage; and buffers their values."""
         parameters: dict[int, nn.Parameter] = {}
         for name, parameter in self.net.named_parameters(remove_duplicate=False):
             if id(parameter) not in parameters:
@@ -175,10 +174,10 @@ class ShardedState(TrainingState):
                 parameters[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
             values[name] = parameters[id(parameter)]
         self.net.load_state_dict(values, strict=False, assign=True)
-        self._put(buffers)  # load_state_dict passes over those that are not persistent.
+        self._put(buffers)  # load_state_dict skips non-persistent buffers.
 
     def _put(self, tensors: Mapping[str, Any]) -> None:
-        """Gives the network parameters or buffers as they are."""
+        """Sets the network's parameters or buffers to these tensors."""
         for name, tensor in tensors.items():
             module, _, own = name.rpartition(".")
             setattr(self.net.get_submodule(module), own, tensor)
@@ -206,13 +205,13 @@ class ShardedState(TrainingState):
     # ---- a step that some ranks have applied ----
 
     def prepare(self, step: int) -> None:
-        """Keeps the gradients of a step until all ranks are known to have applied it."""
+        """Keeps a step's gradients, for `settle` to apply if another rank has applied the step."""
         self._prepared = step, self.pack([parameter.grad for parameter in self._parameters()])
 
     def settle(self, own: Held, circle: Circle) -> Held:
-        """Applies the step of a rank ahead, if this rank was about to apply the same one: a shard is of
-        the same step as the others. What the loop does after it is not done again, so with `extra` the
-        rank gets the state of another replica.
+        """Catches up with a rank one step ahead, if this rank was about to apply the same step: all shards
+        are then at the same step. The loop body's code after the optimizer's step is not repeated, so a rank
+        with `extra` objects gets the state of another replica instead.
         """
         every = circle.held("settled", own)
         ahead = max(every, key=lambda state: (state.trained, state.step))
@@ -246,10 +245,10 @@ def _part_of(whole: DTensor) -> dict[str, Any]:
 
 
 def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
-    """Refuses ranks that fill no whole replicas, and a single replica.
+    """Refuses numbers of ranks without whole replicas, or with only a single replica.
 
     Raises:
-        InputError: naming what to give.
+        InputError: the message says which arguments to pass.
     """
     if type(shards) is not int or shards < 1:
         raise must_be("a whole number from 1", shards, field="shards")
@@ -265,14 +264,13 @@ def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int 
     if shard is not None and ranks == shards:
         raise InputError(
             f"ranks must be 2 replicas or more of {shards} shards, got {ranks}: a lost shard of the only "
-            "replica is lost; train with "
-            "ElasticRun and go on from a checkpoint",
+            "replica is lost; train with ElasticRun and go on from a checkpoint",
             field="ranks",
         )
 
 
 def _mesh(shards: int, device: str, lease: float, timeout: float) -> DeviceMesh:
-    """Forms the groups of this rank: the same shard of all replicas, and its replica."""
+    """Forms this rank's two groups: the ranks with the same shard, and the ranks of its replica."""
     ranks = torch.arange(dist.get_world_size()).view(-1, shards)
     row, column = divmod(dist.get_rank(), shards)
     groups: list[Any] = []
@@ -292,12 +290,12 @@ def _without_values(net: nn.Module) -> nn.Module:
         memo[id(parameter)] = empty
     try:
         return deepcopy(net, memo)
-    except Exception as error:  # Whatever a module of the user's raises.
+    except Exception as error:  # A user's module may raise anything.
         raise InputError(f"net cannot be copied: {type(error).__name__}: {error}", field="net") from None
 
 
 def _become(net: nn.Module, template: nn.Module) -> None:
-    """Makes a network another, in place: who holds it holds the one of the present crew."""
+    """Turns a network into a template's, in place: the script's reference stays valid in each crew."""
     _empty(net)
     net.__class__ = template.__class__
     net.__dict__.clear()
@@ -305,15 +303,13 @@ def _become(net: nn.Module, template: nn.Module) -> None:
 
 
 def _empty(net: nn.Module) -> None:
-    """Empties sharded modules: they and what fully_shard hung on them hold each other, and the crew's
-    groups.
-    """
-    # torch notes which modules are sharded, by the object; only imported here, as it is torch's own.
+    """Empties sharded modules: they and fully_shard's states refer to each other and to the crew's groups."""
+    # torch's private table of sharded modules, imported only here.
     from torch.distributed._composable_state import _get_module_state, _module_state_mapping
 
     for module in [*net.modules()]:
         if (state := _get_module_state(module)) is not None:
-            # A pass that was cut off left layers in the first.
+            # An interrupted pass may have left whole layers in the first one.
             for holder in getattr(state, "_comm_ctx", state), state, module:
                 vars(holder).clear()
             del _module_state_mapping[module]

@@ -1,6 +1,7 @@
-"""The state of a run: what a checkpoint has (JSON types, versioned, a line for each stretch under one plan),
-and the plan that follows from it, whose run is the same at every GPU count: nothing is padded, and an epoch
-is ⌈dataset / batch⌉ steps.
+"""The state of a run in a checkpoint, and the plan made from it.
+
+The state is in JSON types, versioned, with an entry (a leg) for each stretch under one plan. The planned run
+is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / batch⌉ steps.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,8 +24,8 @@ _DEFAULTS = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
 
 
 class Leg(NamedTuple):
-    """A stretch of the run: from `step` on it ran on `gpus`, in steps of `batch` samples, under `settings`
-    (those not default).
+    """A stretch of the run: from `step` on, it ran on `gpus` GPUs, in steps of `batch` samples, with these
+    non-default `settings`.
     """
 
     step: int
@@ -34,7 +35,7 @@ class Leg(NamedTuple):
 
 
 class State(NamedTuple):
-    """A run's place and conditions: `step` steps are done. The recipe is the fields that are not default."""
+    """A run's place, after `step` steps, and its conditions; `recipe` has the non-default fields."""
 
     step: int
     samples: int
@@ -45,7 +46,7 @@ class State(NamedTuple):
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
-    """A state as a checkpoint has it: equal settings are there once, and legs name them by number."""
+    """A state as written in a checkpoint: equal settings are listed once, and legs name them by index."""
 
     schema: str
     step: int
@@ -82,7 +83,7 @@ def read(written: Any) -> State:
     """Reads a state from the output of `write`.
 
     Raises:
-        InputError: it is none, or of another version.
+        InputError: it is not a run's state, or has another version.
     """
     schema = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
@@ -103,10 +104,10 @@ def read(written: Any) -> State:
 
 
 def check_same(before: State, now: State, accept: Collection[str]) -> None:
-    """Refuses a checkpoint of another run, by the names of its differences, but for those in `accept`.
+    """Refuses a checkpoint of another run, and names each difference not listed in `accept`.
 
     Raises:
-        InputError: a recipe field, the seed or shuffle is another; or `accept` has a name that nothing has.
+        InputError: a recipe field, the seed or shuffle differs; or `accept` has an unknown name.
     """
     if wrong := [name for name in accept if name not in {*_DEFAULTS, "seed", "shuffle"}]:
         raise InputError(
@@ -128,7 +129,7 @@ def check_same(before: State, now: State, accept: Collection[str]) -> None:
 
 
 def add_leg(stretches: Sequence[Leg], leg: Leg) -> tuple[Leg, ...]:
-    """Adds a leg: one that never ran is replaced, one like the last goes on with it."""
+    """Adds a leg: it replaces a last leg that never ran, and one like the last leg only extends it."""
     before = [*stretches]
     if before and before[-1].step == leg.step:
         before.pop()
@@ -193,8 +194,8 @@ def _check(recipe: Recipe, settings: Settings) -> None:
     if settings.policy == "goodput":
         raise InputError(
             "policy must be keep, grow or a batch, got 'goodput', which needs a profile, and picks another "
-            "batch and another length at "
-            "each number of GPUs: plan with it once, and give the batch that it picked, such as policy=512",
+            "batch and another length at each number of GPUs: plan with it once, and give the batch that "
+            "it picked, such as policy=512",
             field="policy",
         )
 
@@ -204,7 +205,7 @@ def _course(recipe: Recipe, stretches: Sequence[Leg]) -> Plan:
     alone = msgspec.structs.replace(recipe, even_batches=True, model_parallel=1, expert_parallel=1)
     course: Plan | None = None
     for leg in stretches:
-        # Under keep nothing but the batch moves, and that only within its tolerance.
+        # Under keep only the batch changes, and only within its tolerance.
         keeps = leg.settings.get("policy", "keep") == "keep"
         options: dict[str, Any] = {
             "rule": "none" if keeps else leg.settings.get("rule", "auto"),

@@ -1,6 +1,4 @@
-"""A run's steps and their micro-batches, as a training loop goes through them, and the factors of their
-losses.
-"""
+"""A run's steps and micro-batches, as a training loop iterates over them, and the weights of their losses."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,15 +23,15 @@ _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 class Watch:
-    """Questions of a loop about the other ranks. A run whose ranks cannot be lost has all of them there,
-    always.
+    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
 
     Attributes:
-        lost: a rank was lost: no further step can be begun.
-        void: it was lost before the step under way could be applied: what is left of it changes nothing.
-        wanted: somebody waits to join.
-        backend, timeout, connecting: of the run's own group: torch's name of its backend, the time-out of its
-            agreements, and the time until its ranks have found each other; None: torch's.
+        lost: whether a rank was lost: no further step can begin.
+        void: whether it was lost before the current step could be applied: the rest of the step changes
+            nothing.
+        wanted: whether ranks wait to join.
+        backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
+            agreements, and the time-out for ranks to find each other; None: torch's defaults.
     """
 
     lost = void = wanted = False
@@ -56,11 +54,11 @@ class Watch:
         """
 
     def guard(self) -> AbstractContextManager[Any]:
-        """Catches errors of a loss and ends the loop."""
+        """Catches a lost rank's errors and ends the loop."""
         return contextlib.nullcontext()
 
     def pass_guard(self) -> AbstractContextManager[Any]:
-        """Catches errors of a loss in a forward or backward, and makes the rest of the step void."""
+        """Catches a lost rank's errors in a forward or backward, and makes the rest of the step void."""
         return contextlib.nullcontext()
 
 
@@ -71,12 +69,12 @@ class Micro(NamedTuple):
     """A micro-batch of a step.
 
     Attributes:
-        batch: what the loader gave, on the device that it gave it on.
-        weight: what its mean loss is multiplied by, so that the gradients that DDP averages are those of the
-            whole step's mean.
-        last: whether it is this replica's last in the step, whose backward synchronizes.
-        stand_in: it keeps this replica in the others' collectives, and has weight 0.
-        chunk: which of the step's chunks it is, in a run with chunk=.
+        batch: the loader's batch, on the loader's device.
+        weight: the factor for its mean loss: DDP's average of the gradients is then the gradient of the whole
+            step's mean loss.
+        last: whether it is this replica's last micro-batch in the step; its backward synchronizes.
+        stand_in: whether it only keeps this replica in the others' collectives, with weight 0.
+        chunk: in a run with chunk=, its chunk of the step.
     """
 
     batch: Any
@@ -92,9 +90,9 @@ class Micro(NamedTuple):
     def sync(self, *models: nn.Module) -> AbstractContextManager[Any]:
         """Wraps forward and backward: gradients are synchronized in the step's last micro-batch only.
 
-        DDP and FSDP1 have `no_sync` for it, FSDP2 a flag; another module needs nothing. A stand-in is left
-        out of the statistics of batch norms. In a run with chunk= the model is that of `run.wrap`, and the
-        sum of all chunks is in `.grad` after the last.
+        It uses `no_sync` of DDP and FSDP1, and a flag of FSDP2; other modules need nothing. A stand-in does
+        not count in the statistics of batch norms. In a run with chunk=, pass the model from `run.wrap`: the
+        sum of all chunks is in `.grad` after the last micro-batch.
 
         Raises:
             InputError: the model has collectives inside its forward, and the replicas may make different
@@ -117,9 +115,8 @@ class Micro(NamedTuple):
                 )
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
-                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the "
-                    "same passes: make the "
-                    "loader by run.loader(dataset, equal_passes=True)",
+                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make "
+                    "the same passes: make the loader by run.loader(dataset, equal_passes=True)",
                     field="equal_passes",
                 )
             sharded: Any = getattr(model, "set_requires_gradient_sync", None)
@@ -137,9 +134,9 @@ class Step:
     """An optimizer step: iterate over its micro-batches, then step the optimizer and the scheduler.
 
     Attributes:
-        number: from 0 over the whole run; it uses `plan.lr_at(number)`.
-        epoch: the epoch its samples are of.
-        last_of_epoch: whether the next step is of another epoch.
+        number: the step's number in the whole run, from 0; its learning rate is `plan.lr_at(number)`.
+        epoch: the epoch of its samples.
+        last_of_epoch: whether the next step belongs to another epoch.
     """
 
     def __init__(self, span: Span, micros: Iterator[Micro], passes: int, watch: Watch) -> None:
@@ -148,7 +145,7 @@ class Step:
 
     @property
     def left(self) -> int:
-        """Micro-batches left of it for this replica."""
+        """The number of this replica's micro-batches left in the step."""
         return self._left
 
     def __len__(self) -> int:
@@ -183,10 +180,10 @@ Tokens: TypeAlias = Callable[[Any], Any]
 
 
 def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
-    """Returns the count of `tokens` in a batch, or NaN, so that the sum over the ranks is NaN too.
+    """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks.
 
     Args:
-        whole: a fraction is no count: the sum of fractions depends on their order.
+        whole: whether fractions are invalid: their sum would depend on the order.
     """
     tokens_of_batch = tokens(batch)
     value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
@@ -196,10 +193,10 @@ def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
 
 
 def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
-    """Raises on all ranks where the window of a step has nothing to take a mean over.
+    """Raises on all ranks if a step has no tokens to take a mean over.
 
     Raises:
-        InputError: `tokens` gave no count on some rank, or found nothing on all of them.
+        InputError: `tokens` gave no valid count on some rank, or 0 on all ranks.
     """
     if not is_count(total):
         rank = "this rank" if not is_count(own) else "another rank"
@@ -223,9 +220,9 @@ def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
 def without_statistics(model: nn.Module) -> Iterator[None]:
     """Leaves the statistics of the model's batch norms as they are in a stand-in's forward and backward.
 
-    SyncBatchNorm must take part in the others' collectives: it gets an empty batch, which torch lets count
-    nothing (torch/nn/modules/_functions.py, "empty input"). Others normalize by their running statistics, as
-    in evaluation, where they have any: one sample has no variance.
+    SyncBatchNorm must take part in the others' collectives: it gets an empty batch, which torch does not
+    count (torch/nn/modules/_functions.py, "empty input"). Other batch norms use their running statistics, if
+    any, as in evaluation: one sample has no variance.
     """
     # The input of the module under way: between its two hooks no other module runs.
     samples: list[torch.Tensor] = []
@@ -235,9 +232,7 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
         return (inputs[0][:0],)
 
     def refill(_: nn.Module, __: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
-        """Puts the sample itself in the empty output's place, tied to it, so backward comes through the
-        module too.
-        """
+        """Replaces the empty output by the sample, concatenated to keep the module in the backward."""
         return torch.cat([output, samples.pop().to(output.dtype)])
 
     with contextlib.ExitStack() as stack:
@@ -246,7 +241,7 @@ def without_statistics(model: nn.Module) -> Iterator[None]:
                 continue
             if isinstance(module, nn.SyncBatchNorm):
                 stack.callback(module.register_forward_pre_hook(empty).remove)
-                # Before the user's own, which see what the module gives to the next one.
+                # Before the user's hooks, which must see the output that the next module gets.
                 stack.callback(module.register_forward_hook(refill, prepend=True).remove)
             elif module.running_mean is not None:
                 module.training = False

@@ -1,4 +1,4 @@
-"""The store of a run, in a process without a training; and signs of life of its ranks."""
+"""The client of a run's store (its process trains nothing), and the ranks' signs of life."""
 
 import os
 import re
@@ -28,19 +28,20 @@ T = TypeVar("T")
 _C10D: Any = dist  # Its types do not know all of its stores.
 
 KEY = "isobatch-key"
-"""Where a store that a network reaches has the fingerprint of its key, beside all runs."""
+"""The store's own key, outside of all runs, for the fingerprint of the run key; set if a network reaches the
+store."""
 _NOTHING = b"\0nothing"
-"""What no message is; a value that is this and becomes this stays as it is."""
+"""Not a message: swapping this value for itself reads a key without changing it."""
 
 
 class StoreGone(InputError):
-    """The store does not answer: nobody can know who trains."""
+    """The store does not answer, so no rank can know the others' state."""
 
 
 class Store:
-    """The store, in a process without a training. It is asked again and again: its own waiting is loud.
+    """A connection to the store; ranks poll it, as torch's own waiting prints warnings.
 
-    Whoever reaches it may write to it: what is not signed for its key counts as not written.
+    Any process that reaches the store may write to it: a value not signed for its key counts as not written.
     """
 
     def __init__(self, address: str, seconds: float, seal: Seal | None = None) -> None:
@@ -51,8 +52,7 @@ class Store:
         except RuntimeError:
             raise StoreGone(
                 f"no store answers at {address} in {seconds:.0f} s: run isobatch store --port {port} there, "
-                "in a process "
-                "that outlives all ranks, and pass the address that it prints",
+                "in a process that outlives all ranks, and pass the address that it prints",
                 field="store",
             ) from None
 
@@ -72,28 +72,28 @@ class Store:
             ) from None
 
     def another(self) -> Self:
-        """Returns a connection of its own, for another thread or for a process group."""
+        """Returns a separate connection, for another thread or for a process group."""
         connection = object.__new__(type(self))
         connection.address, connection.seal = self.address, self.seal
         self._ask(lambda: connection._connect(*host_and_port(self.address), self.seconds))
         return connection
 
     def group(self, mark: str) -> Any:
-        """Returns torch's own store, on a connection of its own, for the process group of a crew."""
+        """Returns torch's store on a separate connection, for the process group of a crew."""
         prefix = f"{self.seal.run}/{mark}/group"
         return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
 
     def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """Sets a value where the present one is as expected; returns the one it has then.
+        """Sets a value if the present one is as expected; returns the key's value afterwards.
 
-        Where it has none, torch returns what was expected.
+        If the key has no value, torch returns `expected`.
         """
         written: bytes = self._ask(lambda: self._store.compare_set(f"{self.seal.run}/{key}", expected, value))
         return written
 
     def value(self, key: str) -> bytes | None:
-        """Returns the value of a key, by whomever; None if there is none. torch's own get waits for a
-        deleted key.
+        """Returns the value of a key, whoever wrote it; None if there is none. torch's own `get` would wait
+        for a missing key.
         """
         written = self._swap(key, _NOTHING, _NOTHING)
         return None if written == _NOTHING else written
@@ -108,19 +108,19 @@ class Store:
         self._ask(lambda: self._store.set(f"{self.seal.run}/{key}", self.seal.write(key, message)))
 
     def once(self, key: str, message: T) -> T:
-        """Writes a message if there is none; returns the one in place afterwards."""
+        """Writes a message unless there is one already; returns the message in place afterwards."""
         return self._once(
             key, self.seal.write(key, message), lambda value: self.seal.read(key, value, type(message))
         )
 
     def check_key(self) -> None:
-        """Refuses this process where it has another key than the store, or than the run's first rank.
+        """Refuses this process if its key differs from the store's or the run's.
 
-        Fingerprints are not signed, as ranks with another key must read them. Where facts are signed with
-        this key, the run is its own.
+        Fingerprints are not signed, as ranks with another key must be able to read them. If the run's facts
+        are signed with this rank's key, it is the right one.
 
         Raises:
-            InputError: the key is another, or one is missing.
+            InputError: the keys differ, or one is missing.
         """
         written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
         if (fingerprint := _fingerprint(written)) is not None:
@@ -135,7 +135,7 @@ class Store:
             written = self._swap(key, expected, own)
             if (message := read(written)) is not None:
                 return message
-            # What a stranger has written is replaced. If he is faster each time, he only delays this rank.
+            # An unsigned value is replaced. A stranger who keeps writing only delays this rank.
             expected = written
             if len(written) > MAX_BYTES:
                 self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
@@ -150,7 +150,7 @@ class Store:
         """Returns the messages added to a key; adds `own` if it is missing, or was deleted."""
         written = self.value(key) or b""
         lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
-        if len(written) > MAX_BYTES:  # It would be read again and again.
+        if len(written) > MAX_BYTES:  # Deleted, or every poll would transfer it.
             self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
         messages = [message for line in lines if (message := self.seal.read(key, line, kind)) is not None]
         if own is not None and own not in messages:
@@ -167,7 +167,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Splits "host:port".
 
     Raises:
-        InputError: it is something else.
+        InputError: the address has another form.
 
     >>> host_and_port("node0:29400")
     ('node0', 29400)
@@ -179,12 +179,13 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _connected(host: str, port: int, seconds: float) -> Any:
-    """Connects to the store, in several attempts: torch 2.15 lets every 25th connection of a process wait
-    five seconds, though the store answers, and some of these fail where the time-out is shorter; the next one
-    is there at once.
+    """Connects to the store, in several attempts.
+
+    In torch 2.15 every 25th connection of a process waits five seconds although the store answers, and some
+    of these fail with a shorter time-out; the next attempt connects at once.
 
     Raises:
-        RuntimeError: no store answers in that time.
+        RuntimeError: no store answers within `seconds`.
     """
 
     def attempt(patience: float) -> Any:
@@ -199,9 +200,10 @@ def _connected(host: str, port: int, seconds: float) -> Any:
 
 
 def _limit_waits(port: int, seconds: float) -> None:
-    """Limits how long an answer of the store is waited for: torch's time-out is none of a host that is cut
-    off, or of a store that was stopped, and TCP's own takes a quarter of an hour. Only Linux lists a
-    process's sockets.
+    """Limits the wait for an answer of the store, on Linux, where a process can list its sockets.
+
+    torch's time-out does not apply if the host is cut off or the store's process is stopped, and TCP's own
+    takes a quarter of an hour.
     """
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     for number in sockets():
@@ -212,8 +214,9 @@ def _limit_waits(port: int, seconds: float) -> None:
 
 
 def sockets() -> dict[int, str]:
-    """Returns the file descriptors of sockets with their inodes; unlike a descriptor's number, an inode is
-    not reused. Nothing where the system does not list them.
+    """Returns the file descriptors of sockets with their inodes; unlike descriptors, inodes are not reused.
+
+    Empty if the system does not list them.
     """
     with suppress(OSError):
         descriptors = ((int(path.name), inode(int(path.name))) for path in Path("/proc/self/fd").iterdir())
@@ -222,15 +225,16 @@ def sockets() -> dict[int, str]:
 
 
 def inode(number: int) -> str:
-    """Returns the target of a file descriptor; nothing if it is closed."""
+    """Returns the target of a file descriptor, such as "socket:[4711]"; an empty text if it is closed."""
     with suppress(OSError):
         return str(Path(f"/proc/self/fd/{number}").readlink())
     return ""
 
 
 class Lifeline:
-    """A port open as long as its process lives: who asks and is refused knows at once that it died. A
-    paused process, or a host that is cut off, does not refuse.
+    """A port open as long as its process lives: a refused connection shows at once that the process died.
+
+    A paused process, or a host that is cut off, does not refuse.
     """
 
     def __init__(self, store: str) -> None:
@@ -251,8 +255,8 @@ class Lifeline:
 
     @staticmethod
     def answers(member: str, seconds: float) -> bool:
-        """Returns whether the process with an id drops a connection, as `answer` does; a paused one keeps
-        it.
+        """Returns whether the process with an id drops a new connection, as `answer` does; a paused process
+        would keep it open.
         """
         try:
             with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
@@ -262,7 +266,7 @@ class Lifeline:
             return False
 
     def close(self) -> None:
-        """Closes the port: from now on who asks is refused."""
+        """Closes the port: from now on connections are refused."""
         self._socket.close()
 
     @staticmethod
@@ -278,9 +282,9 @@ class Lifeline:
 
 
 class Beats:
-    """The beats of others as this process sees them: a count that stays for `lease` seconds is silence.
+    """Follows the heartbeats of other ranks: a count that stays the same for `lease` seconds is silence.
 
-    No clocks are compared.
+    The clocks of two hosts are never compared.
     """
 
     def __init__(self, store: Store, lease: float) -> None:
@@ -290,7 +294,7 @@ class Beats:
     def gone(self, member: str) -> bool:
         """Returns whether a member left, died, or was silent for the lease.
 
-        A stranger may write over its beats, so a silent member is asked itself, too.
+        A stranger may overwrite heartbeats, so a silent member is also asked directly.
         """
         beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
         before, since = self._seen.setdefault(member, (-1, now))

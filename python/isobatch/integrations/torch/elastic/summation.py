@@ -1,6 +1,6 @@
-"""The sum of a step's gradients in one binary tree over its chunks.
+"""The sum of a step's gradients, in one binary tree over its chunks.
 
-The order, and so the bits, do not depend on the ranks.
+The order of the additions, and so the bits of the sum, do not depend on the ranks.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from torch import Tensor
 from isobatch.integrations.torch.elastic.chunks import own_chunks
 
 _ALIGNED = 512
-"""Bytes: kernels that read whole vectors treat what lies before the first one apart, and so add in another
-order."""
+"""Bytes to which each gradient's place is aligned. Kernels read whole vectors and treat elements before the
+first aligned one separately: unaligned gradients would be added in another order."""
 
 _MOST_KEPT = 8
-"""Sets of buffers."""
+"""The most sets of buffers kept for reuse."""
 
 Node: TypeAlias = tuple[int, int]
-"""A subtree: its first chunk, and how many chunks it spans, a power of two; those past the last chunk do not
-exist."""
+"""A subtree: its first chunk, and the number of chunks it spans, a power of two; it may reach past the last
+chunk."""
 
 
 def roots_of(own: range, count: int) -> list[Node]:
-    """Lists the largest subtrees that have chunks of one rank only, in order.
+    """Lists the largest subtrees with only chunks of the range `own`, in order; the step has `count` chunks.
 
     >>> roots_of(range(4, 9), 24), roots_of(range(19, 24), 24), roots_of(range(24), 24)
     ([(4, 4), (8, 1)], [(19, 1), (20, 4)], [(0, 32)])
@@ -41,15 +41,15 @@ def roots_of(own: range, count: int) -> list[Node]:
 
 
 class GradientLayout:
-    """Where gradients lie in flat buffers, one for each device and dtype, which divide evenly over the ranks.
+    """Lays gradients out in flat buffers, one for each device and dtype, divided evenly over the ranks.
 
     Args:
-        tensors: like the gradients in shape, strides, device and dtype.
-        ranks: how many slices the buffers have.
+        tensors: tensors like the gradients in shape, strides, device and dtype.
+        ranks: the number of slices of a buffer.
     """
 
     def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
-        # As autograd lays a gradient out: like its parameter where that is dense.
+        # The strides that autograd gives a gradient: those of its parameter, if the parameter is dense.
         self._forms = [(tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in tensors]
         self._places: list[tuple[int, int]] = []
         self._kinds: list[tuple[torch.device, torch.dtype]] = []
@@ -67,25 +67,25 @@ class GradientLayout:
         self.slices = [-(-length // ranks) for length in lengths]
 
     def buffers(self, slices: int) -> list[Tensor]:
-        """Returns buffers of some slices each, their values not set.
+        """Returns uninitialized buffers of `slices` slices each.
 
-        Buffers that nothing refers to any more are used again: on a CPU new memory takes longer to get than
-        to fill.
+        Buffers without any reference left are reused: on a CPU, allocating memory takes longer than filling
+        it.
         """
-        for kept, count, uses in self._kept:
-            if count == slices and [*map(_uses, kept)] == uses:
+        for buffers, count, uses in self._kept:
+            if count == slices and [*map(_uses, buffers)] == uses:
                 break
         else:
-            kept = [
+            buffers = [
                 torch.empty(length * slices, device=device, dtype=dtype)
                 for length, (device, dtype) in zip(self.slices, self._kinds, strict=True)
             ]
             if slices and len(self._kept) < _MOST_KEPT:
-                self._kept.append((kept, slices, [*map(_uses, kept)]))
-        return [buffer.view(-1) for buffer in kept]
+                self._kept.append((buffers, slices, [*map(_uses, buffers)]))
+        return [buffer.view(-1) for buffer in buffers]
 
     def views(self, buffers: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the gradients in buffers."""
+        """Returns the gradients as views of buffers."""
         return [
             buffers[index].as_strided(shape, strides, offset)
             for (shape, strides), (index, offset) in zip(self._forms, self._places, strict=True)
@@ -93,23 +93,23 @@ class GradientLayout:
 
 
 def _uses(buffer: Tensor) -> int:
-    """Counts the tensors that share a buffer's memory."""
+    """Counts the tensors sharing a buffer's memory."""
     return int(torch._C._storage_Use_Count(buffer.untyped_storage()._cdata))
 
 
 class TreeSum:
     """The sum of one step's gradients.
 
-    A rank adds its own subtrees as their chunks come, so that at most log₂ of its chunks + 1 gradients are in
-    memory. Roots are exchanged while the next chunks are computed: each rank gets its slice of all of them
-    and finishes the tree there, and the slices are gathered. So the ranks send as much as in a ring's
-    all-reduce where each has one root.
+    A rank adds up its own subtrees as their chunks come, so that at most log₂(its chunks) + 1 gradients are
+    in memory. The subtrees' roots are exchanged while the next chunks are computed: each rank gets its slice
+    of all roots and finishes the tree for that slice; then the slices are gathered. If each rank has one
+    root, the ranks send as much as in a ring all-reduce.
 
     Args:
-        layout: of the gradients.
+        layout: the layout of the gradients.
         own: the numbers of this rank's chunks.
-        count: all chunks of the step.
-        group: of the ranks; None: there is one.
+        count: the number of chunks in the step, on all ranks.
+        group: the group of the ranks; None: a single rank.
     """
 
     def __init__(self, layout: GradientLayout, own: range, count: int, group: Any) -> None:
@@ -122,7 +122,7 @@ class TreeSum:
         self._works: list[Any] = []
 
     def add(self, number: int, gradients: list[Tensor]) -> None:
-        """Adds a chunk's gradients, which it takes over; the chunks of a rank come in order."""
+        """Adds a chunk's gradients, and may overwrite them; the chunks of a rank must come in order."""
         start, size, total = number, 1, gradients
         while (start, size) not in self._roots[self._rank]:
             if start // size % 2:
@@ -139,7 +139,7 @@ class TreeSum:
         self._exchange(buffers)
 
     def result(self) -> list[Tensor]:
-        """Returns the sum of all ranks' gradients, once all own chunks were added."""
+        """Returns the sum of all ranks' gradients; call it after this rank's last chunk was added."""
         while self._round < max(map(len, self._roots)):
             self._exchange([])
         for work in self._works:
@@ -161,7 +161,7 @@ class TreeSum:
         return self._layout.views(buffers)
 
     def _exchange(self, buffers: list[Tensor]) -> None:
-        """Begins a round: each rank sends its next root, or nothing where it has no more."""
+        """Begins a round: each rank sends its next root, or nothing if it has no more."""
         senders = [roots[self._round] if self._round < len(roots) else None for roots in self._roots]
         self._round += 1
         if self._group is None:

@@ -1,4 +1,4 @@
-"""The state of a network beside its parameters, as it was before a step: training modes, buffers and
+"""The state of a network besides its parameters, as it was before a step: training modes, buffers and
 hooks.
 """
 
@@ -25,10 +25,10 @@ class _Buffer(NamedTuple):
 
 
 class Surroundings:
-    """Notes the state beside the parameters at each step, and puts it back where the step is lost.
+    """Notes the state besides the parameters at each step, and puts it back if the step is lost.
 
-    A loss may interrupt an evaluation, with its modes and hooks, or a forward that moved the statistics of
-    batch norms.
+    A lost rank may interrupt an evaluation, with its modes and hooks, or a forward that updated the
+    statistics of batch norms.
     """
 
     def __init__(self) -> None:

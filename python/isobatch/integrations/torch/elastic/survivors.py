@@ -1,5 +1,5 @@
-"""`survivors`: a run that outlives its ranks. Those that are left form again in their own processes, and go
-on in the same step.
+"""`survivors`: a run that outlives its ranks. After a loss the remaining processes form a new group and go
+on with the same step.
 """
 
 import atexit
@@ -35,8 +35,8 @@ from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 
 _STORE_SECONDS = 60.0
-"""The store may answer late on a busy host: that is no loss of it. Where its process died, the connection
-says so at once.
+"""Seconds to wait for the store: on a busy host it may answer late and still be alive. If its process died,
+the connection fails at once.
 """
 
 
@@ -62,8 +62,8 @@ def survivors(
     """Trains a run through the loss and the return of ranks; yields each crew, the ranks training together
     until one is lost or joins.
 
-    No process restarts and no file is read: every rank of a data-parallel training holds all of its state.
-    The step under way is dealt anew over the ranks that are left, with the same samples, learning rate and
+    No process restarts and no file is read, as every rank of a data-parallel training has the whole state.
+    The interrupted step is split again over the remaining ranks, with the same samples, learning rate and
     weights.
 
         for crew in survivors(recipe, net, optimizer, store="node0:29400", ranks=4, min_ranks=1,
@@ -75,38 +75,40 @@ def survivors(
                         (loss_of(model, micro.batch) * micro.weight).backward()
                 optimizer.step(); crew.scheduler.step(); optimizer.zero_grad()
 
-    Here a step that is lost goes on to the end of the loop's body, but changes nothing: the optimizer and the
-    scheduler do not step, and `extra` is put back. A body that does more, above all collectives of its own,
-    is better left at once: write `with crew:` around it.
+    If a rank is lost in this loop, the body still runs to its end but changes nothing: the optimizer and the
+    scheduler do not step, and `extra` is put back. If the body does more, above all collectives of its own,
+    write `with crew:` around it: a loss then leaves the body at once.
 
     Args:
         recipe: as in ElasticRun.
-        net: the network, on its device, the same on all ranks but for its values.
-        optimizer: the one optimizer of all its parameters.
+        net: the network, on its device; only its values may differ between the ranks.
+        optimizer: the one optimizer of all of net's parameters.
         store: "host:port" of `isobatch store`; None: MASTER_ADDR and MASTER_PORT.
-        ranks: how many the first crew waits for; None: WORLD_SIZE.
-        min_ranks: the fewest that go on; None: more than half of the crew before.
-        shard: of HSDP: shards net over a mesh of (replicate, shard), `lambda net, mesh: fully_shard(net,
-            mesh=mesh)`; called for each crew.
-        shards: the ranks that hold a replica together; a lost one takes its replica out, until there is
-            another in its place.
-        name: this rank's own; None: the host and LOCAL_RANK.
-        run: the run's name: a store may have several.
-        state: of a checkpoint, what `crew.run.state_dict()` gave; net and optimizer are loaded already.
-        extra: what else a step changes, by name: {"ema": ema, "scaler": scaler}; each has state_dict and
-            load_state_dict.
-        lease: seconds of silence after which a rank is lost: paused, or cut off. One that died is known at
+        ranks: how many ranks the first crew waits for; None: WORLD_SIZE.
+        min_ranks: the fewest ranks that go on; None: more than half of the previous crew.
+        shard: for HSDP: a function that shards net over a mesh of (replicate, shard), such as
+            `lambda net, mesh: fully_shard(net, mesh=mesh)`; called for each crew.
+        shards: the ranks that share one replica. If one of them is lost, the whole replica pauses until
+            another rank takes the lost one's place.
+        name: this rank's name; None: the host and LOCAL_RANK.
+        run: the run's name; a store may have several runs.
+        state: from a checkpoint, the result of `crew.run.state_dict()`; load net and optimizer yourself
+            before.
+        extra: other objects that a step changes, by name: {"ema": ema, "scaler": scaler}; each has
+            state_dict and load_state_dict.
+        lease: seconds of silence after which a paused or cut-off rank is lost. A rank that died is noticed at
             once.
-        timeout: seconds that ranks wait for one another, in a collective or for a crew: longer than any of
-            them is busy alone.
+        timeout: seconds that ranks wait for one another, in a collective or for a crew; must be longer than
+            a rank is ever busy alone.
         accept, settings: as in ElasticRun, with seed, shuffle and chunk.
 
-    The run's key is ISOBATCH_RUN_KEY, or in the file ISOBATCH_RUN_KEY_FILE; who has another is on no list. A
-    store on loopback needs none.
+    The run's key is in ISOBATCH_RUN_KEY, or in a file named by ISOBATCH_RUN_KEY_FILE; a rank with another key
+    is never admitted. A store on loopback needs no key.
 
     Raises:
-        InputError: too few ranks are left, the store is gone, the key is missing or another, the state has
-            more than numbers, texts and tensors, or this process is not of the run; later, as ElasticRun.
+        InputError: too few ranks are left, the store is gone, the key is missing or wrong, the state has
+            more than numbers, texts and tensors, or this process belongs to another run; later, as
+            ElasticRun.
         LeftOut: the run went on, or ended, without this process.
     """
     address = store or _variables("store", "MASTER_ADDR", "MASTER_PORT")
@@ -125,8 +127,8 @@ def survivors(
     if dist.is_initialized():
         raise InputError(
             "a process group is there already, and survivors forms one for each crew: call it before "
-            "init_process_group; inside of a "
-            "Trainer, Lightning or Ray Train, which form their own, use ElasticRun and its checkpoints"
+            "init_process_group; inside of a Trainer, Lightning or Ray Train, which form their own, use "
+            "ElasticRun and its checkpoints"
         )
     check_whole(net, optimizer)
     name = name or f"{socket.gethostname()}/{os.environ.get('LOCAL_RANK', os.getpid())}"
@@ -149,11 +151,10 @@ def _variables(field: str, *names: str) -> str:
 
 
 class _Crews(Iterator[Crew]):
-    """The crews of a run. A loop over them ends the run's part of this process where it is left, also by an
-    error.
+    """Iterates over the crews of a run; leaving the loop, also by an error, ends this process's part in it.
 
-    A generator that the script holds by a name would live on, as long as the error is handled, and its ranks
-    would wait.
+    A bare generator that the script has bound to a name would stay open while the error is handled, and the
+    other ranks would wait.
     """
 
     def __init__(self, crews: Generator[Crew]) -> None:
@@ -180,7 +181,7 @@ class _Survivors:
     ) -> None:
         self._members, self._training, self._recipe, self._settings = members, training, recipe, settings
         self._state, members.saved = state, None if state is None else state.get("step")
-        # Whether this rank holds the run's state; its vote where it does not.
+        # Whether this rank has the run's state, and its vote if it does not.
         self._holds, self._without = False, NEW
         self._group = CrewGroup()
         self._pulse = Heartbeat(members, self._group.cut)
@@ -249,8 +250,8 @@ class _Survivors:
         self._group.free()
 
     def _take_seat(self, table: Roster) -> None:
-        """Notes whether this rank holds the run's state: where a run begins all do, and who joins one does
-        only when it is healed.
+        """Notes whether this rank has the run's state: all ranks do when a run begins, and a newcomer only
+        once it is healed.
         """
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
@@ -279,7 +280,8 @@ class _Survivors:
         self._surroundings.enter(self._training.net)
         vote = table.seats[crew.rank].vote
         own = Held(OUT if vote <= OUT else self._step, vote >= 0, self._training.checksum(), self._state)
-        # Each changes the weights, and a loss may follow it: the next vote is what they are then.
+        # `settle` and `heal` change the weights, and a rank may be lost after either: the next vote must name
+        # the step that the weights are at.
         circle = Circle(members.store.seal, table)
         own = self._training.settle(own, circle)
         if own.step != OUT:
@@ -305,13 +307,12 @@ class _Survivors:
         return crew
 
     def _is_over(self, crew: Crew) -> bool:
-        """Closes a crew; returns whether the run is over with it."""
+        """Closes a crew; returns whether the run ended with it."""
         run = crew.run
         if not (run.begun or crew.lost):
             raise InputError("the loop took no steps: iterate over crew.run.steps(crew.run.loader(dataset))")
         goes_on = crew.lost or (run.joining and not run.finished)
-        # Where the loop was left in the middle, by an error behind optimizer.step(), nobody knows whether the
-        # rest was done.
+        # If an error after optimizer.step() left the loop, nobody knows whether the body's rest was done.
         if crew.applied > run.done:
             run.count(crew.applied)
             self._training.torn = bool(self._training.extra)
@@ -328,8 +329,8 @@ class _Survivors:
         return over
 
     def _refuse_what_is_over(self) -> None:
-        """Refuses to end the loop as if it had been gone through: what comes after it would save weights that
-        are not the run's.
+        """Raises LeftOut. A loop that just ended would look complete, and code after it would save weights
+        that are not the run's.
         """
         name, is_asked = self._members.name, self._signals.received
         why = (
@@ -340,7 +341,7 @@ class _Survivors:
         raise LeftOut(f"{why}: its weights are not the run's")
 
     def _check_sendable(self) -> None:
-        """Refuses a state that no rank could get later, on all ranks and before the first step."""
+        """Refuses a state with unsendable parts, on all ranks and before the first step."""
         try:
             self._training.check_sendable()
         except InputError as error:
@@ -348,7 +349,7 @@ class _Survivors:
             raise
 
     def _check_counts(self, crew: Crew) -> None:
-        """Refuses settings that would end the run at the first loss."""
+        """Refuses settings without a plan for each smaller crew after a loss."""
         least = self._members.least(crew.size)
         shards = self._members.shards
         for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():
@@ -358,10 +359,10 @@ class _Survivors:
                     f"{plan.explain()}"
                 )
 
-    # ---- what is watched ----
+    # ---- the optimizer's steps, and facts ----
 
     def apply_step(self, step: Callable[[], Any]) -> Any:
-        """Takes a step of the optimizer and counts it; leaves out a void one."""
+        """Takes a step of the optimizer and counts it; skips a void step."""
         crew = self._crew
         if crew is None:
             return step()

@@ -1,4 +1,4 @@
-"""The workers of a rank's DataLoader: they go on after one SIGTERM, and end with their rank."""
+"""The workers of a rank's DataLoader: they survive one SIGTERM, and end with their rank."""
 
 import atexit
 import ctypes
@@ -18,20 +18,20 @@ from torch.utils.data import DataLoader
 
 _PR_SET_PDEATHSIG = 1
 _FIRST = 1000
-"""Of multiprocessing's finalizers, those with the highest priority run first."""
+"""A priority above all of multiprocessing's own finalizers, so that ours runs first."""
 _GRACE = 40
 """Seconds from a SIGTERM to a worker's end: torchrun waits for 30 s until it kills a rank."""
 
 
 class RankLoader(DataLoader[Any]):
-    """A DataLoader whose workers end before its rank."""
+    """A DataLoader with workers ending before its rank."""
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
         if self.num_workers:
             _end_at_exit(iterator)
             for worker in iterator._workers:
-                # A first SIGTERM ends no worker. A method of its own would tie it to itself.
+                # SIGKILL, as workers survive a first SIGTERM. A bound method would be a reference cycle.
                 worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
         return iterator
 
@@ -42,13 +42,11 @@ class RankLoader(DataLoader[Any]):
 
 
 _ITERATORS: dict[int, WeakSet[Any]] = {}
-"""The iterations with workers, by process: a fork has those of its parent too."""
+"""The iterations with workers, by process: a fork inherits those of its parent."""
 
 
 def _end_at_exit(iterator: Any) -> None:
-    """Ends an iteration's workers at exit, before multiprocessing sends each a SIGTERM, its first, and
-    waits.
-    """
+    """Ends an iteration's workers at exit, before multiprocessing sends each its first SIGTERM and waits."""
     process = os.getpid()
     if process not in _ITERATORS:
         _ITERATORS[process] = WeakSet()
@@ -84,7 +82,7 @@ def begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
     gc.freeze()
     signal.signal(signal.SIGTERM, _outlive)
     rank = multiprocessing.parent_process()
-    # Linux sends it where the thread that forked ends: only the main thread's end is the process's.
+    # Linux sends the signal when the forking thread ends: only the main thread lives as long as the process.
     is_main = threading.current_thread().name == "MainThread"
     if sys.platform == "linux" and is_main and rank and os.getppid() == rank.pid:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
