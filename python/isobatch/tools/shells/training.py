@@ -151,7 +151,8 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
         names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
         if PurePosixPath(command.file).name in beside and not names:
             continue
-        also = f"; add {few(names)} from the command by --set" if names else ""
+        fields = [f"{field} ({name})" for name in names if (field := _field_given(name))]
+        also = f"; add {few(fields)} from the command by --set" if fields else ""
         processes = _processes(settings)
         launcher = settings.get("config_file")
         of_launcher = (
@@ -163,6 +164,12 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
             f"line {launch.line} runs `{command.command}` with the settings of {marks.shown(command.file)}: "
             f"name that file instead{also}{of_launcher}"
         )
+
+
+def _field_given(name: str) -> str | None:
+    """The field of a recipe that `--set` takes for a setting; None where no plan has one."""
+    field = guess_field(name)
+    return "batch_per_gpu" if field == "batch" else field
 
 
 def _processes(settings: dict[str, Any]) -> str:
