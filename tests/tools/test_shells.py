@@ -476,3 +476,24 @@ def test_a_switch_before_an_unknown_word_is_on(tmp_path):
         "9 --bf16 $MORE\n"
     )
     assert ib.Recipe.read(file).precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "other", "says"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES", "torchrun --nproc_per_node 8", "nnodes is"),
+        ("torchrun --nproc_per_node 8 --nnodes 2", "torchrun --nproc_per_node 8 --nnodes 2", None),
+    ],
+)
+def test_flags_of_a_launcher_that_are_not_read_may_name_the_nodes(tmp_path, launcher, other, says):
+    file = tmp_path / "run.sh"
+    file.write_text(
+        f'if [ -n "$MASTER_ADDR" ]; then L="{launcher}"; else L="{other}"; fi\n'
+        "$L train.py --per_device_train_batch_size 1 --learning_rate 1e-4 --max_steps 100 $MORE\n"
+    )
+    if says is None:
+        assert ib.Recipe.read(file).gpus == 16
+        return
+    with pytest.raises(InputError, match=f"{says}.*give gpus a value"):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(file, gpus=32).effective_batch == 32
