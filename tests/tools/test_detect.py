@@ -89,6 +89,29 @@ def test_nothing_is_planned_while_a_batch_is_not_understood(tmp_path, flag, tool
     )
 
 
+def test_no_tools_default_stands_for_a_length_by_another_name(tmp_path):
+    """open-instruct's recipes say `num_epochs`, and the Trainer's default is 3."""
+    settings = {"per_device_train_batch_size": 1, "learning_rate": 5e-7, "num_epochs": 1}
+    settings |= {"lr_scheduler_type": "linear", "gradient_accumulation_steps": 16}
+    file = written(tmp_path, settings)
+    with pytest.raises(ib.InputError, match="num_epochs 1 is not a setting of .*: give duration a value"):
+        ib.Recipe.read(file, gpus=8, dataset_size=1000)
+    assert ib.Recipe.read(file, gpus=8, dataset_size=1000, duration="1ep").duration == "1ep"
+
+
+def test_variables_of_a_loop_are_no_tools_settings(tmp_path):
+    text = "from torch.utils.data import DataLoader\nbase_model = 'x'\nlearning_rate = 1e-4\nnum_epochs = 3\n"
+    with pytest.raises(ib.InputError, match="no tool is recognized"):
+        ib.Recipe.read(written(tmp_path, text, "train.py"), gpus=8, dataset_size=1000)
+
+
+def test_the_advice_has_no_value_that_a_shell_would_replace(tmp_path):
+    settings = {"optimizer": {"lr": 6e-4}, "scheduler": {"lr_min": "${eval:0.1 * ${optimizer.lr}}"}}
+    with pytest.raises(ib.InputError, match=r"--set lr=0\.0006") as caught:
+        ib.Recipe.read(written(tmp_path, settings))
+    assert "min_lr" not in str(caught.value)
+
+
 def test_a_named_tool_reads_it_and_lists_what_it_leaves(tmp_path, ran):
     file = written(tmp_path, {**FLAT, "micro_batch_size": 2, "num_epochs": 1})
     settings_beside = ["--set", "gpus=1", "--set", "dataset_size=3000"]

@@ -53,6 +53,29 @@ weight_decay: 0.0
 """, {"gpus": 8, "dataset_size": 20_000},
      {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "19968sp", "warmup": "100st",
       "seq_len": 8192}),
+    "torchtitan before 0.1: degrees and warmup among the training's, in eminorhan/frontier-torchtitan": (
+        "llama3_8b_n64.toml", """\
+[job]
+dump_folder = "./outputs"
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+lr = 3e-5
+[training]
+batch_size = 21
+seq_len = 8192
+warmup_steps = 500
+max_norm = 1.0
+steps = 500000
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 32
+tensor_parallel_degree = 4
+[experimental]
+pipeline_parallel_degree = 2
+""", {},
+     {"effective_batch": 1344, "gpus": 512, "model_parallel": 8, "lr": 3e-5, "warmup": "500st"}),
     "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """\
 [job]
 dump_folder = "./outputs"

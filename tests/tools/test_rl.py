@@ -3,6 +3,7 @@ not train."""
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -44,6 +45,22 @@ def test_verl_is_read_from_hydras_overrides(script):
     assert {name: reading.fields[name] for name in want} == want
     assert "model_parallel" not in reading.fields, "the rollout's tensors are of GPUs that generate"
     assert any("rollout.nnodes 3: these nodes only generate" in note for note in reading.notes)
+
+
+def test_gpus_given_by_hand_mend_a_count_that_the_script_leaves_open(tmp_path):
+    """TinyZero's script: `trainer.n_gpus_per_node=$N_GPUS`."""
+    file = written(tmp_path, "run.sh", VERL.replace("n_gpus_per_node=8", "n_gpus_per_node=$N_GPUS"))
+    with pytest.raises(ib.InputError, match=r"n_gpus_per_node is \$N_GPUS.*give gpus a value"):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(file, gpus=2).gpus == 2
+
+
+def test_search_r1_takes_more_steps_of_a_rollout_with_several_agents(tmp_path):
+    """Its `n_agent` repeats each prompt, and its ppo_mini_batch_size counts completions."""
+    text = VERL.replace("rollout.n=5", "rollout.n_agent=5")
+    reading = read_file(written(tmp_path, "run.sh", text))
+    want = {"effective_batch": 256, "duration": "2000st", "warmup": "200st"}
+    assert {name: reading.fields[name] for name in want} == want
 
 
 @pytest.mark.parametrize("form", ["sh", "yaml"])
@@ -205,13 +222,15 @@ def test_ms_swifts_megatron_is_refused(tmp_path):
         swift(tmp_path, "NPROC_PER_NODE=8 megatron sft --micro_batch_size 1 --lr 1e-5 --train_iters 100")
 
 
-@pytest.mark.parametrize("words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4"])
+@pytest.mark.parametrize(
+    "words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4 --max_length 2048"]
+)
 def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(tmp_path, words):
     message = (
         "line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; add "
-        "learning_rate from the command by --set"
+        "lr (learning_rate) from the command by --set"
     )
-    with pytest.raises(ib.InputError, match=message):
+    with pytest.raises(ib.InputError, match=re.escape(message)):
         swift(tmp_path, f"NPROC_PER_NODE=4 swift sft {words.format('sft.yaml')}")
 
 

@@ -867,3 +867,20 @@ def test_nothing_is_executed(tmp_path, monkeypatch):
     text = "open('hacked', 'w')\n" + SCRIPTS["literals"] + "\nopen('hacked', 'w')\n"
     assert ib.Recipe.read(script(tmp_path, text), gpus=2).effective_batch == 64
     assert not (tmp_path / "hacked").exists()
+
+
+def test_an_interval_that_is_computed_stops_no_plan(tmp_path):
+    """alpaca-lora's script, and its many copies."""
+    text = (
+        "args = TrainingArguments('o', per_device_train_batch_size=64, learning_rate=3e-5, max_steps=9,\n"
+        "    eval_steps=200 if validation_rows > 0 else None)"
+    )
+    recipe = ib.Recipe.read(script(tmp_path, text), gpus=4)
+    has(recipe, {"effective_batch": 256, "eval_every": None})
+    assert any("eval_steps is 200 if" in note for note in recipe.notes), recipe.notes
+
+
+def test_the_old_name_of_the_batch_is_read(tmp_path):
+    """transformers 4 takes per_gpu_train_batch_size, and its own default is not meant then."""
+    text = "args = TrainingArguments('o', per_gpu_train_batch_size=32, learning_rate=3e-5, max_steps=9)"
+    has(ib.Recipe.read(script(tmp_path, text), gpus=4), {"effective_batch": 128})

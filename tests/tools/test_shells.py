@@ -377,11 +377,11 @@ def test_a_backslash_at_the_end_of_a_file_is_dropped(tmp_path, end):
         ("axolotl train cfg.yaml", "line 1 runs `axolotl train` with the settings of cfg.yaml: name that "
                                    "file instead, and the processes"),
         ("set -e\nFORCE_TORCHRUN=1 llamafactory-cli train cfg.yaml learning_rate=1e-5",
-         r"line 2 runs `llamafactory-cli train` .* add learning_rate from the command"),
+         r"line 2 runs `llamafactory-cli train` .* add lr \(learning_rate\) from the command"),
         ("accelerate launch --num_processes 8 -m axolotl.cli.train a/b.yml",
          "`axolotl train` with the settings of a/b.yml.*gpus=8"),
         ("trl sft --config x.yaml --learning_rate 1e-5 --per_device_train_batch_size 4",
-         "`trl sft` .*x.yaml.*learning_rate, per_device"),
+         r"`trl sft` .*x.yaml.*learning_rate\), batch_per_gpu \(per_device"),
         ("accelerate launch --config_file z.yaml run.py cfg.yaml",
          "`run.py` with the settings of cfg.yaml.* and --from z.yaml for"),
         ("torchrun --nnodes 2 --nproc_per_node 8 src/train.py a.yaml",
@@ -476,3 +476,24 @@ def test_a_switch_before_an_unknown_word_is_on(tmp_path):
         "9 --bf16 $MORE\n"
     )
     assert ib.Recipe.read(file).precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "fallback", "says"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES", "torchrun --nproc_per_node 8", "nnodes is"),
+        ("torchrun --nproc_per_node 8 --nnodes 2", "torchrun --nproc_per_node 8 --nnodes 2", None),
+    ],
+)
+def test_flags_of_a_launcher_that_are_not_read_may_name_the_nodes(tmp_path, launcher, fallback, says):
+    file = tmp_path / "run.sh"
+    file.write_text(
+        f'if [ -n "$MASTER_ADDR" ]; then L="{launcher}"; else L="{fallback}"; fi\n'
+        "$L train.py --per_device_train_batch_size 1 --learning_rate 1e-4 --max_steps 100 $MORE\n"
+    )
+    if says is None:
+        assert ib.Recipe.read(file).gpus == 16
+        return
+    with pytest.raises(InputError, match=f"{says}.*give gpus a value"):
+        ib.Recipe.read(file)
+    assert ib.Recipe.read(file, gpus=32).effective_batch == 32

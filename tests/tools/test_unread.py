@@ -100,6 +100,7 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
         ("axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "max_steps": 9,
          "relora": True}, "schedule"),
         ("deepspeed", {"train_batch_size": 8, "elasticity": {"enabled": True}}, "effective_batch"),
+        ("deepspeed", {"train_batch_size": 8, "pipeline": {"num_stages": 8}}, "model_parallel"),
     ],
 )  # fmt: skip
 def test_what_matters_and_is_not_modelled_is_refused_until_its_field_is_given(tool, settings, field):

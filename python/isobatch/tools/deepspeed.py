@@ -33,7 +33,7 @@ _HARMLESS = """
 _MATTERS = {
     "effective_batch": "elasticity.enabled autotuning.enabled "
     "data_efficiency.data_sampling.dynamic_batching.enabled",
-    "model_parallel": "pipeline.stages",
+    "model_parallel": "pipeline.stages pipeline.num_stages",
     STAYS: "scheduler.params.warmup_min_lr scheduler.params.warmup_min_ratio optimizer.params.adam_lr",
 }
 

@@ -20,7 +20,7 @@ _FIELDS = (
     (r"beta", "betas"),
     (r"(^|_)(expert|ep)_|autoep|ep_size", "expert_parallel"),
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
-    (r"nproc|nnodes|num_(nodes|machines|gpus)|devices|WORLD_SIZE", "gpus"),
+    (r"nproc|nnodes|num_(nodes|machines|gpus)|n_gpus|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
     (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
     (r"clip|norm", "clip_norm"),

@@ -141,6 +141,8 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
     """
     refuse_slime(settings, file)
     name = plain(tool or of or detect(settings, file))
+    if suffix == ".py" and tool is None and not of and name in TOOLS and name not in _IN_PYTHON:
+        raise no_tool_error(settings, file)  # of a loop's variables one may be named as a tool's setting
     known = reader(name)
     reading = Reading(name, known.title, file, settings, guessed=tool is None)
     is_flat = not any(isinstance(value, Mapping) for value in settings.values())
@@ -161,7 +163,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch if the file has an unknown name for it, and the tool's default was read."""
+    """Asks for the batch or length of a file with an unknown name for it, read with the tool's default."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -175,6 +177,9 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
         elif kind in ("accumulation", "effective_batch") and not _is_said(reading, "accumulation"):
             reading.fields.pop("accumulation", None)
             page.ask("accumulation", text, page.name(key))
+        elif kind == "duration" and "samples" not in key and _is_default(reading, "duration"):
+            del reading.fields["duration"]
+            page.ask("duration", text, page.name(key))
 
 
 def recipe_fields(
@@ -315,6 +320,11 @@ def _is_said(page: Reading, field: str) -> bool:
     key = page.keys.get(field, "")
     plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
     return plain != "" and value_at(page.settings, plain) is not None
+
+
+def _is_default(page: Reading, field: str) -> bool:
+    """Tells whether a field has a value that the file does not say."""
+    return field in page.fields and not _is_said(page, field)
 
 
 def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:

@@ -27,7 +27,7 @@ _HARMLESS = """
     parallelism.pipeline_parallel_first_stage_less_layers parallelism.pipeline_parallel_last_stage_less_layers
     parallelism.pipeline_parallel_split_points parallelism.pipeline_parallel_expert_parallel_overlap
     training.data* training.disable_cuda_graphs training.dtype training.gc_* training.mixed_precision_reduce
-    training.seed training.deterministic training.warmup_steps fault_tolerance.* ft.* optimizer.implementation
+    training.seed training.deterministic fault_tolerance.* ft.* optimizer.implementation
     optimizer.early_step_in_backward model.name model.flavor model.hf_assets_path model.tokenizer_path
     model.converters model.print_after_conversion compile.enable_async_tensor_parallel validation.steps
     validator.steps validation.local_batch_size converters
@@ -92,7 +92,7 @@ def _batch(page: SettingsPage, whole: bool) -> None:
     elif whole and "effective_batch" not in page.reading.fields:
         page.give("accumulation", 1, "training.global_batch_size")
     degrees = {
-        name: page.whole(f"parallelism.{name}_degree", default=1) or 1
+        name: page.whole(_degree(page, name), default=1) or 1
         for name in ("data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
     }
     replicate = degrees.pop("data_parallel_replicate")
@@ -106,9 +106,15 @@ def _batch(page: SettingsPage, whole: bool) -> None:
     ):  # of the GPUs of one pipeline stage and one copy; by tensors of their own, of one part of these
         experts_gpus = experts * degrees["pipeline_parallel"] * replicate * own
         page.give("expert_parallel", experts_gpus, "parallelism.expert_parallel_degree")
-    shard = page.whole("parallelism.data_parallel_shard_degree", default=-1) or -1
+    key = _degree(page, "data_parallel_shard")
+    shard = page.whole(key, default=-1) or -1
     if shard > 0:
-        page.give("gpus", replicate * shard * parallel, "parallelism.data_parallel_shard_degree")
+        page.give("gpus", replicate * shard * parallel, key)
+
+
+def _degree(page: SettingsPage, name: str) -> str:
+    """Returns the setting of a degree: before 0.1 it was of the training, or experimental."""
+    return page.first(*(f"{table}.{name}_degree" for table in ("parallelism", "training", "experimental")))
 
 
 def _tokens(page: SettingsPage, micro: int) -> None:
@@ -127,11 +133,12 @@ def _tokens(page: SettingsPage, micro: int) -> None:
 
 
 def _schedule(page: SettingsPage, steps: int) -> None:
-    warmup = page.whole("lr_scheduler.warmup_steps", default=200) or 0
+    key = page.first("lr_scheduler.warmup_steps", "training.warmup_steps")  # the latter before 0.1
+    warmup = page.whole(key, default=200) or 0
     own = page.whole("lr_scheduler.total_steps")
     if own is not None and own != steps:
         page.unsupported("lr_scheduler.total_steps", "a schedule that does not end with the run")
-    page.give("warmup", length(warmup, "st"), "lr_scheduler.warmup_steps")
+    page.give("warmup", length(warmup, "st"), key)
     kind = page.word("lr_scheduler.decay_type", "linear") or "linear"
     shape = {"linear": "linear", "cosine": "cosine", "sqrt": "one_minus_sqrt"}.get(kind)
     if shape is None:

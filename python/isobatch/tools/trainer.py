@@ -87,9 +87,13 @@ def read_intervals(page: SettingsPage) -> None:
     A number below 1 is a share of the run, at any batch.
     """
     for name in ("eval", "save", "logging"):
-        steps = page.number(f"{name}_steps")
+        key = f"{name}_steps"
+        if isinstance(value := page.raw(key), Unknown):  # no plan needs it
+            page.note(f"{page.name(key)} {value.why or 'is computed'}: not planned")
+            continue
+        steps = page.number(key)
         if steps is not None and steps >= 1 and steps == int(steps):
-            page.give(f"{name.removesuffix('ging')}_every", length(int(steps), "st"), f"{name}_steps")
+            page.give(f"{name.removesuffix('ging')}_every", length(int(steps), "st"), key)
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:

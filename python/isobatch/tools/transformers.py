@@ -36,7 +36,7 @@ def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5"
         page: of the settings.
         own_rate: the tool's own learning rate, in words.
     """
-    trainer.read_batch(page, "per_device_train_batch_size")
+    trainer.read_batch(page, page.first("per_device_train_batch_size", "per_gpu_train_batch_size"))
     trainer.read_loader(page)
     trainer.read_parallel(page)
     page.read_launch_line()

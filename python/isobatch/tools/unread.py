@@ -207,6 +207,9 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_plain(value: Any) -> bool:
+    """Tells whether a value can be typed as it is: none of Hydra's `${…}`, which a shell would replace."""
+    if isinstance(value, str) and "$" in value:
+        return False
     return isinstance(value, str | int | float) and not isinstance(value, bool) and value not in ("", 0, -1)
 
 

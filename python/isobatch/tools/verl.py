@@ -121,15 +121,17 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     rollout = page.whole("data.train_batch_size", default=1024)
     prompts = actor.whole("ppo_mini_batch_size", default=256)
     repeats = actor.whole("ppo_epochs", default=1) or 1
-    steps = repeats * (rollout or 0) // (prompts or 1)
+    # Search-R1's own: each prompt again, and steps of ppo_mini_batch_size completions.
+    agents = page.whole("actor_rollout_ref.rollout.n_agent", default=1) or 1
+    steps = repeats * agents * (rollout or 0) // (prompts or 1)
     rollouts = page.whole("trainer.total_training_steps")
     if rollouts and steps:
         page.give("duration", length(rollouts * steps, "st"), "trainer.total_training_steps")
     else:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
-        each = page.reading.multiple
-        text = f"an epoch has the prompts × rollout.n samples: dataset_size is the prompts × {each}"
+        each = page.reading.multiple * agents
+        text = f"an epoch has the prompts × {'n_agent' if agents > 1 else 'rollout.n'} samples: dataset_size is the prompts × {each}"
         page.note_assumed("duration", text)
         page.leave_out_rest(
             lambda _: (rollout or 0) * each,

@@ -24,6 +24,8 @@ _SWITCHES = {"bf16", "fp16", "tf32"}
 """Flags that may stand without a value: a variable behind one is a word of its own."""
 _FLAG = re.compile(r"--[A-Za-z]")
 _PROCESSES = ("nnodes", "nproc_per_node", "num_processes")
+_EACH_NODES = frozenset({"nproc_per_node", "num_gpus"})
+_NODES = frozenset({"nnodes", "num_nodes", "num_machines"})
 _PLAIN_OVERRIDE = re.compile(r"[A-Za-z_]\w*=")
 _LAST_BACKSLASH = re.compile(r"(?<!\\)((?:\\\\)*)\\\Z")
 """Bash drops a backslash at the very end of a file."""
@@ -151,7 +153,8 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
         names += [word.partition("=")[0] for word in command.arguments if _PLAIN_OVERRIDE.match(word)]
         if PurePosixPath(command.file).name in beside and not names:
             continue
-        also = f"; add {few(names)} from the command by --set" if names else ""
+        fields = [f"{field} ({name})" for name in names if (field := _field_given(name))]
+        also = f"; add {few(fields)} from the command by --set" if fields else ""
         processes = _processes(settings)
         launcher = settings.get("config_file")
         of_launcher = (
@@ -163,6 +166,12 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
             f"line {launch.line} runs `{command.command}` with the settings of {marks.shown(command.file)}: "
             f"name that file instead{also}{of_launcher}"
         )
+
+
+def _field_given(name: str) -> str | None:
+    """The field of a recipe that `--set` takes for a setting; None where no plan has one."""
+    field = guess_field(name)
+    return "batch_per_gpu" if field == "batch" else field
 
 
 def _processes(settings: dict[str, Any]) -> str:
@@ -232,8 +241,10 @@ def is_training(launch: Launch) -> bool:
 def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any]:
     """The flags of a command; words up to the next flag are its values."""
     settings: dict[str, list[Any]] = {}
-    flag = ""
+    flag, nodes = "", None  # what may hold the nodes: unread flags in front of the script
+    is_launcher = True
     for word in words:
+        is_launcher = is_launcher and word != "-m" and not word.endswith(".py")
         if (named := setting(word)) is not None:
             flag, value = named
             settings[flag] = [] if value is None else [_value(value, marks)]
@@ -242,9 +253,11 @@ def flags(words: Sequence[str], marks: Marks, notes: list[str]) -> dict[str, Any
         elif word and all(map(is_mark, word)) and _stands_alone(flag, settings):
             reason = marks.reason(word)
             notes.append(f"{reason.source}, {reason.why}: flags in it are not read" if reason else word)
-            flag = ""
+            flag, nodes = "", word if is_launcher else nodes
         elif flag and word:
             settings[flag].append(_value(word, marks))
+    if nodes and _EACH_NODES.intersection(settings) and _NODES.isdisjoint(settings):
+        settings["nnodes"] = [_value(nodes, marks)]
     return {
         name: True if not values else values[0] if len(values) == 1 else values
         for name, values in settings.items()
