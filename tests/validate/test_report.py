@@ -75,13 +75,11 @@ def test_an_option_that_is_not_legal_is_named(fields):
 
 
 def test_the_command_line_has_the_same_defaults():
-    import argparse
+    from isobatch.cli import parser_of
 
-    from isobatch.validate import __main__ as command
-
-    parser = argparse.ArgumentParser()
-    command.add(parser)
-    assert command.options(parser.parse_args(["plan.json"])) == Options()
+    typed = parser_of("validate").parse_args(["plan.json"])
+    values = {name: getattr(typed, name) for name in Options.__struct_fields__}
+    assert Options(**values) == Options()
 
 
 @pytest.mark.parametrize(
