@@ -70,8 +70,8 @@ def main() -> None:
         sum(seen[kind, name] for kind in ("even", "uneven")) for name in ("on every type", "rows")
     )
     print(
-        f"> {exact} of {every} rows are ours exactly on each instance type of their recipe. The other {every - exact} are ours on types of 8 GPUs, "
-        "and do not add up on those of 4."
+        f"> {exact} of {every} rows are ours exactly on each instance type of their recipe. The other "
+        f"{every - exact} are ours on types of 8 GPUs, and do not add up on those of 4."
     )
     print(
         f"\nMade by `HYPERPOD=CHECKOUT python bench/counts.py`; aws/sagemaker-hyperpod-recipes at {commit.stdout.strip()}, "

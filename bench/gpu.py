@@ -260,10 +260,9 @@ def page(parts: dict[str, Any]) -> str:
         "# On one GPU",
         "",
         f"{at['device']}, driver {at['driver']}, torch {at['torch']}; SM clock {at['clocks']['sm_mhz']} of "
-        f"{at['clocks']['sm_max_mhz']} MHz "
-        f"and {at['power']['now_w']} of {at['power']['limit_w']} W at the start; not divided, no other "
-        "process. Two ranks on it prove "
-        "function, not speed. Made by `scripts/gpu`; [all figures](day.json).",
+        f"{at['clocks']['sm_max_mhz']} MHz and {at['power']['now_w']} of {at['power']['limit_w']} W at the "
+        "start; not divided, no other process. Two ranks on it prove function, not speed. Made by "
+        "`scripts/gpu`; [all figures](day.json).",
         "",
         *([f"**Unfinished**; not run: {left}.", ""] if left else []),
         "| part | row | outcome | seconds | figures |",

@@ -133,8 +133,8 @@ def own_time(loop: Loop) -> str:
     step, wall, share, cpu, cpu_share = np.median(rows, axis=0)
     least = np.percentile([row[1] for row in rows], 5)
     return (
-        f"step {step:.1f} ms; own {wall:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%}; "
-        f"CPU {cpu:.0f} µs, {cpu_share:.2%}; comparing weights {statistics.median(rare):.1f} ms"
+        f"step {step:.1f} ms; own {wall:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%}; CPU {cpu:.0f} "
+        f"µs, {cpu_share:.2%}; comparing weights {statistics.median(rare):.1f} ms"
     )
 
 

@@ -176,8 +176,7 @@ def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> 
             "# `isobatch same` on published bugs",
             "",
             f"> {located} of {len(cases)} bugs found, {named} named, {alarms} false alarms on the mended "
-            "side, "
-            f"{unasked} sides that could not be asked.",
+            f"side, {unasked} sides that could not be asked.",
             "",
             f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
             "that has the bug, and with one that mends it.",

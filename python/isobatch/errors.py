@@ -193,8 +193,8 @@ def unknown(
         and {"effective_batch", "batch_per_gpu"} <= set(every)
     ):
         hint = (
-            "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus "
-            "(samples in a step of one GPU)"
+            "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus (samples in "
+            "a step of one GPU)"
         )
         return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
     hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"

@@ -213,8 +213,8 @@ def test_an_unknown_public_name_is_answered_with_the_nearest(name, hint):
 
 def test_a_command_imports_no_other():
     program = (
-        "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in "
-        "COMMANDS if f'isobatch.cli.{n}' in sys.modules])"
+        "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in COMMANDS "
+        "if f'isobatch.cli.{n}' in sys.modules])"
     )
     words = ["plan", "--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8"]
     process = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)

@@ -73,8 +73,7 @@ transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers
 """
 FLAGS = (
     "--output_dir {folder}/o --report_to none --per_device_train_batch_size 4 --gradient_accumulation_steps "
-    "2 --learning_rate 1e-3 "
-    "--num_train_epochs 4 --warmup_steps 4 --weight_decay 0.1 --bf16 True"
+    "2 --learning_rate 1e-3 --num_train_epochs 4 --warmup_steps 4 --weight_decay 0.1 --bf16 True"
 )
 
 

@@ -166,8 +166,8 @@ def test_illegal_values_of_one_kind_are_listed_together(tmp_path, ran):
     listed = ran(["explain", str(plans), "--jobs", str(jobs), "--illegal"], 1).out.splitlines()
     optimizers = "sgd, adam, adamw, rmsprop, lars, lamb, lion, muon or adafactor"
     assert listed[::2] == [
-        "10 rows: lr must be a finite number above 0, got the text '0,07': write 0.07 "
-        "(decimal=',' reads decimal commas: --decimal ,)",
+        "10 rows: lr must be a finite number above 0, got the text '0,07': write 0.07 (decimal=',' reads "
+        "decimal commas: --decimal ,)",
         "2 rows: lr must be a finite number above 0, got the text '-0.5'",
         f"1 row: optimizer must be {optimizers}, got 'adamv': did you mean 'adam'?",
         f"1 row: optimizer must be {optimizers}, got 'sgdd': did you mean 'sgd'?",

@@ -74,8 +74,8 @@ def test_the_range_of_a_plan():
     plan = planned()
     assert plan.hours_error == pytest.approx(0.25 * plan.hours)
     says = (
-        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, "
-        "cost 331 (248 to 414); ± 25 %."
+        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost 331 (248 to "
+        "414); ± 25 %."
     )
     assert says in plan.explain()
     assert {headline.label: headline.value for headline in plan_page(plan).headlines}[
@@ -144,8 +144,8 @@ def test_a_sweep_says_how_surely_the_deadline_is_met(capsys, tmp_path):
     assert "range" in rows[0] and all("±" in row for row in rows[1:])
     assert [row[-1] for row in rows[1:]] == ["missed", "missed", "likely", "met"]
     says = (
-        "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; "
-        "with the fewest GPU-hours on 8 GPUs"
+        "deadline 1 d 16 h: met at 1 count, from 8 GPUs; likely at 1 count, from 4 GPUs; with the fewest "
+        "GPU-hours on 8 GPUs"
     )
     assert says in shown.err
     output = counts_said(capsys, tmp_path, profile(), "--gpus", "4", "--deadline-hours", "40")
@@ -237,8 +237,8 @@ def test_goodput_names_the_noise_scale_that_decided(capsys, ran, tmp_path):
     ends = [f"{ib.plan(recipe, 8, **known).effective_batch:,}" for recipe in recipes]
     text = capsys.readouterr().err
     says = (
-        "5,000 (3,500 to 6,500) as the noise scale; at the ends of that range "
-        f"it would be {ends[0]} and {ends[1]}"
+        f"5,000 (3,500 to 6,500) as the noise scale; at the ends of that range it would be {ends[0]} and "
+        f"{ends[1]}"
     )
     assert says in text
     profile(noise_scale=Constant(value=5000)).save(tmp_path / "profile.json")

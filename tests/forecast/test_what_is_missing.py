@@ -55,8 +55,8 @@ def test_the_summary_names_the_first_row(tmp_path, ran):
         (["micro_batch", "accumulation", "gpus"], "micro_batch × accumulation × gpus"),
         (
             ["per_device_train_batch_size", "gradient_accumulation_steps", "world_size"],
-            "per_device_train_batch_size × gradient_accumulation_steps × world_size "
-            "(and rename world_size to gpus: plans have a column of that name)",
+            "per_device_train_batch_size × gradient_accumulation_steps × world_size (and rename world_size "
+            "to gpus: plans have a column of that name)",
         ),
     ],
 )

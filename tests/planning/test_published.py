@@ -129,8 +129,7 @@ RUNS = [
     ),
     Run(
         "PaLM",
-        "Chowdhery et al. 2022, arXiv 2204.02311, section 5: 512 to step 50k, 1024 to 115k, 2048 to "
-        "255k",
+        "Chowdhery et al. 2022, arXiv 2204.02311, section 5: 512 to step 50k, 1024 to 115k, 2048 to 255k",
         {
             "effective_batch": 2048, "lr": 0.01, "optimizer": "adafactor", "seq_len": 2048,
                 "duration": "775946240000tok",
@@ -217,8 +216,8 @@ RUNS = [
     ),
     Run(
         "GPT-NeoX-20B",
-            "Black et al. 2022, arXiv 2204.06745; EleutherAI/gpt-neox, configs/20B.yml: 96 A100, 2 × "
-            "4, 4 × 32",
+            "Black et al. 2022, arXiv 2204.06745; EleutherAI/gpt-neox, configs/20B.yml: 96 A100, 2 × 4, 4 × "
+            "32",
         {
             "gpus": 96, "model_parallel": 8, "batch_per_gpu": 4, "accumulation": 32, "lr": 0.97e-4,
                 "betas": (0.9, 0.95), "eps": 1e-8,
@@ -244,8 +243,8 @@ RUNS = [
     ),
     Run(
         "MT-NLG 530B",
-            "Smith et al. 2022, arXiv 2201.11990, sections 2.3 and 3.2: 280 DGX A100, 8 × 35; 32 to "
-            "1920 by 32 over 12 B tokens",
+            "Smith et al. 2022, arXiv 2201.11990, sections 2.3 and 3.2: 280 DGX A100, 8 × 35; 32 to 1920 by "
+            "32 over 12 B tokens",
         {
             "effective_batch": 1920, "lr": 5e-5, "model_parallel": 280, "betas": (0.9, 0.95), "eps": 1e-8,
                 "weight_decay": 0.1,
@@ -352,8 +351,8 @@ RUNS = [
     ),
     Run(
         "Llama 2 70B",
-            "Touvron et al. 2023, arXiv 2307.09288, section 2.2: 4 M tokens, 2 T in all, 2000 steps "
-            "of warmup",
+            "Touvron et al. 2023, arXiv 2307.09288, section 2.2: 4 M tokens, 2 T in all, 2000 steps of "
+            "warmup",
         {"effective_batch": 1024, "lr": 1.5e-4, "seq_len": 4096, "duration": "2e12tok", "warmup": "2000st"},
             1024,
         {"total_steps": 476_838, "warmup_steps": 2000},

@@ -39,8 +39,8 @@ pytestmark = [
 
 WAIT = (
     "const wait = async () => { for (let n = 0; n < 6000 && document.querySelector('#rows, .choice') && "
-    "(document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new "
-    "Promise((go) => setTimeout(go, 10)); };"
+    "(document.getElementById('rows') ?? document.body).dataset.ready !== 'yes'; n++) await new Promise((go) "
+    "=> setTimeout(go, 10)); };"
 )
 
 
@@ -50,10 +50,9 @@ def run(tmp_path, text, script, width=900, dark=False):
     import hashlib
 
     code = (
-        f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();"
-        "const place = document.createElement('pre'); place.id = 'found'; place.textContent = "
-        "JSON.stringify(found);"
-        "document.body.append(place); })();"
+        f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();const "
+        "place = document.createElement('pre'); place.id = 'found'; place.textContent = "
+        "JSON.stringify(found);document.body.append(place); })();"
     )
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
@@ -87,8 +86,8 @@ def run(tmp_path, text, script, width=900, dark=False):
 def test_nothing_foreign_runs(tmp_path):
     text = html(page_of_value(hostile_fleet(), title="a page"))
     script = (
-        "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody "
-        "script').length, document.querySelectorAll('#rows tbody tr').length]"
+        "return [document.title, document.querySelectorAll('tbody img, tbody svg, tbody script').length, "
+        "document.querySelectorAll('#rows tbody tr').length]"
     )
     assert run(tmp_path, text, script) == ["a page", 0, 33]
 

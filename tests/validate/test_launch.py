@@ -74,9 +74,9 @@ def test_ranks_share_the_cores(tmp_path):
     Too many on a shared host wait for each other.
     """
     code = (
-        "import sys; from isobatch.validate import launching; assert 'torch' not in sys.modules;"
-        "launching._config(2, 1, 0, None, fork=True);"
-        "import os, torch; print(torch.get_num_threads(), max(1, os.cpu_count() // 2))"
+        "import sys; from isobatch.validate import launching; assert 'torch' not in "
+        "sys.modules;launching._config(2, 1, 0, None, fork=True);import os, torch; "
+        "print(torch.get_num_threads(), max(1, os.cpu_count() // 2))"
     )
     done = run([sys.executable, "-c", code], tmp_path)
     threads, share = done.stdout.split()

@@ -211,8 +211,8 @@ def explained(division: Division, why: Sequence[str], job: str) -> str:
     best = int(np.argmax(gain / extra))
     text += (
         f"; with {counted(int(extra[best]), 'GPU')} more its part of the sum would be larger by "
-        f"{figure(gain[best])}, {figure(gain[best] / extra[best])} a GPU; "
-        f"the price of a GPU of this kind is {figure(division.prices[kind])}"
+        f"{figure(gain[best])}, {figure(gain[best] / extra[best])} a GPU; the price of a GPU of this kind is "
+        f"{figure(division.prices[kind])}"
     )
     losses = [
         (loss, name)

@@ -26,8 +26,8 @@ _HERE = ("--gpus", "--to", "--json", "--output")
 
 
 DESCRIPTION = (
-    "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, "
-    "what more GPUs buy and cost; also as a platform's own table."
+    "Lists the GPU counts at which one recipe works, how it splits at each and, with a profile, what more "
+    "GPUs buy and cost; also as a platform's own table."
 )
 EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
@@ -54,15 +54,12 @@ OPTIONS = {
     },
     "how to plan": {"settings": options.add_settings},
     "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these "
-    "counts, split into these "
-    "micro-batches (default: into any)",
+    "counts, split into these micro-batches (default: into any)",
     "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the "
-    "tool whose lines the page has "
-    "to copy (default: that of --from)",
+    "tool whose lines the page has to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
     "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under "
-    "policies keep and grow or that of "
-    "--policy; or its charts (.svg, .png)",
+    "policies keep and grow or that of --policy; or its charts (.svg, .png)",
 }
 
 
@@ -291,8 +288,7 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
     return (
         f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on "
-        f"{counted(int(least['gpus']), 'GPU')}, "
-        f"{_spent(least, currency)}"
+        f"{counted(int(least['gpus']), 'GPU')}, {_spent(least, currency)}"
     )
 
 

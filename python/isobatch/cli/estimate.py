@@ -23,8 +23,7 @@ EXAMPLES = (
 )
 EVERYDAY = (
     "--parameters --seq-len --gpu --precision --optimizer --tensor-parallel --pipeline-parallel "
-    "--utilization --inter-gb-s --output "
-    "--json --laws --tokens"
+    "--utilization --inter-gb-s --output --json --laws --tokens"
 )
 
 
@@ -112,8 +111,7 @@ def _say_how(args: argparse.Namespace, estimate: Any) -> None:
         if line.name == STATES and line.low > fits:
             say(
                 f"{line.name}: {_ends(line.low, line.high)} GiB do not fit {sheet.name}, which has "
-                f"{figure(fits)} GiB: share them "
-                "by --shards, --tensor-parallel or --pipeline-parallel"
+                f"{figure(fits)} GiB: share them by --shards, --tensor-parallel or --pipeline-parallel"
             )
     parallel = args.tensor_parallel * args.pipeline_parallel
     model = f"--model-parallel {parallel} " if parallel > 1 else ""

@@ -21,9 +21,8 @@ MAX_PLACES = 5
 """Rows of one kind of illegal value that are named."""
 
 DESCRIPTION = (
-    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not "
-    "and what is "
-    "nearest."
+    "Says in words what rows of a table of plans, or a saved plan, mean: how to train there, or why not and "
+    "what is nearest."
 )
 EXAMPLES = (
     "isobatch explain plans.parquet --job resnet50 --gpus 7",
@@ -35,8 +34,7 @@ EXAMPLES = (
 
 OPTIONS = {
     "[plans]": "what `isobatch fleet` wrote: a CSV, Parquet or JSON lines file, a folder or a glob; -: "
-    "stdin; or a plan that "
-    "`isobatch plan -o` saved",
+    "stdin; or a plan that `isobatch plan -o` saved",
     "--job ID": "only this job's rows",
     "--cluster ID": "only rows on this cluster",
     "--gpus N": "only rows on this many GPUs",

@@ -25,8 +25,8 @@ EXAMPLES = (
 
 EVERYDAY = (
     "--gpus --gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour --pairs --columns --policy "
-    "--rule --max-micro-batch "
-    "--batch-tolerance --profile --deadline-hours --select --top --output --json --strict"
+    "--rule --max-micro-batch --batch-tolerance --profile --deadline-hours --select --top --output --json "
+    "--strict"
 )
 
 
@@ -54,8 +54,7 @@ OPTIONS = {
     "--top N": "keep the best N rows per job (needs --select; default: 1)",
     "output": {
         "-o/--output PATH": "write a .parquet, .csv, .tsv or .jsonl file, or a folder: one Parquet file "
-        "for each file of jobs "
-        "(default: stdout)",
+        "for each file of jobs (default: stdout)",
         "--json": "write JSON lines to stdout",
         "--escape-formulas": "in CSV and TSV put ' before texts that begin with = + - @, which "
         "spreadsheets would run",

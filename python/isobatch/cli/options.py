@@ -194,9 +194,8 @@ def _decimal(text: str) -> str:
 
 DECIMAL: dict[str, Any] = {
     "--decimal SIGN": (
-        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets "
-        "of many countries write "
-        "them; . reads 256.000 as 256, which is refused without it",
+        "the sign before a fraction in the texts of the tables: , reads 1.281.167 and 0,1 as spreadsheets of "
+        "many countries write them; . reads 256.000 as 256, which is refused without it",
         {"type": _decimal},
     )
 }

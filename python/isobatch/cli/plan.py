@@ -31,9 +31,8 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import count, counted, exact, printable, ranged
 
 DESCRIPTION = (
-    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a "
-    "saved plan and --to, writes it "
-    "as another tool's file."
+    "Plans one recipe on one cluster: how to train there, or why it cannot and what would work. With a saved "
+    "plan and --to, writes it as another tool's file."
 )
 EXAMPLES = (
     "isobatch plan job.toml --gpus 64",
@@ -44,23 +43,21 @@ EXAMPLES = (
     """echo '{"recipe":{"effective_batch":256,"lr":0.1},"gpus":8}' | isobatch plan -""",
 )
 EVERYDAY = (
-    f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} "
-    "--json --output"
+    f"--from --set --to --gpus --nodes {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --json "
+    "--output"
 )
 
 
 OPTIONS = {
     "[recipe]": "a .toml, .yaml or .json file with Recipe's fields; with --to, a saved plan; or -: JSON "
-    "requests on stdin, one a line, "
-    "each answered",
+    "requests on stdin, one a line, each answered",
     "recipe": FROM,
     "another tool": TO,
     "--force": "with --to and -o: replace the tool's file where it is there",
     "target cluster": options.CLUSTER,
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
-    "tensors from your own model and "
-    "optimizer: a function that returns an isobatch.validate.Workload",
+    "tensors from your own model and optimizer: a function that returns an isobatch.validate.Workload",
     "--json": "print the plan as JSON",
     "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its place",
 }
@@ -122,9 +119,8 @@ def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
     ]
     if None not in batches:
         yield (
-            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the "
-            "ends of that range it would be "
-            f"{exact(batches[0])} and {exact(batches[1])}"
+            f"the batch is goodput's for {ranged(known.value, known.error)} as the noise scale; at the ends "
+            f"of that range it would be {exact(batches[0])} and {exact(batches[1])}"
         )
 
 

@@ -93,9 +93,8 @@ def _between_checkpoints(running: Any, step: int) -> None:
     if every and step > every and step % every and not running.moves:
         last = step // every * every
         say(
-            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of "
-            f"step {words.count(last)}, that is "
-            f"--at-step {last}"
+            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step "
+            f"{words.count(last)}, that is --at-step {last}"
         )
 
 

@@ -12,8 +12,8 @@ from isobatch.errors import InputError, missing
 from isobatch.words import counted
 
 DESCRIPTION = (
-    "Writes one HTML page that needs no network: the figures, the charts, the reasons, and the"
-    " first rows to sort and to search; or only its charts, as SVG or PNG."
+    "Writes one HTML page that needs no network: the figures, the charts, the reasons, and the first rows to "
+    "sort and to search; or only its charts, as SVG or PNG."
 )
 EXAMPLES = (
     "isobatch report plans.parquet -o report.html",
@@ -24,9 +24,8 @@ EXAMPLES = (
 
 OPTIONS = {
     "source": (
-        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a "
-        "validation's report.json, or a log of "
-        "divisions (.jsonl); -: stdin",
+        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
+        "report.json, or a log of divisions (.jsonl); -: stdin",
         {"metavar": "FILE", "type": path},
     ),
     "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a "

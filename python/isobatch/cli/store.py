@@ -4,12 +4,9 @@ import argparse
 
 DESCRIPTION = (
     "Runs the store where ranks meet that survive the loss of others. It must outlive them, on a host that "
-    "is not "
-    "expected to fail. Without a key it listens for this host alone, and makes a key, which it prints "
-    "once; with one it "
-    "listens on the address of this host's name. The key is in ISOBATCH_RUN_KEY or in a file, never on a "
-    "command line, "
-    "which others can read."
+    "is not expected to fail. Without a key it listens for this host alone, and makes a key, which it prints "
+    "once; with one it listens on the address of this host's name. The key is in ISOBATCH_RUN_KEY or in a "
+    "file, never on a command line, which others can read."
 )
 EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind node0 --key-file run.key")
 

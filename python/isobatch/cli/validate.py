@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from isobatch.validate.report import Report
 
 DESCRIPTION = (
-    "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict"
-    " on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
+    "Runs a timed all-reduce and the plan's training step on this machine's GPUs or CPU, and gives a verdict "
+    "on the plan. Exit codes: 0 pass or caution, 1 fail or inconclusive, 2 could not run."
 )
 EXAMPLES = (
     "isobatch validate plan.json --nproc-per-node 8 -o report.json",
     "isobatch validate plan.json --quick",
 )
 EVERYDAY = (
-    "--output --json --quick --full --workload --device --find-micro-batch --nproc-per-node --nnodes"
-    " --node-rank --rendezvous --memory-gib --step-seconds"
+    "--output --json --quick --full --workload --device --find-micro-batch --nproc-per-node --nnodes "
+    "--node-rank --rendezvous --memory-gib --step-seconds"
 )
 _USUAL = Options()
 

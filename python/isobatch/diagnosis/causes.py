@@ -41,24 +41,19 @@ class Cause(StrEnum):
     )
     TRAINER_MULTIPLIES = (
         "trainer_multiplies",
-        "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and "
-        "the loss ignores "
-        "num_items_in_batch",
-        "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama "
-        "or GPT-2), set "
-        "model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must return the "
-        "labels' sum / "
-        "num_items_in_batch × the number of processes, since that counts the labels of all of them (a "
-        "compute_loss_func: the "
-        "sum / num_items_in_batch alone, the Trainer multiplies), or set "
-        "trainer.model_accepts_loss_kwargs = False",
+        "transformers' Trainer does not divide by the accumulation and multiplies by the processes, and the "
+        "loss ignores num_items_in_batch",
+        "where the model's own loss ignores it (BERT, T5, BART and others, not the causal models of Llama or "
+        "GPT-2), set model.accepts_loss_kwargs = False before Trainer(...); a compute_loss of your own must "
+        "return the labels' sum / num_items_in_batch × the number of processes, since that counts the labels "
+        "of all of them (a compute_loss_func: the sum / num_items_in_batch alone, the Trainer multiplies), "
+        "or set trainer.model_accepts_loss_kwargs = False",
     )
     DIVIDED_BY_RANKS = (
         "divided_by_ranks",
         "divided by the world size twice: DDP averages already",
         "remove the script's own division by the world size; in a compute_loss of transformers' Trainer, "
-        "num_items_in_batch "
-        "counts the labels of all processes: multiply by their number",
+        "num_items_in_batch counts the labels of all processes: multiply by their number",
     )
     DIVIDED_TWICE = (
         "divided_twice",
@@ -86,14 +81,13 @@ class Cause(StrEnum):
         "gradients never averaged: forward inside no_sync and backward outside, or a model that is not "
         "wrapped in DDP",
         "wrap the model, and run both forward and backward of a step's last micro-batch outside of no_sync "
-        "(fully_shard: with "
-        "set_requires_gradient_sync(True))",
+        "(fully_shard: with set_requires_gradient_sync(True))",
     )
     WRAPPER_BYPASSED = (
         "wrapper_bypassed",
         "the model inside the wrapper is called, not the wrapper",
-        "call the wrapped model, the one that is attached, for each micro-batch: only its forward "
-        "prepares the averaging",
+        "call the wrapped model, the one that is attached, for each micro-batch: only its forward prepares "
+        "the averaging",
     )
     GRADIENTS_CLEARED = (
         "gradients_cleared",
@@ -146,8 +140,7 @@ class Cause(StrEnum):
         "not_finite",
         "gradient not finite",
         "look at the loss (torch.autograd.detect_anomaly finds the operation), or go back to an earlier "
-        "checkpoint with a "
-        "lower learning rate",
+        "checkpoint with a lower learning rate",
     )
 
     # The learning rate.
@@ -189,8 +182,8 @@ class Cause(StrEnum):
     SCHEDULER_TOO_SLOW = (
         "scheduler_too_slow",
         "a scheduler made for more steps than the optimizer takes",
-        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in micro-batches "
-        "or in steps of one process",
+        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in micro-batches or "
+        "in steps of one process",
     )
     ANOTHER_SETTING = (
         "another_setting",
@@ -200,8 +193,8 @@ class Cause(StrEnum):
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
-        "make the optimizer of the model that is trained, after fully_shard, and after anything that "
-        "makes its parameters anew",
+        "make the optimizer of the model that is trained, after fully_shard, and after anything that makes "
+        "its parameters anew",
     )
     NEW_STATE = (
         "new_state",
@@ -224,8 +217,8 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after plan.accumulation micro-batches, and at the epoch's end; call the "
-        "wrapped model once for each",
+        "step the optimizer after plan.accumulation micro-batches, and at the epoch's end; call the wrapped "
+        "model once for each",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
@@ -272,21 +265,20 @@ class Cause(StrEnum):
         "missing_set_epoch",
         "missing set_epoch",
         "call sampler.set_epoch(epoch) before each epoch, also where a run resumes (Lightning with loader "
-        "workers does not: make "
-        "the sampler in train_dataloader(), and set it to self.trainer.current_epoch there)",
+        "workers does not: make the sampler in train_dataloader(), and set it to self.trainer.current_epoch "
+        "there)",
     )
     NOT_DISTRIBUTED = (
         "not_distributed",
         "the sampler is not distributed",
         "give the loader a DistributedSampler or a PlanSampler (Lightning: use_distributed_sampler=True; "
-        "Accelerate: prepare the "
-        "loader)",
+        "Accelerate: prepare the loader)",
     )
     SAME_DATA = (
         "same_data",
         "ranks train on the same data",
-        "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on "
-        "the rank",
+        "give each rank its own samples: a DistributedSampler, a PlanSampler, or a seed that depends on the "
+        "rank",
     )
     SAMPLER_REPLICAS = (
         "sampler_replicas",
@@ -327,8 +319,8 @@ class Cause(StrEnum):
     ANOTHER_PLACE = (
         "another_place",
         "the data continues at another place than the schedule",
-        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew "
-        "with the moved plan",
+        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew with "
+        "the moved plan",
     )
     SAMPLER_COUNTS = (
         "sampler_counts",
@@ -392,8 +384,8 @@ class Cause(StrEnum):
         "slow_link",
         "a slow link, or another route than the expected one",
         "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET "
-        "decide it), its negotiated rate and "
-        "its error counters (`ibstat`), and compare with nccl-tests (all_reduce_perf)",
+        "decide it), its negotiated rate and its error counters (`ibstat`), and compare with nccl-tests "
+        "(all_reduce_perf)",
     )
     WRONG_SUMS = (
         "wrong_sums",

@@ -70,6 +70,6 @@ def check(names: set[str]) -> None:
     written = " and ".join(f"{{{name}}}" for name in NAMES if name in names and name in _MAKES)
     raise InputError(
         f"{written} alone cannot say how a rank splits its samples: write two of {{micro_batch}}, "
-        f"{{accumulation}} and "
-        f"{{rank_batch}} (samples of a rank in a step) or {{effective_batch}} (of all ranks) into the command"
+        "{accumulation} and {rank_batch} (samples of a rank in a step) or {effective_batch} (of all "
+        "ranks) into the command"
     )

@@ -76,8 +76,8 @@ def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCa
         return
     yield SplitCause(
         "learning rate",
-        f"the learning rate of step {step.first.step} is {_few(rates)}, "
-        f"at one pass over the batch {_few(reference_rates)}",
+        f"the learning rate of step {step.first.step} is {_few(rates)}, at one pass over the batch "
+        f"{_few(reference_rates)}",
         "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
         "a prepared scheduler of Accelerate steps once a process",
     )
@@ -92,8 +92,7 @@ def check_clipping(
         yield SplitCause(
             "gradients clipped on every pass",
             f"the gradient is clipped {len(norms)} times in a step, {len(reference_norms)} times in one pass "
-            "over the "
-            "batch",
+            "over the batch",
             "clip once, after the last pass of the step",
         )
     elif norms and difference <= tolerance:

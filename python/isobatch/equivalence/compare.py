@@ -220,16 +220,14 @@ class Comparison:
                 f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the "
                 f"batch{residual}",
                 "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by "
-                "the accumulation and "
-                "the ranks as the rest of the loss",
+                "the accumulation and the ranks as the rest of the loss",
             )
         law = None if worst is None else nearest_law(recording.split, worst.factor)
         if worst is not None and law is not None:
             return SplitCause(
                 "a term of the loss",
                 f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch "
-                f"({law.name}), and others are "
-                f"not: a term of the loss is not divided as the rest{residual}",
+                f"({law.name}), and others are not: a term of the loss is not divided as the rest{residual}",
                 law.mend,
             )
         if notes.get("batch norm"):
@@ -249,11 +247,9 @@ class Comparison:
         return SplitCause(
             "coupled samples",
             "the loss of a pass is not a mean over its samples: they influence one another, or a term of "
-            "the loss has "
-            f"another weight{residual}{where}",
+            f"the loss has another weight{residual}{where}",
             "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, "
-            "and divide "
-            "every term of the loss alike",
+            "and divide every term of the loss alike",
         )
 
     def _owners(self, recording: Recording, event: Event) -> list[tuple[int, int] | None]:

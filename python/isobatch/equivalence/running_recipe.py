@@ -81,8 +81,7 @@ def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recip
         if len({rate for _, rate in running.rates}) > 1 or running.total_steps is None:
             raise InputError(
                 f"the learning rate does not follow {fields['schedule']}, warmup "
-                f"{fields.get('warmup') or 'none'}: "
-                "give --set schedule=NAME",
+                f"{fields.get('warmup') or 'none'}: give --set schedule=NAME",
                 field="schedule",
             )
         fields |= {"schedule": "constant", "warmup": None}

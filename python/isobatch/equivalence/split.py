@@ -106,8 +106,7 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
     if requested.micro_batch % unit:
         raise InputError(
             f"--split {requested} has a micro-batch of {requested.micro_batch}, which is no multiple of the "
-            f"unit {unit}: "
-            f"use {Split(requested.ranks, requested.accumulation, unit)}",
+            f"unit {unit}: use {Split(requested.ranks, requested.accumulation, unit)}",
             field="--split",
         )
     if batch == unit:

@@ -188,8 +188,7 @@ class Fleet:
             raise InputError(
                 f"the result has {counted(self.rows, 'row')} of {counted(len(results), 'column')}, "
                 f"{figure(needed / 2**30)} GiB, and this machine has {figure(available / 2**30)} GiB: ask "
-                f"for fewer columns, "
-                "choose the best rows by select and top, or plan into files by plan_files"
+                "for fewer columns, choose the best rows by select and top, or plan into files by plan_files"
             )
 
     def _assembled(self, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -311,9 +311,8 @@ class ConstantsFit:
         typical = float(1.4826 * np.median(np.abs(residual))) * (points / max(points - len(free), 1)) ** 0.5
         if typical > 0.5:
             raise InputError(
-                f"the measured times do not fit the model (the best fit is {typical:.0%} off): "
-                "rerun validate on an idle host; "
-                "`isobatch validate` without --quick times more steps",
+                f"the measured times do not fit the model (the best fit is {typical:.0%} off): rerun "
+                "validate on an idle host; `isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
         spread = self._spread(solution.jac, typical)

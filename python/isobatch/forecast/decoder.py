@@ -164,9 +164,8 @@ def decoder_of(fields: Any) -> Decoder:
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in _FAMILIES:
         raise InputError(
-            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; "
-            "of another dense model give "
-            "--parameters and --seq-len",
+            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; of another dense model "
+            "give --parameters and --seq-len",
             field="model_type",
         )
     if experts := [name for name in _NOT_DENSE if fields.get(name)]:

@@ -79,8 +79,8 @@ _STEP_LAW = (
 )
 _DEEPSEEK = (
     "DeepSeek-AI 2024, arXiv:2401.02954, section 3.1",
-    "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters "
-    "× tokens",
+    "their data and multi-step schedule; C is their FLOPs without embeddings, taken here as 6 × parameters × "
+    "tokens",
 )
 _SHEN = (
     "Shen et al. 2024, arXiv:2408.13359",
@@ -90,8 +90,7 @@ _SHEN = (
 _ZHANG = (
     "Zhang et al. 2024, arXiv:2410.21676",
     "the batch that needs 20 % more steps than linear scaling; 85 M to 1.2 B parameters on C4 with Adam, "
-    "whose "
-    "tokens grow with them: it is the tokens that it follows",
+    "whose tokens grow with them: it is the tokens that it follows",
 )
 _BERGSMA = (
     "Bergsma et al. 2025, arXiv:2505.13738",

@@ -451,7 +451,7 @@ def check_buckets(bucket_bytes: Sequence[float], gradient_bytes: float) -> None:
     whole = math.isclose(sum(bucket_bytes), gradient_bytes, rel_tol=0.01)
     if bucket_bytes and not (whole and all(0 < size < math.inf for size in bucket_bytes)):
         raise InputError(
-            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each "
-            f"and {gradient_bytes} together",
+            f"holds {sum(bucket_bytes)} bytes in {len(bucket_bytes)}, must be above 0 each and "
+            f"{gradient_bytes} together",
             field="bucket_bytes",
         )

@@ -122,8 +122,8 @@ class Finite:
         if self.sharded:
             if not good:
                 text = (
-                    "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank "
-                    "it began"
+                    "the averaged gradient is not finite; it is sharded, so that nobody saw on which rank it "
+                    "began"
                 )
                 run.stop(Cause.NOT_FINITE, text)
         elif not good or run.near:

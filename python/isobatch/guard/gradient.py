@@ -69,8 +69,8 @@ class Gradient:
             )
         if self._sharded:
             run.unchecked.append(
-                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank "
-                "holds its own part"
+                "equal weights and gradients on all ranks, and whether the wrapper averages: each rank holds "
+                "its own part"
             )
 
     def remove(self) -> None:

@@ -56,9 +56,9 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
         raise InputError("there is no such checkpoint", file=str(checkpoint)) from None
     except Exception as error:  # On a damaged file torch's reader may raise anything.
         raise InputError(
-            "the checkpoint cannot be read without executing what is in it "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}): keep objects of your own, as in "
-            "hyperparameters, out of it, "
+            f"the checkpoint cannot be read without executing what is in it ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200]}): keep objects of your own, as in hyperparameters, out of "
+            "it, "
             'or read it yourself where you trust it: torch.load(path, weights_only=False)["isobatch"]',
             file=str(checkpoint),
         ) from None

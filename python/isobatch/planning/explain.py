@@ -119,9 +119,8 @@ def _split(plan: PlanRecord) -> Iterator[str]:
     differ = " (micro-batches differ in size or number)" if irregular else ""
     equals = "=" if not irregular else "for"
     yield (
-        f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation "
-        f"{exact(accumulation)} × "
-        f"{counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
+        f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation {exact(accumulation)} "
+        f"× {counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
     )
     if plan.cap_source in refusal.CAPS:
         yield f"The micro-batch is capped at {exact(plan.micro_batch_cap)} ({refusal.CAPS[plan.cap_source]})."
@@ -164,8 +163,7 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
     if power is not None:
         yield (
             f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's "
-            f"length: {exact(ratio)} × the "
-            f"tuned one, to the power −{exact(power)} (contested)."
+            f"length: {exact(ratio)} × the tuned one, to the power −{exact(power)} (contested)."
         )
 
 
@@ -244,8 +242,7 @@ def _steps(plan: PlanRecord) -> Iterator[str]:
         )
         yield (
             f"The run: {exact(plan.total_steps)} steps, {exact(plan.warmup_steps)} of them warmup, then "
-            f"{_curve(plan)}; {length} "
-            f"(steps counted as {plan.recipe.convention} counts them)."
+            f"{_curve(plan)}; {length} (steps counted as {plan.recipe.convention} counts them)."
         )
     yield from _intervals(plan)
 
@@ -299,8 +296,7 @@ def _outlook(plan: PlanRecord) -> Iterator[str]:
     error = "" if not plan.step_error else f" ± {figure(plan.step_error)}"
     yield (
         f"A step takes {figure(plan.step_seconds)}{error} s: {figure(plan.samples_per_second)} samples per "
-        "second, "
-        f"efficiency {figure(plan.efficiency)}."
+        f"second, efficiency {figure(plan.efficiency)}."
     )
     if plan.hours is not None:
         cost = "" if plan.cost is None else f", cost {refusal.spent_of(plan, plan.cost)}"

@@ -48,8 +48,7 @@ class Settings(NamedTuple):
         Policy | int,
         "POLICY|BATCH",
         "keep (default): batch size and learning rate stay; grow: the samples per replica stay; goodput: "
-        "reach the same loss "
-        "soonest (needs a profile and a noise scale); or the effective batch to reach",
+        "reach the same loss soonest (needs a profile and a noise scale); or the effective batch to reach",
     ] = "keep"
     rule: Annotated[
         Rule,
@@ -60,8 +59,7 @@ class Settings(NamedTuple):
         int | None,
         "N",
         "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's "
-        "memory by the profile, "
-        "else the tuned one",
+        "memory by the profile, else the tuned one",
     ] = None
     min_micro_batch: Annotated[
         int,
@@ -77,10 +75,8 @@ class Settings(NamedTuple):
         Split,
         "SPLIT",
         "where the batch does not divide evenly: even (default): no plan; uneven: some replicas take one "
-        "more micro-batch than "
-        "others; ragged: micro-batches differ in size (both need weighted losses); smaller: take the "
-        "largest batch below it that "
-        "does (Megatron's --decrease-batch-size-if-needed)",
+        "more micro-batch than others; ragged: micro-batches differ in size (both need weighted losses); "
+        "smaller: take the largest batch below it that does (Megatron's --decrease-batch-size-if-needed)",
     ] = "even"
     micro_batch_multiple: Annotated[
         int, "N", "take only micro-batches that are a multiple of N (8 for tensor cores)"
@@ -104,17 +100,15 @@ class Settings(NamedTuple):
         str,
         "CHOICE",
         "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life "
-        "in samples, beta2^k "
-        "(Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 or auto:0.95, "
-        "which never lifts the tuned one",
+        "in samples, beta2^k (Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 "
+        "or auto:0.95, which never lifts the tuned one",
     ] = "auto"
     duration_scale: Annotated[
         str | float | None,
         "RATIO[^POWER]",
-        "how many times as long the run is as the one that the learning rate was tuned for; with a power, "
-        "as in 8^0.3, the learning "
-        "rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, and -0.307), "
-        "without one it stays",
+        "how many times as long the run is as the one that the learning rate was tuned for; with a power, as "
+        "in 8^0.3, the learning rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to "
+        "0.51, and -0.307), without one it stays",
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None
@@ -253,8 +247,8 @@ def _no_setting(name: str) -> InputError:
     for owner, article in ((Cluster, "the Cluster"), (Recipe, "the Recipe")):
         if name in owner.__struct_fields__:
             todo = (
-                f"it is a field of {article}, or a column of the "
-                f"{'cluster' if owner is Cluster else 'job'}s of a fleet"
+                f"it is a field of {article}, or a column of the {'cluster' if owner is Cluster else 'job'}s "
+                "of a fleet"
             )
             return InputError(f"unknown setting {name!r}: {todo}", field=name)
     return unknown("setting", name, (*Settings._fields, "profile"), field=name)

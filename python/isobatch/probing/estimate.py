@@ -290,22 +290,20 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
             why, following = self._refusal(planned, tuned)
             lines = [
                 f"No learning rate can be named at batch {planned:,}: {why}. Taken as they are, these trials "
-                "would say "
-                f"{figure(self.lr)} ({of}{span(self.interval)}); the plan's is {real(self.plan_lr)} by rule "
-                f"{rule}."
+                f"would say {figure(self.lr)} ({of}{span(self.interval)}); the plan's is "
+                f"{real(self.plan_lr)} by rule {rule}."
             ]
         if self.exponent is not None and self.exponent_interval is not None:
             low, high = self.exponent_interval
             lines.append(
                 f"Exponent of the learning rate over the batch: {self.exponent:.3g} ({low:.3g} to "
-                f"{high:.3g}); "
-                "linear is 1, sqrt is 0.5."
+                f"{high:.3g}); linear is 1, sqrt is 0.5."
             )
         lines.append(f"Next: {following}")
         lines.append(
             f"Mean losses after {self.samples:,} "
-            f"samples{', as many as the run has' if self.whole_run else ''}, "
-            f"{counted(self.seeds, 'seed')}, on samples drawn for it:"
+            f"samples{', as many as the run has' if self.whole_run else ''}, {counted(self.seeds, 'seed')}, "
+            "on samples drawn for it:"
         )
         for batch in self.batches:
             lines += batch.lines()
@@ -332,13 +330,11 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         ratio = best[tuned] / at
         return (
             f"the recipe's {real(at)} is far from the best one at its own batch of {tuned:,}, "
-            f"{figure(best[tuned])} here: "
-            f"{figure(max(ratio, 1 / ratio), 2)} times {'lower' if ratio > 1 else 'higher'}, so that it does "
-            "not look tuned for this training, "
-            "or the trials are too short to see that it is",
+            f"{figure(best[tuned])} here: {figure(max(ratio, 1 / ratio), 2)} times "
+            f"{'lower' if ratio > 1 else 'higher'}, so that it does not look tuned for this training, or the "
+            "trials are too short to see that it is",
             f"longer trials (--samples), or a recipe tuned at batch {tuned:,}; of these trials the lowest "
-            "losses were at "
-            f"{figure(best[tuned])} there and {figure(best[planned])} at {planned:,}.",
+            f"losses were at {figure(best[tuned])} there and {figure(best[planned])} at {planned:,}.",
         )
 
     def _next(self, planned: int, tuned: int) -> str:
@@ -347,23 +343,20 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         if self.within and high > WIDE_INTERVAL * low:
             return (
                 "train with the plan as it is, or ask for more: the interval spans a factor of "
-                f"{figure(high / low, 2)}, in which these trials can "
-                "hardly tell one learning rate from another. More --seeds, longer trials (--samples) or a "
-                "larger --budget narrow it."
+                f"{figure(high / low, 2)}, in which these trials can hardly tell one learning rate from "
+                "another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
             )
         if self.within:
             return "train with the plan as it is; these trials give no reason to change its learning rate."
         if planned == tuned and not self.whole_run:
             return (
                 "be careful: the batch stays, and a short training often prefers a higher learning rate than "
-                "a long one. Before you change "
-                "the recipe's, compare both in longer trials (--samples)."
+                "a long one. Before you change the recipe's, compare both in longer trials (--samples)."
             )
         if self.exponent is None:
             return f"plan with lr {figure(self.lr)} (--set lr={self.lr:.3g})."
         estimates = "learning rate and the exponent" if self.whole_run else "exponent"
         return (
             f"plan with lr {figure(self.lr)}: --recipe FILE writes the {estimates} into the recipe, and "
-            "`isobatch plan FILE --policy grow --rule "
-            "power` plans with it."
+            "`isobatch plan FILE --policy grow --rule power` plans with it."
         )

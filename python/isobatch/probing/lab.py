@@ -237,10 +237,8 @@ class Lab:
         if work > remaining:
             raise InputError(
                 f"{duration(self.budget.seconds)} is too short for {counted(trials * len(batches), 'trial')} "
-                "at "
-                f"{'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, the "
-                f"whole ones of {least:,} samples. "
-                f"A budget of {budget_text(needed)} would likely do",
+                f"at {'batch' if len(batches) == 1 else 'batches'} {', '.join(f'{b:,}' for b in batches)}, "
+                f"the whole ones of {least:,} samples. A budget of {budget_text(needed)} would likely do",
                 field="budget",
             )
         return float(max(fitting, least))

@@ -104,8 +104,7 @@ class _Search:
                 result = "diverged" if trial.diverged else f"loss {trial.loss:.4f}"
                 self._say(
                     f"batch {batch:,}, learning rate {real(trial.lr)}, seed {seed}, {samples:,} samples: "
-                    f"{result} "
-                    f"({duration(max(lab.budget.left(), 0))} left)"
+                    f"{result} ({duration(max(lab.budget.left(), 0))} left)"
                 )
             results.append(self._trials[key])
         return results
@@ -158,10 +157,9 @@ class _Search:
         if not best.diverged and not estimate.learned(before, np.array(best.losses)):
             raise unusable(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, "
-                "on samples that are "
-                "not trained on. Is there something to learn in it, and does the optimizer have the "
-                "parameters? If a trial is too "
-                "short to learn anything, raise --samples or --budget"
+                "on samples that are not trained on. Is there something to learn in it, and does the "
+                "optimizer have the parameters? If a trial is too short to learn anything, raise --samples "
+                "or --budget"
             )
 
     def _complete(

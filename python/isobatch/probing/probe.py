@@ -100,8 +100,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         """Writes the finding in words: first the answer and the next step, then the trials behind it."""
         lines = [
             f"isobatch probe: {self.workload} with {self.optimizer}, on {self.device}, "
-            f"{counted(len(self.lr.trials), 'trial')}, "
-            f"{duration(self.seconds)} of a budget of {duration(self.budget_seconds)}.",
+            f"{counted(len(self.lr.trials), 'trial')}, {duration(self.seconds)} of a budget of "
+            f"{duration(self.budget_seconds)}.",
             *self._early(),
             *self.lr.lines(self.planned_batch, self.tuned_batch, self.rule),
             *(f"Note: {note}" for note in self.notes),

@@ -68,8 +68,7 @@ def _how(names: Collection[str]) -> str:
         return "Recipe needs it"
     return (
         f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and "
-        "accumulation "
-        "(Recipe.from_gpus), which are multiplied"
+        "accumulation (Recipe.from_gpus), which are multiplied"
     )
 
 
@@ -139,8 +138,8 @@ class Cluster(
 
     elsewhere: ClassVar[dict[str, str]] = {
         "gpus": (
-            "is nodes × gpus_per_node: Cluster(nodes=1, gpus_per_node=16) has 16; plan also takes the "
-            "number itself"
+            "is nodes × gpus_per_node: Cluster(nodes=1, gpus_per_node=16) has 16; plan also takes the number "
+            "itself"
         )
     }
 

@@ -84,8 +84,8 @@ def _layout(plan: Plan) -> str:
     micro, accumulation, replicas, batch, irregular = plan.layout
     weighted = ", weighted" if irregular else ""
     return (
-        f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples "
-        "per step"
+        f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples per "
+        "step"
     )
 
 
@@ -196,8 +196,8 @@ def _course(run: str, plan: Plan) -> str:
     end = plan.schedule.at(plan.total_steps or 0)
     return (
         f"{run.capitalize()}: peak {words.real(plan.schedule.peak)}, warmup of "
-        f"{count(plan.warmup_steps or 0)} steps, "
-        f"{words.real(end)} at the end, step {count(plan.total_steps or 0)}."
+        f"{count(plan.warmup_steps or 0)} steps, {words.real(end)} at the end, step "
+        f"{count(plan.total_steps or 0)}."
     )
 
 

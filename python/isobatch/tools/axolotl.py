@@ -184,8 +184,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         sheet.note("axolotl makes 2 steps of a warmup of 1")
     if (experts_gpus := plan.recipe.expert_parallel or 1) > 1:
         sheet.note(
-            f"dp_shard_size must be {plan.world_size // experts_gpus}, the GPUs over the {experts_gpus} "
-            "that hold one set of experts"
+            f"dp_shard_size must be {plan.world_size // experts_gpus}, the GPUs over the {experts_gpus} that "
+            "hold one set of experts"
         )
     sheet.note(
         "remove num_epochs, warmup_ratio, batch_size, evals_per_epoch, saves_per_epoch, cosine_min_lr_ratio "

@@ -87,8 +87,8 @@ def export(
     if not _is_even(plan) and not how.runs_ragged:
         raise InputError(
             f"{known.title} gives every replica the same micro-batches: {_product(plan)} replicas would be "
-            f"{count(_even_samples(plan))} samples a step, not {count(plan.effective_batch or 0)}; plan "
-            "with batch_tolerance in the place of split, or train with ElasticRun (docs/elastic.md)"
+            f"{count(_even_samples(plan))} samples a step, not {count(plan.effective_batch or 0)}; plan with "
+            "batch_tolerance in the place of split, or train with ElasticRun (docs/elastic.md)"
         )
     if job.elastic and how.is_part:
         raise InputError(f"{known.title} starts no script: elastic is for launchers", field="elastic")

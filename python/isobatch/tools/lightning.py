@@ -16,8 +16,8 @@ _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
 )
 _RATES = (
-    "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate "
-    "model.lr optimizer.lr"
+    "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr "
+    "optimizer.lr"
 )
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}

@@ -49,8 +49,8 @@ def configuration(text: str, file: str, name: str = "") -> dict[str, Any]:
     table = _Function(ast.Module(function.body, [])).table()
     if not isinstance(table, dict):
         text = (
-            f"{function.name} computes its configuration: give the run as a recipe, or the file that it "
-            "is saved as"
+            f"{function.name} computes its configuration: give the run as a recipe, or the file that it is "
+            "saved as"
         )
         raise InputError(text, file=file)
     return table

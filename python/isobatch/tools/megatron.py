@@ -143,8 +143,8 @@ def _batch(page: SettingsPage) -> None:
     stages = page.reading.accumulation_multiple
     if stages > 1:
         page.note(
-            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not "
-            f"a multiple of {stages} (--accumulation-multiple {stages})"
+            f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a "
+            f"multiple of {stages} (--accumulation-multiple {stages})"
         )
     if _has_balance_loss(page):
         page.give("coupled", "experts", "moe_aux_loss_coeff")
@@ -336,8 +336,8 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "before core 0.18 the run stops: a batch ramp needs --train-samples",
             "--train-iters is given: expected no batch-size rampup for iteration-based training",
             "megatron/training/arguments.py at core_v0.16.0",
-            "--train-samples, --lr-decay-samples and --lr-warmup-samples: "
-            f"{case.command} --to megatron writes them",
+            f"--train-samples, --lr-decay-samples and --lr-warmup-samples: {case.command} --to megatron "
+            "writes them",
             Weight.STOPS,
         )
 

@@ -462,8 +462,8 @@ class SettingsPage:
             return False
         listed = names if isinstance(names, list) else [names]
         self.note(
-            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is "
-            "set there with --set"
+            f"builds on {', '.join(map(str, listed))}, which is not beside it and not read: give what is set "
+            "there with --set"
         )
         return True
 

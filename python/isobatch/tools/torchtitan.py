@@ -221,8 +221,8 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, ob
     if line.kind == "constant":
         settings["decay_ratio"], decay = 0.0, 0
         sheet.note(
-            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version "
-            "takes it"
+            "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes "
+            "it"
         )
     elif shape not in _SHAPES:
         sheet.note(f"torchtitan has no schedule such as {plan.recipe.schedule}")

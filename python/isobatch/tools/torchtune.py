@@ -163,8 +163,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     if job.own.get("optimizer_in_bwd") is True and accumulation > 1:
         raise InputError(
             f"optimizer_in_bwd needs gradient_accumulation_steps 1, and this plan has {accumulation}: set "
-            "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with "
-            "more GPUs or a larger micro-batch"
+            "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with more "
+            "GPUs or a larger micro-batch"
         )
     optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
     if plan.recipe.optimizer in ("adam", "adamw"):
@@ -201,8 +201,8 @@ def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
         epochs = 1
     each = total // epochs
     sheet.note(
-        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune "
-        "counts no steps over several"
+        f"an epoch must have {each} steps or more, {each * plan.effective_batch:,} samples: torchtune counts "
+        "no steps over several"
     )
     return {"epochs": epochs, "max_steps_per_epoch": each}
 
@@ -239,8 +239,8 @@ def check(case: Case) -> Iterator[Issue]:
     copies = int(number(case.at("data_parallel_replicate_dim")) or 1)
     if shards > 0 and shards * copies != case.replicas:
         yield Issue.stop(
-            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not "
-            f"{case.replicas} replicas",
+            f"data_parallel_shard_dim {shards} × data_parallel_replicate_dim {copies} is not {case.replicas} "
+            "replicas",
             "the product of all dimensions is the number of GPUs",
             "torchtune, torchtune/training/_distributed.py: ParallelDims",
             "data_parallel_shard_dim: -1",

@@ -155,9 +155,9 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     ratio = Fraction(rollout, plan.recipe.effective_batch) if rollout else Fraction(steps or parts, parts)
     if (ratio * plan.accumulation).denominator > 1:
         raise InputError(
-            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps "
-            f"has {float(ratio * plan.accumulation):g} at gradient_accumulation_steps {plan.accumulation}: "
-            f"plan with --accumulation-multiple {ratio.denominator}"
+            f"TRL generates for a whole number of micro-batches, and a rollout of {float(ratio):g} steps has "
+            f"{float(ratio * plan.accumulation):g} at gradient_accumulation_steps {plan.accumulation}: plan "
+            f"with --accumulation-multiple {ratio.denominator}"
         )
     if steps:
         sheet.settings["steps_per_generation"] = int(ratio * plan.accumulation)

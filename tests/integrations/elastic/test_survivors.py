@@ -96,8 +96,8 @@ def test_a_run_of_which_all_ranks_hold_half_a_step_ends_with_the_checkpoint_s_st
         codes = ranks.wait(60)
     assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
     why = (
-        "no replica is left: r0, r1, r2 applied a step by half; start a new run from a checkpoint; "
-        "the run ends here at step 12, and the last state that was taken is of step 10"
+        "no replica is left: r0, r1, r2 applied a step by half; start a new run from a checkpoint; the run "
+        "ends here at step 12, and the last state that was taken is of step 10"
     )
     assert all(why in ranks.said(name) for name in codes)
 

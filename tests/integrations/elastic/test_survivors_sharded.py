@@ -121,8 +121,8 @@ def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
         codes = ranks.wait(90)
     assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD, "r3": 3}
     why = (
-        "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; "
-        "the run ends here at step 12"
+        "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; the run ends here "
+        "at step 12"
     )
     for name in "r0", "r3":
         assert f"{why}, and the last state that was taken is of step 10" in ranks.said(name)

@@ -172,9 +172,9 @@ def _multiplier(group: dict[str, Any], defaults: dict[str, Any]) -> float:
 def _wrong_count(steps: int, last: int) -> str:
     if steps == 0:
         return (
-            f"the scheduler was stepped, but the optimizer was not, after step {last}: call "
-            "scheduler.step() once after each optimizer.step(), not for every micro-batch, nor for every "
-            "process (Accelerate: leave it out of prepare), nor where a GradScaler skipped the step"
+            f"the scheduler was stepped, but the optimizer was not, after step {last}: call scheduler.step() "
+            "once after each optimizer.step(), not for every micro-batch, nor for every process "
+            "(Accelerate: leave it out of prepare), nor where a GradScaler skipped the step"
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call "

@@ -276,8 +276,8 @@ def _rank(replicas: int) -> int:
         size = distributed.get_world_size()
         raise InputError(
             f"the process group has {size} processes, the plan {replicas} replicas: plan for {size} "
-            f"(isobatch.plan(recipe, {size})), or use ElasticRun, which plans for as many as there are; "
-            "with model parallelism, pass which replica this is",
+            f"(isobatch.plan(recipe, {size})), or use ElasticRun, which plans for as many as there are; with "
+            "model parallelism, pass which replica this is",
             field="rank",
         )
     return distributed.get_rank()

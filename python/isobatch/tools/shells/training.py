@@ -126,8 +126,7 @@ def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[s
     if command is not None and command[0] == "megatron":
         raise InputError(
             f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not "
-            "Megatron-LM's: "
-            "give the run as a recipe"
+            "Megatron-LM's: give the run as a recipe"
         )
     refuse_configured([launch], marks, beside)
     if command is None:

@@ -86,8 +86,8 @@ def check_rendezvous(rank: int) -> None:
     shares = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank == 0 and shares and restarts.isdigit() and int(restarts):
         warnings.warn(
-            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: "
-            "it hands them a store that still has the addresses of the ones before; start it with "
+            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: it "
+            "hands them a store that still has the addresses of the ones before; start it with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             stacklevel=3,
         )
@@ -211,8 +211,8 @@ class RankGroup:
             if names:
                 name, further = names[0], f", and in {few(names[1:])}" if names[1:] else ""
                 raise InputError(
-                    f"the ranks differ in {name}: {every[0].facts[name]} on rank 0, "
-                    f"{answer.facts.get(name)} on rank {rank}{further}; {advice}"
+                    f"the ranks differ in {name}: {every[0].facts[name]} on rank 0, {answer.facts.get(name)} "
+                    f"on rank {rank}{further}; {advice}"
                 )
 
     def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:

@@ -38,8 +38,8 @@ _PATIENCE = timedelta(seconds=0.1)
 _SUM = dist.AllreduceOptions()
 _DONE = SimpleNamespace(wait=lambda *_: True)
 _HINT = (
-    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` "
-    "around the body, and the others go on"
+    "a rank of the crew was lost, and the loop's body has a collective of its own: write `with crew:` around "
+    "the body, and the others go on"
 )
 _CUT = "gloo: the group was cut, as a rank of the crew was lost"
 

@@ -83,8 +83,7 @@ def check_network(net: nn.Module) -> None:
         if isinstance(module, _NormBase) and module.training and module.running_mean is not None:
             raise InputError(
                 f"chunk= does not support batch norm in training mode, got {kind} {name!r}: its running "
-                "statistics are of a rank's own samples; use group norm or layer norm, or call .eval() on "
-                "it"
+                "statistics are of a rank's own samples; use group norm or layer norm, or call .eval() on it"
             )
         if isinstance(module, nn.SyncBatchNorm) and module.training:
             raise InputError(f"chunk= does not support SyncBatchNorm in training mode, got {name!r}")

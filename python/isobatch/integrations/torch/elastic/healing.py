@@ -209,8 +209,8 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     if (name := next(names, None)) is not None:
         raise InputError(
             f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost "
-            "with it. Where replicas are sharded alike (HSDP), pass net whole, and shard= and shards=; "
-            "else train with ElasticRun and go on from a checkpoint"
+            "with it. Where replicas are sharded alike (HSDP), pass net whole, and shard= and shards=; else "
+            "train with ElasticRun and go on from a checkpoint"
         )
 
 

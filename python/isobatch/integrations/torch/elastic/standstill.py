@@ -28,7 +28,7 @@ class Standstill:
         self._last = members, step
         if self._times > _TIMES:
             raise InputError(
-                f"the same {len(members)} ranks formed {_TIMES} times and finished no step, as their "
-                f"network fails ({self.why}); where hosts have several, GLOO_SOCKET_IFNAME and "
-                "NCCL_SOCKET_IFNAME name the one to use"
+                f"the same {len(members)} ranks formed {_TIMES} times and finished no step, as their network "
+                f"fails ({self.why}); where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME "
+                "name the one to use"
             )

@@ -194,8 +194,8 @@ def _check(recipe: Recipe, settings: Settings) -> None:
     if settings.policy == "goodput":
         raise InputError(
             "policy must be keep, grow or a batch, got 'goodput', which needs a profile, and picks another "
-            "batch and another length at each number of GPUs: plan with it once, and give the batch that "
-            "it picked, such as policy=512",
+            "batch and another length at each number of GPUs: plan with it once, and give the batch that it "
+            "picked, such as policy=512",
             field="policy",
         )
 

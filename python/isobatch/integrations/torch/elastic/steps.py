@@ -115,8 +115,8 @@ class Micro(NamedTuple):
                 )
             if not self.equal and _has_collectives_inside(model):
                 raise InputError(
-                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make "
-                    "the same passes: make the loader by run.loader(dataset, equal_passes=True)",
+                    "equal_passes must be True for FSDP and SyncBatchNorm, whose replicas must all make the "
+                    "same passes: make the loader by run.loader(dataset, equal_passes=True)",
                     field="equal_passes",
                 )
             sharded: Any = getattr(model, "set_requires_gradient_sync", None)
