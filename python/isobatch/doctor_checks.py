@@ -23,24 +23,29 @@ def check_any_tool(case: Case) -> Iterator[Issue]:
 
 
 def _undivided(case: Case) -> Iterator[Issue]:
-    experts = case.fields.get("expert_parallel") or 1
-    if case.gpus % experts:
-        yield Issue.stop(
-            f"{counted(case.gpus, 'GPU')} are no multiple of the {experts} that hold one set of experts",
-            f"{case.reading.keys.get('expert_parallel', 'expert_parallel')} splits the experts",
-            "the GPUs are whole sets of experts: docs/reasons.md, expert_parallel",
-            f"{case.gpus // experts * experts or experts} GPUs",
+    for field, unit, split, source in (
+        (
             "expert_parallel",
-        )
-    parallel = case.fields.get("model_parallel") or 1
-    if case.gpus % parallel:
-        yield Issue.stop(
-            f"{counted(case.gpus, 'GPU')} are no multiple of the {parallel} that hold one replica",
-            f"{case.reading.keys.get('model_parallel', 'model_parallel')} splits the model",
-            "the product of tensor, pipeline and context parallelism divides the GPUs",
-            f"{case.gpus // parallel * parallel or parallel} GPUs",
+            "one set of experts",
+            "the experts",
+            "the GPUs are whole sets of experts: docs/reasons.md, expert_parallel",
+        ),
+        (
             "model_parallel",
-        )
+            "one replica",
+            "the model",
+            "the product of tensor, pipeline and context parallelism divides the GPUs",
+        ),
+    ):
+        gpus = case.fields.get(field) or 1
+        if case.gpus % gpus:
+            yield Issue.stop(
+                f"{counted(case.gpus, 'GPU')} are no multiple of the {gpus} that hold {unit}",
+                f"{case.reading.keys.get(field, field)} splits {split}",
+                source,
+                f"{case.gpus // gpus * gpus or gpus} GPUs",
+                field,
+            )
 
 
 def _misspelt(case: Case) -> Iterator[Issue]:
@@ -90,8 +95,8 @@ def _grown(case: Case) -> Iterator[Issue]:
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
-        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the "
-        f"{count(case.tuned or 0)} that it was tuned with",
+        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} "
+        "that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
         "torch, DistributedDataParallel: each process has its own loader",
         change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
@@ -106,10 +111,10 @@ def _rule(case: Case) -> Iterator[Issue]:
         return
     rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
     yield Issue(
-        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned "
-        "one, the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. "
-        "With the tuned batch it stays",
+        f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, "
+        "the learning rate the same",
+        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With "
+        "the tuned batch it stays",
         _SOURCES[rule],
         case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
         field="lr",

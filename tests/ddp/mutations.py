@@ -131,8 +131,7 @@ def play(count: int, seed: int = 0) -> Counter:
                 try:
                     outcome, specs = parcels.read_layout(changed)
                     assert all(
-                        kind in parcels._TYPES and min(shape, default=0) >= 0
-                        for kind, shape in specs.values()
+                        kind in parcels.TYPES and min(shape, default=0) >= 0 for kind, shape in specs.values()
                     )
                 except InputError:
                     outcome = None

@@ -3,30 +3,29 @@
 import argparse
 
 from isobatch.cli.terminal import say, show_lines, write_json
-from isobatch.equivalence.bits import same_bits
+from isobatch.equivalence.bits import SameBits, same_bits
+from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import LIMIT, STEPS, same
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, "
-    "unchanged, for a few"
-    " optimizer steps each, and says whether the splits train the same, and if not, why. Exit codes: 0 the "
-    "same, 1 not the"
-    " same, 2 cannot be asked."
+    "unchanged, for a few optimizer steps each, and says whether the splits train the same, and if not, why. "
+    "Exit codes: 0 the same, 1 not the same, 2 cannot be asked."
 )
 EXAMPLES = (
     "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 "
     "--gradient_accumulation_steps 2",
-    "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} "
-    "--accum {accumulation}",
+    "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum "
+    "{accumulation}",
 )
 
 OPTIONS = {
     "command": ("the training command, after --", {"nargs": "*"}),
     "--split RxAxM": (
-        "ranks x accumulation x micro-batch; several of one batch are compared (default: the command's "
-        "own, made smaller)",
+        "ranks x accumulation x micro-batch; several of one batch are compared (default: the command's own, "
+        "made smaller)",
         {"action": "append"},
     ),
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
@@ -49,48 +48,27 @@ def run(args: argparse.Namespace) -> int:
     """Prints the answer; 1 where the training is not the same."""
     if not args.command:
         raise missing("COMMAND", "pass the training command after --")
+    question = {name: getattr(args, name) for name in ("tool", "steps", "limit", "device")}
     if args.bits:
-        return _compare_bits(args)
+        if args.output is not None or args.as_is:
+            raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
+        return _show(same_bits(args.command, args.split, say=say, **question), args)
     if args.output is not None:
         check_place(args.output)
         if not args.output.endswith(".json"):
             from isobatch.report.pages import require_extra, write
 
             require_extra()
-    answer = same(
-        args.command,
-        args.split,
-        tool=args.tool,
-        steps=args.steps,
-        limit=args.limit,
-        device=args.device,
-        as_is=args.as_is,
-        say=say,
-    )
+    answer = same(args.command, args.split, as_is=args.as_is, say=say, **question)
     if args.output is not None:
         if args.output.endswith(".json"):
             answer.save(args.output)
         else:
             write(answer, args.output)
-    if args.json:
-        write_json(answer)
-    else:
-        show_lines(answer.text)
-    return 0 if answer.same else 1
+    return _show(answer, args)
 
 
-def _compare_bits(args: argparse.Namespace) -> int:
-    if args.output is not None or args.as_is:
-        raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
-    answer = same_bits(
-        args.command,
-        args.split,
-        tool=args.tool,
-        steps=args.steps,
-        limit=args.limit,
-        device=args.device,
-        say=say,
-    )
+def _show(answer: Same | SameBits, args: argparse.Namespace) -> int:
     if args.json:
         write_json(answer)
     else:

@@ -297,3 +297,9 @@ def _read(thing: Any, name: str) -> Any:
         return getattr(thing, name, None)
     except RuntimeError:
         return None
+
+
+def free_on_gpu(device: torch.device) -> int:
+    """Counts the bytes left on a GPU: free, or idle in this process's allocator."""
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle

@@ -1,7 +1,4 @@
-"""Whether a training has the same bits at other splits over ranks.
-
-The SHA of its weights after each optimizer step.
-"""
+"""The bits of a training at several splits over ranks: the SHA of its weights after each optimizer step."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -67,7 +64,7 @@ def same_bits(
 ) -> SameBits:
     """Compares the bits of a training's weights at splits of its batch over ranks.
 
-    With the same micro-batch; nothing is changed in it.
+    The splits have the same micro-batch, and nothing of the script is changed.
 
     Args:
         command, split, tool, steps, limit, device, say: as in `same`.
@@ -80,7 +77,10 @@ def same_bits(
     splits = [Split.parse(text) for text in split or ()] or [read.default]
     if len(splits) == 1:
         splits += _other_ranks(splits[0])
-    if len({(one.effective_batch, one.micro_batch) for one in splits}) > 1 or len(splits) == 1:
+    if (
+        len({(requested.effective_batch, requested.micro_batch) for requested in splits}) > 1
+        or len(splits) == 1
+    ):
         raise InputError(
             "--bits compares splits of one batch with the same micro-batch, got "
             f"{', '.join(map(str, splits))}",
@@ -88,18 +88,18 @@ def same_bits(
         )
     digests, in_chunks = {}, set()
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as name:
-        for one in splits:
-            folder = Path(name) / str(one)
+        for requested in splits:
+            folder = Path(name) / str(requested)
             folder.mkdir()
-            line, environment = start_line(read, one, folder)
+            line, environment = start_line(read, requested, folder)
             settings = Recorded(folder=str(folder / "record"), steps=steps, bits=True)
-            run = start_run(line, environment, settings, one, limit, device)
-            say(f"{one}: {run.seconds:.0f} s")
+            run = start_run(line, environment, settings, requested, limit, device)
+            say(f"{requested}: {run.seconds:.0f} s")
             ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]
             if not ranks:
-                raise InputError(f"the command at {one} took no optimizer step:\n{run.output}")
-            # Ranks that differ from one another are no one's bits.
-            digests[str(one)] = [
+                raise InputError(f"the command at {requested} took no optimizer step:\n{run.output}")
+            # Ranks that differ have no bits in common: all of theirs are listed.
+            digests[str(requested)] = [
                 "/".join(sorted({row.split()[0] for row in rows})) for rows in zip(*ranks, strict=False)
             ]
             in_chunks |= {row.split()[1] for rows in ranks for row in rows}

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing
+from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing, free_on_gpu
 from isobatch.guard.error import GuardError
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
@@ -169,8 +169,7 @@ def has_room(device: torch.device, needed: int) -> bool:
     """Tells whether a GPU has this number of bytes to spare, free or unused by the allocator."""
     if device.type != "cuda":
         return True
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + idle >= needed
+    return free_on_gpu(device) >= needed
 
 
 def outside_of_graphs(hook: Hook) -> Hook:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import difference, float32_as, part
-from isobatch.validate.proofs.workload import MAX_SAMPLES, ROUNDED_GATE, SEED
+from isobatch.diagnosis.tensors import difference
+from isobatch.validate.proofs.workload import ROUNDED_GATE, compute_exactly, cut_batch, sample_count
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Copies, Training, copy_to_host, grads
 from isobatch.validate.trial import Claim, Trial
@@ -36,27 +36,23 @@ def coupling(training: Training, reduction: str) -> tuple[float, float]:
     Returns:
         The relative L2 distance of the parts' gradient to the whole's, and the largest one of rounding.
     """
-    count = min(MAX_SAMPLES, training.micro_batch)
-    batch = training.samples(count, SEED, 0, 0)
-    cut = count // 2 if count == 2 else count // 2 - 1
-    parts = [part(batch, 0, cut), part(batch, cut, count)]
-    weigh = training.workload.weight
-    units = [float(cut), float(count - cut)] if weigh is None else [float(weigh(piece)) for piece in parts]
-    shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(units) for unit in units]
-    gate, dtype = GATE, None
-    while True:
-        try:
-            with _without_randomness(training.model), float32_as("ieee"):
-                whole, again = (_gradient(training, [batch], [1.0], dtype) for _ in range(2))
-                if difference(again, whole, device=training.group.device).error > gate:
-                    training.model.eval()  # the model has randomness of its own, such as functional dropout
-                    whole = _gradient(training, [batch], [1.0], dtype)
-                halves = _gradient(training, parts, shares, dtype)
-            return difference(halves, whole, device=training.group.device).error, gate
-        except RuntimeError:
-            if dtype is training.dtype:
-                raise
-            gate, dtype = ROUNDED_GATE, training.dtype  # a workload may refuse float32
+    batch, device = cut_batch(training), training.group.device
+    shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(batch.units) for unit in batch.units]
+
+    def distance(dtype: torch.dtype | None) -> float:
+        with _without_randomness(training.model):
+            whole, again = (_gradient(training, [batch.whole], [1.0], dtype) for _ in range(2))
+            if difference(again, whole, device=device).error > _gate(dtype):
+                training.model.eval()  # the model has randomness of its own, such as functional dropout
+                whole = _gradient(training, [batch.whole], [1.0], dtype)
+            return difference(_gradient(training, batch.parts, shares, dtype), whole, device=device).error
+
+    error, dtype = compute_exactly(training, distance)
+    return error, _gate(dtype)
+
+
+def _gate(dtype: torch.dtype | None) -> float:
+    return GATE if dtype is None else ROUNDED_GATE
 
 
 def _gradient(
@@ -104,7 +100,7 @@ def prove(trial: Trial) -> list[Proof]:
     error = training.group.from_first(error)  # the same samples on all ranks
     if not math.isfinite(error):
         return [skip_claim("coupling", "no room for a second gradient, or a gradient that is not finite")]
-    count = min(MAX_SAMPLES, training.micro_batch)
+    count = sample_count(training)
     text = f"the gradient of {count} samples in one pass is {error:.2g} from that in two"
     values = {"relative_l2": error, "samples": count}
     if error <= gate:

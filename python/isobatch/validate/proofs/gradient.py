@@ -245,9 +245,9 @@ def _step(
     if reference.gradient is not None:
         gradients = grads(model)
         proof = _gradient(training, difference(gradients, reference.gradient), reference.off, how)
-        if proof.diagnosis is not None and (training.apart or differing(sums)):
+        if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
             # Ranks that differ explain any gradient: its factor would name a wrong cause.
-            named = group.pulse.named(training.apart or differing(sums))
+            named = group.pulse.named(apart)
             when = "before the step" if training.apart else "after the all-reduce"
             proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
         proofs.append(proof)

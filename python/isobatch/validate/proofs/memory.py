@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from isobatch.diagnosis.causes import Cause
+from isobatch.diagnosis.tensors import free_on_gpu
 from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.memory import MIN_RESERVE_BYTES, RESERVE
 from isobatch.validate.ranks.group import Group
@@ -35,8 +36,7 @@ def free_on_device(group: Group) -> int:
     On a CPU, it is this rank's share of its host's memory.
     """
     if group.device.type == "cuda":
-        idle = torch.cuda.memory_reserved(group.device) - torch.cuda.memory_allocated(group.device)
-        return int(torch.cuda.mem_get_info(group.device)[0]) + idle
+        return free_on_gpu(group.device)
     return free_on_host() // sum(rank.node == group.node for rank in group.roster)
 
 

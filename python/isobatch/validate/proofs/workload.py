@@ -1,7 +1,8 @@
 """The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ MAX_SAMPLES = 8  # the loss is tried on
 COMPILE_SECONDS = 900.0  # in a phase of its own, so that compiling takes no other phase over its limit
 SEED = 20
 ROUNDED_GATE = 0.02  # for a loss rounded to 8 bits
+T = TypeVar("T")
 MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
@@ -60,10 +62,10 @@ def _try(training: Training) -> bool:
     workload, rank = training.workload, training.group.rank
     training.model.train()
     with user_code("Workload.batch"):
-        batch = training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank, 0)
+        batch, further = (training.samples(sample_count(training), 0, rank + shift, 0) for shift in (0, 1))
     with user_code("slicing the batch by sample"):
         part(batch, 0, 1)
-    if _same_samples(batch, training.samples(max(2, min(MAX_SAMPLES, training.micro_batch)), 0, rank + 1, 0)):
+    if _same_samples(batch, further):
         raise InputError(
             "Workload.batch gives the same samples for every state of its generator, so that all ranks train "
             "on the same data: draw them with generator=generator",
@@ -115,25 +117,56 @@ def prove_compiles(trial: Trial) -> list[Proof]:
     return []
 
 
+def sample_count(training: Training) -> int:
+    """Counts the samples to try the workload on: a few, at least two."""
+    return max(2, min(MAX_SAMPLES, training.micro_batch))
+
+
+class CutBatch(NamedTuple):
+    """A batch, its two unequal parts, and the units under the loss of each part."""
+
+    whole: Any
+    parts: list[Any]
+    units: list[float]
+
+
+def cut_batch(training: Training) -> CutBatch:
+    """Makes a batch and cuts it in two, the same on all ranks."""
+    count, weigh = sample_count(training), training.workload.weight
+    batch = training.samples(count, SEED, 0, 0)
+    cut = count // 2 if count == 2 else count // 2 - 1
+    parts = [part(batch, 0, cut), part(batch, cut, count)]
+    units = [float(cut), float(count - cut)] if weigh is None else [float(weigh(piece)) for piece in parts]
+    return CutBatch(batch, parts, units)
+
+
+def compute_exactly(
+    training: Training, compute: Callable[[torch.dtype | None], T]
+) -> tuple[T, torch.dtype | None]:
+    """Computes in float32, or in the training's own format if the workload refuses float32.
+
+    Returns the result and its format; None is float32.
+    """
+    with float32_as("ieee"):
+        try:
+            return compute(None), None
+        except RuntimeError:
+            if training.dtype is None:
+                raise
+        return compute(training.dtype), training.dtype
+
+
 def reduction(training: Training) -> str:
     """Classifies the loss by cutting a batch in two: "mean", "sum" or "neither"."""
-    workload, n = training.workload, max(2, min(MAX_SAMPLES, training.micro_batch))
-    batch = training.samples(n, SEED, 0, 0)
-    cut = n // 2 if n == 2 else n // 2 - 1
-    parts = [part(batch, 0, cut), part(batch, cut, n)]
-    units = [cut, n - cut] if workload.weight is None else [float(workload.weight(p)) for p in parts]
-    model = training.model.eval()
-    gate, dtype = REDUCTION_GATE, None
-    while True:
-        try:
-            with torch.no_grad(), float32_as("ieee"):
-                whole, *losses = (float(training.loss(model, b, dtype)) for b in [batch, *parts])
-            break
-        except RuntimeError:
-            if dtype is training.dtype:
-                raise
-            gate, dtype = ROUNDED_GATE, training.dtype  # a workload may refuse float32
-    return reduction_of(whole, (losses[0], losses[1]), (units[0], units[1]), gate)
+    batch, model = cut_batch(training), training.model.eval()
+
+    @torch.no_grad()
+    def losses(dtype: torch.dtype | None) -> list[float]:
+        return [float(training.loss(model, piece, dtype)) for piece in (batch.whole, *batch.parts)]
+
+    (whole, first, second), dtype = compute_exactly(training, losses)
+    gate = REDUCTION_GATE if dtype is None else ROUNDED_GATE
+    return reduction_of(whole, (first, second), (batch.units[0], batch.units[1]), gate)
 
 
 def judge_loss(measured: str, declared: str) -> Proof:

@@ -219,7 +219,7 @@ class CrewRun(ElasticRun):
 
     def __init__(self, crew: Crew, members: Membership, recipe: Recipe | Plan, **settings: Any) -> None:
         self._crew, self._members, self._is_asked = crew, members, False
-        self._begin(recipe, crew, **settings)
+        super().__init__(recipe, _watch=crew, **settings)
 
     def _parallel(self, net: nn.Module, options: dict[str, Any]) -> nn.Module:
         return self._crew._group.wrap(net, **options)

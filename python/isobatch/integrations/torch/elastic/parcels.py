@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.messages import StateLayout
 
-_TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+TYPES = {str(kind): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 _ALIGNED = 16
 """Bytes to which each tensor's are filled up, so that they can be seen as any type."""
 _SCALARS = (type(None), bool, int, float, str)
@@ -126,7 +126,7 @@ def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
     """
     try:
         layout = msgspec.json.decode(written, type=StateLayout)
-        places = [torch.empty(shape, dtype=_TYPES[kind], device="meta") for kind, shape in layout.tensors]
+        places = [torch.empty(shape, dtype=TYPES[kind], device="meta") for kind, shape in layout.tensors]
     except (
         msgspec.MsgspecError,
         ValueError,
@@ -171,7 +171,7 @@ def _shown(spec: tuple[str, list[int]] | None) -> str:
 
 def _sizes(layout: StateLayout) -> Iterator[tuple[torch.dtype, list[int], int]]:
     for kind, shape in layout.tensors:
-        yield _TYPES[kind], shape, math.prod(shape) * _TYPES[kind].itemsize
+        yield TYPES[kind], shape, math.prod(shape) * TYPES[kind].itemsize
 
 
 def size_of(layout: StateLayout) -> int:

@@ -92,28 +92,12 @@ class ElasticRun:
         seed: int = 0,
         shuffle: bool = True,
         chunk: int | None = None,
+        _watch: Watch = ALL_THERE,  # knows whether its ranks can be lost
         **settings: Any,
     ) -> None:
-        options = {"accept": accept, "replica": replica, "seed": seed, "shuffle": shuffle, "chunk": chunk}
-        self._begin(recipe, ALL_THERE, state=state, **options, **settings)
-
-    def _begin(
-        self,
-        recipe: Recipe | Plan,
-        watch: Watch,
-        *,
-        state: dict[str, Any] | None = None,
-        accept: Collection[str] = (),
-        replica: Any = None,
-        seed: int = 0,
-        shuffle: bool = True,
-        chunk: int | None = None,
-        **settings: Any,
-    ) -> None:
-        """Begins the run; `watch` knows whether its ranks can be lost."""
-        self.world, self._watch = find_world(), watch
+        self.world, self._watch = find_world(), _watch
         self._ranks = RankGroup(
-            self.world.rank, self.world.size, watch.timeout, watch.connecting, watch.backend
+            self.world.rank, self.world.size, _watch.timeout, _watch.connecting, _watch.backend
         )
         self.seed, self.shuffle, self._chunk = seed, shuffle, chunk
         self._bits = None if chunk is None else EqualBits(self._ranks)

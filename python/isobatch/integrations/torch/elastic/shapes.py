@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.parcels import TYPES
 
 _ALIKE = {
     "allreduce": 0,
@@ -20,7 +21,7 @@ _ALIKE = {
 }
 """The index of the argument with the same size on all ranks, by collective."""
 
-_TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
+_TYPES = sorted(TYPES)
 
 
 def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
@@ -44,8 +45,8 @@ def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
     for rank, row_of_rank in enumerate(rows):
         if row_of_rank != rows[0]:
             raise InputError(
-                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} "
-                f"on rank {rank}; all ranks must call the same ones, in the same order, with tensors of the "
+                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} on "
+                f"rank {rank}; all ranks must call the same ones, in the same order, with tensors of the "
                 "same shape"
             )
 
