@@ -22,7 +22,8 @@ from isobatch.words import few
 def conditions_of(net: nn.Module) -> dict[str, Any]:
     """Returns the conditions to be equal on all ranks for equal bits, by name, in JSON types."""
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    kinds = {f"{tensor.device.type} {_device_name(tensor.device)}" for tensor in tensors.values()}
+    devices = {tensor.device for tensor in tensors.values()}
+    kinds = {f"{device.type} {_device_name(device)}" for device in devices}
     shapes = [
         (name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
         for name, tensor in tensors.items()
