@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _rules(*, as_json: bool) -> int:
     """Lists the scaling rules: how a learning rate follows the batch."""
+    from isobatch.planning.published import PUBLISHED_RATES
     from isobatch.planning.settings import ScalingRule, rules
 
     if as_json:
@@ -72,7 +73,23 @@ def _rules(*, as_json: bool) -> int:
     else:
         show_table(ScalingRule._fields, rules())
         show_lines(
-            "\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing."
+            "\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.\n\n"
+            "Planned by auto over used, from each workload's smallest batch to its larger ones (MLPerf Training "
+            "2.1 to 6.1). Above 1 the plan is too high, as it always was for LoRA, detection and segmentation.\n"
+        )
+        show_table(
+            ("family", "rule", "pairs", "k up to", "planned / used", "within 2 ×"),
+            [
+                (
+                    each.family,
+                    each.rule,
+                    f"{each.pairs}",
+                    f"{each.k:g}",
+                    f"{each.lowest:.2f} to {each.highest:.2f}",
+                    f"{each.within_2}",
+                )
+                for each in PUBLISHED_RATES
+            ],
         )
     return 0
 
