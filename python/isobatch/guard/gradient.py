@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
+from isobatch.errors import first_line
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
@@ -204,7 +205,7 @@ class Gradient:
         try:
             units = [] if weight is None else [float(weight(batch)) for batch in batches]
         except Exception as raised:  # such as for rows that a trainer turns into samples itself
-            error = _first_line(raised)
+            error = first_line(raised)
         if why := next(filter(None, self._run.exchange("weight", error)), None):
             self._leave(f"the weight cannot be computed of the loader's batches ({why})")
             return None
@@ -233,7 +234,7 @@ class Gradient:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
         except Exception as raised:  # the script's loss may do anything with batches that it does not know
-            return [], _first_line(raised), False
+            return [], first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
     def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
@@ -416,11 +417,6 @@ class Gradient:
             return [float(share) for share in run.plan.loss_weights(run.rank)]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
-
-
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {line[:200]}"
 
 
 class ZeroGradCheck:
