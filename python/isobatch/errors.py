@@ -236,5 +236,15 @@ def _says(message: str, field: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", message) is not None
 
 
+def first_line(error: BaseException) -> str:
+    """Returns an error's kind and the first line of its text, which may be empty.
+
+    >>> first_line(ValueError("no such kind\\n  at line 3")), first_line(MemoryError())
+    ('ValueError: no such kind', 'MemoryError')
+    """
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
+
+
 def _said(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

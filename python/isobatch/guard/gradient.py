@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
+from isobatch.errors import first_line
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
-from isobatch.guard.run import Run, has_room, inner, local, outside_of_graphs, sharded
+from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
@@ -204,7 +205,7 @@ class Gradient:
         try:
             units = [] if weight is None else [float(weight(batch)) for batch in batches]
         except Exception as raised:  # such as for rows that a trainer turns into samples itself
-            error = _first_line(raised)
+            error = first_line(raised)
         if why := next(filter(None, self._run.exchange("weight", error)), None):
             self._leave(f"the weight cannot be computed of the loader's batches ({why})")
             return None
@@ -233,7 +234,7 @@ class Gradient:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
         except Exception as raised:  # the script's loss may do anything with batches that it does not know
-            return [], _first_line(raised), False
+            return [], first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
     def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
@@ -416,42 +417,3 @@ class Gradient:
             return [float(share) for share in run.plan.loss_weights(run.rank)]
         self._units = sum(run.exchange("units", sum(units)))
         return [unit * run.ranks / self._units for unit in units]
-
-
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {line[:200]}"
-
-
-class ZeroGradCheck:
-    """Notices gradients left over from the last step.
-
-    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad
-    did not clear it.
-    """
-
-    def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
-        self._run, self._kept, owned = run, False, optimizers.owned()
-        params = [p for p in model.parameters() if p.requires_grad]
-        self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
-        # A sharded parameter's hook is never called: then this check sees nothing.
-        self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
-
-    def remove(self) -> None:
-        """Removes the hook."""
-        self._handle.remove()
-
-    @outside_of_graphs
-    def _arriving(self, _: Tensor) -> None:
-        run, before = self._run, self._param.grad
-        if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
-            self._kept = True
-
-    def check(self) -> None:
-        """Checks before an optimizer step."""
-        if self._kept:
-            text = (
-                "the first gradient of this step was added to the last step's, which zero_grad had not "
-                "cleared"
-            )
-            self._run.stop(Cause.GRADIENTS_KEPT, text)

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import Callback
 from torch.optim import Optimizer
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, first_line
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
@@ -56,8 +56,8 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
         raise InputError("there is no such checkpoint", file=str(checkpoint)) from None
     except Exception as error:  # On a damaged file torch's reader may raise anything.
         raise InputError(
-            f"the checkpoint cannot be read without executing what is in it ({type(error).__name__}: "
-            f"{str(error).splitlines()[0][:200]}): keep objects of your own, as in hyperparameters, out of "
+            f"the checkpoint cannot be read without executing what is in it ({first_line(error)}): "
+            "keep objects of your own, as in hyperparameters, out of "
             "it, "
             'or read it yourself where you trust it: torch.load(path, weights_only=False)["isobatch"]',
             file=str(checkpoint),

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from isobatch.diagnosis.tensors import AUTOCAST
-from isobatch.errors import InputError
-from isobatch.validate.workload import Workload, call_factory, factory_of, first_line
+from isobatch.errors import InputError, first_line
+from isobatch.validate.workload import Workload, call_factory, factory_of
 
 BLOCK = 512
 """CUDA's allocator hands out memory in multiples of this many bytes."""

@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import float32_as
-from isobatch.errors import InputError, missing
+from isobatch.errors import InputError, first_line, missing
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
@@ -31,7 +31,7 @@ from isobatch.validate.ranks.group import Group, own_device
 from isobatch.validate.ranks.pulse import DEAD
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import Workload, call_factory, first_line, load, out_of_memory, user_code
+from isobatch.validate.workload import Workload, call_factory, load, out_of_memory, user_code
 
 BUILD_SEED = 0
 

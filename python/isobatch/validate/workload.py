@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, first_line, must_be
 from isobatch.planning.plan import Plan
 
 BUILT_IN = "mlp"
@@ -63,11 +63,6 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Returns an error's kind and the first line of its text."""
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
 
 @contextmanager

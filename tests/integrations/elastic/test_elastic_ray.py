@@ -94,12 +94,12 @@ def rows_of(folder):
         for path in folder.glob(f"{start}-*.jsonl"):
             for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
                 steps.setdefault(row["step"], []).append(row)
-        for step, rows in steps.items():
-            assert len(rows) == rows[0]["world"]
+        for step, workers in steps.items():
+            assert len(workers) == workers[0]["world"]
             rows[step] = (
-                sorted(i for row in rows for i in row["ids"]),
-                {row["lr"] for row in rows},
-                rows[0]["world"],
+                sorted(i for worker in workers for i in worker["ids"]),
+                {worker["lr"] for worker in workers},
+                workers[0]["world"],
             )
     return rows
 

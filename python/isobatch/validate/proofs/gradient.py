@@ -13,6 +13,7 @@ from torch import Tensor
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
+from isobatch.errors import first_line
 from isobatch.validate.proofs.memory import free_on_host, lacking
 from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -27,7 +28,7 @@ from isobatch.validate.training import (
     trained,
 )
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import first_line, out_of_memory
+from isobatch.validate.workload import out_of_memory
 
 SEED = 20
 RANKS = 8

@@ -12,13 +12,14 @@ import torch
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import free_on_gpu
+from isobatch.errors import first_line
 from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.memory import MIN_RESERVE_BYTES, RESERVE
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim
 from isobatch.validate.training import Training
 from isobatch.validate.trial import Claim, Trial
-from isobatch.validate.workload import first_line, out_of_memory
+from isobatch.validate.workload import out_of_memory
 from isobatch.words import few
 
 MAX_TRIES = 48  # 24 doublings and as many halvings of the rest: more than any memory needs

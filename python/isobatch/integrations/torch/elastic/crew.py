@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, first_line
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
 from isobatch.integrations.torch.elastic.drift import Drift
@@ -161,7 +161,7 @@ class Crew(Watch):
             return False
         if not self.lost:
             self.lost = True
-            self.why = str(error).splitlines()[0][:200]
+            self.why = first_line(error)
             with suppress(StoreGone):  # Then there can be no next crew, and `survivors` says so.
                 self._members.say_over(self.why)
         return True

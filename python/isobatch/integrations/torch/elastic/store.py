@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import torch.distributed as dist
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, first_line
 from isobatch.integrations.torch.elastic.messages import (
     MAX_BYTES,
     Beat,
@@ -66,7 +66,7 @@ class Store:
             return question()
         except RuntimeError as error:
             raise StoreGone(
-                f"the store at {self.address} is gone ({str(error).splitlines()[0][:80]}); its process must "
+                f"the store at {self.address} is gone ({first_line(error)}); its process must "
                 "outlive all ranks",
                 field="store",
             ) from None

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from isobatch._core import __version__
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError, first_line, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
 from isobatch.integrations.torch.elastic.applied import StepWatch
@@ -238,7 +238,7 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
-                self._standstill.why = str(error).splitlines()[0][:200]
+                self._standstill.why = first_line(error)
                 with suppress(StoreGone):  # `form` says so.
                     self._members.say_over(self._standstill.why)
                 self._pulse.exit()
