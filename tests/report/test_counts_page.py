@@ -23,9 +23,9 @@ def plans_in(text):
         return [read(each) for each in value] if isinstance(value, list) else data["texts"][value]
 
     for row in data["plans"]:
-        for at, (status, headline, figures, sentences, points, ways, lines) in enumerate(row):
+        for at, (level, headline, figures, points, ways, lines, folded) in enumerate(row):
             out = [[*read(way[:4]), way[4]] for way in ways]
-            row[at] = (status, read(headline), read(figures), read(sentences), read(points), out, read(lines))
+            row[at] = (level, read(headline), read(figures), read(points), out, read(lines), read(folded))
     return data
 
 
@@ -35,17 +35,17 @@ def test_every_plan_is_in_the_page():
     data = plans_in(text)
     assert (data["counts"], data["policies"], data["counts"][data["first"]]) == (gpus, ["keep", "grow"], 1)
     for count, row in zip(gpus, data["plans"], strict=True):
-        for policy, (status, headline, figures, sentences, points, ways, lines) in zip(
+        for policy, (level, headline, figures, points, ways, lines, folded) in zip(
             data["policies"], row, strict=True
         ):
             plan = ib.plan(RECIPE, ib.Cluster(gpus_per_node=count), policy=policy)
             output = plan.explain()
-            assert status == plan.status or (status, plan.status) == ("note", "caution")
+            assert level == plan.status or (level, plan.status) == ("note", "caution")
             assert headline in output.replace(":\n  - ", ": ")
-            assert all(part in output for part in (*sentences, *points))
+            assert all(part in output for part in (*folded, *points))
             assert [way[4] for way in ways] == [option.world_size for option in plan.options]
             assert all(part in output for way in ways for part in way[:4])
-            if status != "infeasible":
+            if level != "infeasible":
                 assert "\n".join(lines) == str(plan.to("transformers")).rstrip("\n")
                 now = {label: value for label, _, value in figures}
                 assert now["batch, samples per step"] == f"{plan.effective_batch:,}"
@@ -85,7 +85,7 @@ def test_a_page_says_where_only_whole_nodes_are_counted(gpus, note):
 
 def test_what_a_tool_cannot_run_is_said_in_its_place():
     text, _ = shown(over([8, 12], split="ragged"), tool="transformers")
-    even, ragged = (row[0][6] for row in plans_in(text)["plans"])
+    even, ragged = (row[0][5] for row in plans_in(text)["plans"])
     assert "per_device_train_batch_size: 8" in even and ragged[0].startswith("# not for transformers: ")
 
 
@@ -112,7 +112,7 @@ def test_no_text_ends_the_data_or_runs():
 
 
 class _Hostile:
-    counts, policies, tool, data = [8], [("keep", "k")], None, '{"texts": ["</script><img>"]}'
+    counts, start, policies, tool, data = [8], 8, [("keep", "k")], None, '{"texts": ["</script><img>"]}'
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     assert output.out == "" and "page.html: 9 GPU counts, 0." in output.err
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["keep", "grow"]
-    assert "per_device_train_batch_size: 8" in data["plans"][-1][1][6]
+    assert "per_device_train_batch_size: 8" in data["plans"][-1][1][5]
     # One policy, another tool's lines, and charts alone.
     assert main([*request, "--policy", "grow", "--to", "deepspeed"]) == 0
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["grow"] and any(
-        "train_micro_batch" in line for line in data["plans"][-1][0][6]
+        "train_micro_batch" in line for line in data["plans"][-1][0][5]
     )
     timed_profile().save(tmp_path / "profile.json")
     assert main([*request[:-1], "page.svg", "--profile", "profile.json"]) == 0

@@ -196,7 +196,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         parsed = Parsed(output.read_text(encoding="utf-8"))
         assert not parsed.open
         assert f"{name}.html: 0." in capsys.readouterr().err
-    assert parsed.texts["title"] == ["1 of 2 proofs passed"]
+    assert parsed.texts["title"] == ["Validation: 1 of 2 proofs passed"]
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         output = tmp_path / f"plan.{suffix}"
         assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0
@@ -242,7 +242,8 @@ def test_the_heading_is_the_answer():
     assert [item.title for item in never.sections] == ["What would work"]
     grown = page_of_value(ib.plan(RECIPE, 64, policy="grow"))
     assert grown.sections[0].title == "Warnings" and grown.sections[0].points
-    changed, same = grown.sections[1].tables
+    (changed,), (same,) = grown.sections[1].tables, grown.sections[-1].tables
+    assert grown.sections[-1].folded
     assert ("batch, samples per step", "2,048", "256") in changed.rows
     assert all(now != was for _, now, was in changed.rows) and all(now == was for _, now, was in same.rows)
 

@@ -74,7 +74,7 @@ def page_of_file(
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
         return validation_page(Report.load(path), title=title)
-    if str(schema).startswith("isobatch.same/"):
+    if str(schema).startswith("isobatch.equivalence/"):
         return same_page(Same.load(path), title=title)
     raise must_be("that of a plan, a validation or a comparison of splits", schema, field="schema", file=path)
 
