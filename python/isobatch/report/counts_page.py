@@ -30,6 +30,13 @@ _LISTED = (
 _MAX_REFUSED = 24
 """Counts without a plan that a line lists."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
+_SPLIT = {
+    "effective_batch": "samples per step",
+    "lr": "learning rate",
+    "micro_batch": "samples per replica and pass",
+    "accumulation": "passes per step",
+}
+"""What is drawn where no times are known."""
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
 
@@ -115,11 +122,11 @@ def _listed_counts(plans: Plans) -> Section:
 
 
 def _split_section(plans: Plans) -> list[Section]:
-    """Draws batch and learning rate over the feasible counts, where no times are known, if they differ."""
+    """Draws batch, learning rate and split over the feasible counts, where no times are known and they differ."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
     rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []
-    for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
+    for name, label in _SPLIT.items():
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
             ends = (
@@ -128,7 +135,7 @@ def _split_section(plans: Plans) -> list[Section]:
             chart = steps_over_gpus(points, name, label)
             title, described = f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."
             drawings.append(Drawing(chart, title, described, (points[0]["gpus"], points[-1]["gpus"])))
-    return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
+    return [Section("Batch, learning rate and split", drawings=drawings)] if drawings else []
 
 
 # ---- the plans to choose between ----
