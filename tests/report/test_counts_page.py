@@ -170,7 +170,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     for words, message in (
         (["--to", "hyperpod"], "which isobatch counts prints (--to hyperpod, without -o)"),
         (["-o", "page.pdf"], "cannot tell the format"),
-        (["-o", "page.svg"], "there is nothing to draw"),
+        (["-o", "page.svg", "--gpus", "8"], "there is nothing to draw"),
     ):
         assert message in ran([*request, *words], 2).err
 

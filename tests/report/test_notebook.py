@@ -65,6 +65,10 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     assert len(parsed.of("div")) <= 1 + 5 and lines[0].startswith("64 GPUs: micro-batch 4 × accumulation 1")
     assert "Unchanged: batch size" in lines[1]
     assert parsed.texts["summary"] == ["1 warning"]
+    noted = ib.Recipe.from_gpus(
+        gpus=1, batch_per_gpu=8, accumulation=2, lr=1, dataset_size=99, duration="9ep"
+    )
+    assert Parsed(html_of(ib.plan(noted, 1))).texts["summary"] == ["1 note"]
     menu = Parsed(html_of(VALUES["never"])).text("bdi")
     assert (
         menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")

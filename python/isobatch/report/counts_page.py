@@ -84,12 +84,14 @@ def counts_page(
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
-    if beside:
-        lead += f" Cards, charts and the table of all counts: policy {counts.settings.get('policy', 'keep')}."
     sections = [
         *(times.time_section(plans, deadline, currency) or _split_section(plans)),
         _listed_counts(plans),
     ]
+    if beside:
+        policy = f"policy {counts.settings.get('policy', 'keep')}"
+        lead += f" Cards: {policy}." if headlines else ""
+        sections = [section._replace(title=f"{section.title}, {policy}") for section in sections]
     return HtmlPage(title, lead, headlines, sections, choices=_choices([counts, *beside], tool))
 
 
