@@ -151,7 +151,8 @@ def test_axe_finds_nothing(tmp_path, name, dark):
     package = pytest.importorskip("axe_core_python", reason="pip install axe-core-python")
     axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
     opened = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
-    script = f"{axe}; {opened}; return (await axe.run()).violations.map((fault) => [fault.id, fault.nodes[0].html]);"
+    script = f"{axe}; {opened}; const {{ violations }} = await axe.run(); "
+    script += "return violations.map((fault) => [fault.id, fault.nodes[0].html]);"
     value = PAGES[name]()
     page = value if isinstance(value, HtmlPage) else page_of_value(value)
     assert run(tmp_path, html(page), script, 400, dark) == []

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from isobatch.equivalence.records import PassSamples, Vector
 from isobatch.equivalence.split import Split
@@ -45,7 +46,7 @@ class Weighing(msgspec.Struct, frozen=True):
     owners: list[tuple[int, int] | None]
     passes: list[list[PassSamples]]
 
-    def only(self, known: Vector | None) -> "Weighing":
+    def only(self, known: NDArray[np.bool_] | None) -> "Weighing":
         """Leaves out the samples without a gradient; None: there are none."""
         if known is None:
             return self

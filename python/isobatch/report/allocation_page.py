@@ -76,9 +76,9 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
         described = f"Each band is a job's GPUs on a node; colours only tell neighbours apart; {idle}."
     drawings = [Drawing(held(bands, legend=few), "Who had which GPUs", described)] if bands else []
     jobs = {str(job["job"]) for record in records for job in record["jobs"]}
-    answer = f"The pool over {figure(hours)} hours: {counted(len(jobs), 'job')} used {figure(used)} GPUs on average"
+    answer = f"{counted(len(jobs), 'job')} used {figure(used)} GPUs on average"
     section = Section("Over time", drawings=drawings, tables=[_totals(records)])
-    return HtmlPage(title or answer, "", headlines, [section])
+    return HtmlPage(title or f"The pool over {figure(hours)} hours: {answer}", "", headlines, [section])
 
 
 def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]:

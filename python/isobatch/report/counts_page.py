@@ -42,7 +42,7 @@ _START = 8
 
 
 class WhatIf(NamedTuple):
-    """All plans of a page as JSON for its script, and the choices between them; it begins with `start` GPUs."""
+    """All plans of a page as JSON for its script, and the choices between them, `start` GPUs first."""
 
     counts: Sequence[int]
     start: int
@@ -96,7 +96,7 @@ def counts_page(
 
 
 def _tuned(counts: Counts) -> Plan | None:
-    """Plans the tuned run, with the time that it takes on as many of these GPUs; None if it is not known."""
+    """Plans the tuned run, with its time on as many of these GPUs; None if it is not known."""
     tuned = counts.plan_at(int(counts.columns["gpus"][0])).tuned()
     if tuned is None:
         return None
@@ -124,7 +124,7 @@ def _listed_counts(plans: Plans) -> Section:
 
 
 def _split_section(plans: Plans) -> list[Section]:
-    """Draws batch, learning rate and split over the feasible counts, where no times are known and they differ."""
+    """Draws batch, learning rate and split over the feasible counts, where they differ."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
     rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []

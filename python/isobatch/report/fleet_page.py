@@ -40,9 +40,8 @@ def fleet_page(
     deadline = plans.deadline if deadline is None else deadline
     sections = [
         *times.time_section(plans, deadline, currency),
-        *_map(plans),
+        *(_map(plans) or _by_cluster(plans)),
         *_reasons(plans),
-        *_by_cluster(plans),
         Section("All rows", tables=[rows_of(plans, "row", file)]),
     ]
     lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans)

@@ -35,7 +35,7 @@ _OF_RECIPE = bits_of(
 
 
 def warnings_of(reasons: Any, batch_change: Any, tuned: int = 0) -> NDArray[np.uint64]:
-    """Returns the bit sets of the cautions that warn of the move itself.
+    """Returns the bit sets of the cautions about the move itself.
 
     Args:
         reasons: bit sets.
@@ -49,7 +49,7 @@ def warnings_of(reasons: Any, batch_change: Any, tuned: int = 0) -> NDArray[np.u
 
 
 def levels_of(status: NDArray[np.int64], warnings: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Returns the places in LEVELS of statuses, which are places in STATUS, with their warnings.
+    """Returns the places in LEVELS of statuses, given as places in STATUS, with their warnings.
 
     >>> no_warmup = bits_of(Reason.NO_WARMUP)
     >>> levels_of(np.array([0, 1, 1, 2]), np.array([0, 0, no_warmup, 0], np.uint64)).tolist()
@@ -62,7 +62,7 @@ def levels_of(status: NDArray[np.int64], warnings: NDArray[np.uint64]) -> NDArra
 
 
 def level_of(plan: Plan, tuned: Plan | None) -> tuple[str, tuple[Reason, ...]]:
-    """Returns the level of a plan, and the cautions that warn of its move from the tuned run."""
+    """Returns the level of a plan, and the cautions about its move from the tuned run."""
     change = np.nan if plan.batch_change is None else plan.batch_change
     own = 0 if tuned is None else bits_of(*tuned.reasons)
     warnings = warnings_of(bits_of(*plan.reasons), change, own)

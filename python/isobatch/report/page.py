@@ -46,7 +46,7 @@ class HtmlTable(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A chart, its title, and a description in words; `ends` of one on which a page marks the chosen GPUs."""
+    """A chart, its title, and a description in words; `ends` if a page marks the chosen GPUs."""
 
     chart: Any
     title: str

@@ -154,8 +154,8 @@ class Plot(NamedTuple):
 
 
 _KINDS = (
-    "a Plan, a Recipe, a Schedule or its name, a list of up to 6 of these, Counts, rules, a Report, a Same, a "
-    "table of plans, or the path of one"
+    "a Plan, a Recipe, a Schedule or its name, a list of up to 6 of these, Counts, rules, a Report, a Same, "
+    "a table of plans, or the path of one"
 )
 
 

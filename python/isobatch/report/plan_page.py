@@ -161,7 +161,7 @@ def figures(plan: Plan, tuned: Plan | None) -> list[tuple[str, str, str]]:
 
 
 def _beside(plan: Plan, tuned: Plan | None) -> tuple[Section, HtmlTable]:
-    """Puts what changes beside the tuned run, or what the plan answers; and tables all other values."""
+    """Puts the changes beside the tuned run, and tables all other values."""
     rows = figures(plan, tuned)
     columns = {"figure": "text", "this plan": "number"}
     if tuned is None:

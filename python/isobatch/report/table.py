@@ -36,7 +36,7 @@ class Plans(NamedTuple):
 
     @property
     def warnings(self) -> NDArray[np.uint64]:
-        """The cautions of each row that warn of its move to other GPUs, as bit sets."""
+        """The cautions of each row about its move to other GPUs, as bit sets."""
         return warnings_of(self.reasons, self.number("batch_change"), self.tuned)
 
     @property

@@ -200,7 +200,7 @@ def _coincide(plans: Plans, name: str) -> bool:
     known = ~np.isnan(plans.spent(name))
     kind = plans.gpu_types()[1]
     dots = np.unique(np.stack([plans.text("job")[1], kind, plans.gpus])[:, known], axis=1)
-    return 2 * dots.shape[1] <= int(known.sum())
+    return bool(2 * dots.shape[1] <= known.sum())
 
 
 def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
@@ -224,7 +224,7 @@ def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
 
 
 def _point(plans: Plans, name: str, row: int) -> dict[str, Any]:
-    """Returns a row's figure with its range; one that reaches 0 ends at a tenth: logarithms have no 0."""
+    """Returns a row's figure with its range."""
     types, kind = plans.gpu_types()
     on = f" on {printable(types[kind[row]], 30) or 'unknown GPUs'}" if len(types) > 1 else ""
     value, hours = float(plans.spent(name)[row]), float(plans.spent("hours")[row])
@@ -236,7 +236,7 @@ def _point(plans: Plans, name: str, row: int) -> dict[str, Any]:
         "cluster": printable(clusters[at[row]] or "(none)", 40),
         "gpus": float(plans.gpus[row]),
         name: value,
-        "low": value * max(0.1, 1 - share),
+        "low": value * max(0.1, 1 - share),  # a logarithmic axis has no 0
         "high": value * (1 + share),
     }
 
