@@ -15,6 +15,8 @@ Rows: TypeAlias = Sequence[dict[str, Any]]
 INK, MUTED, GRID, PAPER = "#1c2128", "#57606b", "#d5dbe1", "#ffffff"
 SERIES = ("#0b5cad", "#c2500a", "#0f7b4e", "#8a3ea8", "#a3124f", "#5d6b00")
 """Colours of series, which people who confuse red and green tell apart by lightness too."""
+_SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle-left")
+"""Points of series, which tell them apart without colours."""
 LEVELS = {"ok": "#0f7b4e", "note": "#85c4a6", "caution": "#e0a100", "infeasible": "#c2261f"}
 """Colours of levels, which differ in lightness; the bars of what is infeasible are hollow."""
 
@@ -139,12 +141,16 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     x, values = _gpus(), [point[name] for point in points for name in ("low", "high")]
     scale = {"type": "log", "nice": False, "domain": _ends([*values, *([deadline] if deadline else [])])}
     y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
-    color = _color("job", points)
-    if len({point["job"] for point in points}) > 1:
-        lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
-        color = color.legend(alt.Legend(columns=2, labelLimit=200, columnPadding=30, **lines))
+    color, jobs = _color("job", points), list(dict.fromkeys(point["job"] for point in points))
+    shape = alt.Shape("job:N").scale(domain=jobs, range=list(_SHAPES[: len(jobs)])).title(None)
+    if len(jobs) > 1:
+        columns = {"columns": 2, "labelLimit": 200, "columnPadding": 30, "symbolSize": 70}
+        color, shape = (channel.legend(alt.Legend(**columns)) for channel in (color, shape))
+    else:
+        shape = shape.legend(None)
     base = _chart(points).encode(x=x, y=y, color=color)
-    layers = [base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=24, opacity=1)]
+    marks = base.mark_point(filled=True, size=36, opacity=1).encode(shape=shape)
+    layers = [base.mark_line(strokeWidth=2), marks]
     if any(point["low"] < point["high"] for point in points):
         layers.insert(0, base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q"))
     if knees:
