@@ -98,7 +98,7 @@ FAULTY = {
         "hf compute_loss": {"without ranks": "1/ranks", "mean of a pass": "mean of passes' means"},
         # Heads with **kwargs are taken to know the step's items in transformers 5.24.
         "hf classes": {"": "× ranks × accumulation"},
-        "hf masked": {"": "× ranks × accumulation"},
+        "hf masked": {"": "mean of passes' means"},
         "accelerate loop": {"prepared scheduler": "learning rate", "divided twice": "1/accumulation"},
         "lightning auto": {"summed loss": "summed loss"},
         "lightning manual": {"not divided": "× accumulation"},

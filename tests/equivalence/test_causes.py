@@ -54,6 +54,17 @@ def test_a_short_window_is_told_from_a_factor():
     assert cause is not None and cause.name == "short window"
 
 
+def test_a_sample_without_a_gradient_is_in_no_mean():
+    """Masks leave the second sample of each pass, and the last pass, without a label."""
+    tokens = [(3, 3), (2, 2), (4, 4), (0, 0)]
+    known = np.array([True, False] * 3 + [False] * 2)
+    weights = np.where(known, np.repeat([9 / 3, 9 / 2, 9 / 4, 1], 2), 3.25)
+    passes = weighing(Split(1, 4, 2), weights, tokens=lambda rank, number: tokens[number])
+    assert name_weights(passes).name == "unequal weights"
+    cause = name_weights(passes.only(known))
+    assert cause.name == "mean of passes' means" and "4 × all of it (× accumulation)" in cause.text
+
+
 def test_a_mean_of_the_passes_means_is_seen_by_the_tokens():
     tokens = {number: TOKENS[number + 1] for number in range(4)}
     mean = sum(count[0] for count in tokens.values()) / 4

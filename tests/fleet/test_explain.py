@@ -175,6 +175,21 @@ def test_illegal_values_of_one_kind_are_listed_together(tmp_path, ran):
     assert listed[1].startswith(f"  job c ({jobs}, row 3), job d (") and listed[1].endswith("and 5 more")
 
 
+def test_an_illegal_value_is_listed_once_where_it_is_however_many_rows_meet_it(tmp_path, ran):
+    jobs, clusters, plans = (tmp_path / name for name in ("jobs.csv", "clusters.csv", "plans.csv"))
+    jobs.write_text("job,effective_batch,lr\na,256,-1\nb,256,-2\nc,256,0.1\nd,256,0.1\n")
+    clusters.write_text("cluster,nodes,gpus_per_node\nx,1,8\ny,2,8\nz,0,8\n")
+    ran(["fleet", str(jobs), str(clusters), "-o", str(plans)])
+    listed = ran(
+        ["explain", str(plans), "--jobs", str(jobs), "--clusters", str(clusters), "--illegal"], 1
+    ).out.splitlines()
+    assert [line.split(" must")[0] for line in listed[::2]] == ["2 rows: lr", "1 row: nodes"]
+    assert listed[1::2] == [
+        f"  job a ({jobs}, row 1), job b ({jobs}, row 2)",
+        f"  cluster z ({clusters}, row 3)",
+    ]
+
+
 def test_hours_and_cost_are_those_of_the_row():
     """Each where the table has it, whatever else it has."""
     profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)

@@ -91,6 +91,59 @@ def timed_profile():
     )
 
 
+def coinciding_fleet():
+    """Plans of two jobs on six clusters of 64 GPUs each, with times."""
+    clusters = {"cluster": list("abcdef"), "nodes": [8] * 6, "price_per_gpu_hour": [3, 2, 4, 1, 5, 6]}
+    jobs = {"job": ["x", "y"], "effective_batch": [512, 1024], "lr": [0.1] * 2, "duration": ["90st"] * 2}
+    return ib.plan_fleet(jobs, clusters, profile=timed_profile())
+
+
+def split_result(split, *causes, difference=0.0, weights=(1.0, 1.0)):
+    """A result of a comparison of splits, not the same where it has causes."""
+    from isobatch.equivalence.causes import SplitCause
+    from isobatch.equivalence.compare import SplitResult
+
+    return SplitResult(
+        split=split,
+        same=not causes,
+        step=0,
+        difference=difference,
+        weights=list(weights),
+        residual=1e-7,
+        groups=[],
+        lrs=[0.1],
+        norms=[],
+        samples=len(weights),
+        weights_after=0.0,
+        seconds=1.0,
+        causes=[SplitCause(name, f"{name} in {split}", f"mend {name}") for name in causes],
+    )
+
+
+def comparison(*results):
+    """An answer of `same`; without results, of two splits with one cause and a healthy one."""
+    from isobatch.equivalence.result import Same
+
+    results = results or (
+        split_result("1x2x1", "a sum", difference=1.0, weights=(2.0, 2.0)),
+        split_result("2x1x1", "a sum", difference=2.0, weights=(2.0, 2.0)),
+        split_result("1x1x2"),
+    )
+    return Same(
+        same=all(result.same for result in results),
+        command=["python", "train.py", HOSTILE[0]],
+        reference="1x1x2",
+        splits=list(results),
+        changes=["dropout off"],
+        unasked={"4x1x1": "two GPUs"},
+        noise=0.0,
+        tolerance=1e-4,
+        steps=3,
+        versions={"torch": "2"},
+        seconds=1.0,
+    )
+
+
 def wide_fleet(jobs, *, profile=None):
     """Plans of so many jobs on ten clusters, as NumPy."""
     rng = np.random.default_rng(0)

@@ -37,7 +37,8 @@ def test_each_band_is_what_the_log_says(tmp_path):
         ("b", 1, 2, 8, 9),
         ("b", 2, 2.5, 4, 8),
     ]
-    assert page.title == "2 jobs in 2.5 hours used 4.8 GPUs on average"
+    assert page.title == "The pool over 2.5 hours: 2 jobs used 4.8 GPUs on average"
+    assert page.drawings[0].described == "Each band is a job's GPUs on a node; idle GPUs have no band."
     assert page.sections[0].tables[0].rows == [("a", "7", "0", "1"), ("b", "5", "1", "2")]
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from isobatch.report.page import html
+from isobatch.report.allocation_page import allocation_page
+from isobatch.report.page import HtmlPage, html
 from isobatch.report.pages import page_of_value
-from report.pages import hostile_fleet, timed_profile, validation, wide_fleet
+from report.pages import coinciding_fleet, comparison, hostile_fleet, timed_profile, validation, wide_fleet
+from report.test_allocation_page import LOG
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -50,9 +52,9 @@ def run(tmp_path, text, script, width=900, dark=False):
     import hashlib
 
     code = (
-        f"(async () => {{ {WAIT} await wait(); const found = await (async () => {{ {script} }})();const "
-        "place = document.createElement('pre'); place.id = 'found'; place.textContent = "
-        "JSON.stringify(found);document.body.append(place); })();"
+        f"(async () => {{ {WAIT} await wait(); const answer = await (async () => {{ {script} }})();const "
+        "place = document.createElement('pre'); place.id = 'answer'; place.textContent = "
+        "JSON.stringify(answer);document.body.append(place); })();"
     )
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
@@ -79,7 +81,7 @@ def run(tmp_path, text, script, width=900, dark=False):
     import json
 
     return json.loads(
-        escapes.unescape(re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)[1])
+        escapes.unescape(re.search(r'<pre id="answer">(.*?)</pre>', process.stdout, re.DOTALL)[1])
     )
 
 
@@ -109,11 +111,11 @@ def test_the_table_sorts_and_filters(tmp_path):
     const find = document.getElementById('rows-find');
     find.value = 'JOB-00007';
     find.dispatchEvent(new Event('input'));
-    const found = [shown(), rows().every((row) => row[0] === 'job-00007')];
+    const filtered = [shown(), rows().every((row) => row[0] === 'job-00007')];
     const status = document.getElementById('rows-status');
     status.value = 'infeasible';
     status.dispatchEvent(new Event('change'));
-    return [all, least, last, most, sorted, found, shown()];
+    return [all, least, last, most, sorted, filtered, shown()];
     """
     batches = [value for value in table["effective_batch"].tolist() if value > 0]
     bad = sum(1 for code in table["status"].tolist()[70:80] if code in (2, "infeasible"))
@@ -137,6 +139,9 @@ PAGES = {
     "fleet": lambda: wide_fleet(5, profile=timed_profile()),
     "hostile": hostile_fleet,
     "validation": validation,
+    "same": comparison,
+    "bars": coinciding_fleet,
+    "pool": lambda: allocation_page(LOG),
 }
 
 
@@ -145,8 +150,12 @@ PAGES = {
 def test_axe_finds_nothing(tmp_path, name, dark):
     package = pytest.importorskip("axe_core_python", reason="pip install axe-core-python")
     axe = Path(package.__path__[0], "axe.min.js").read_text(encoding="utf-8")
-    script = f"{axe}; return (await axe.run()).violations.map((it) => [it.id, it.nodes[0].html]);"
-    assert run(tmp_path, html(page_of_value(PAGES[name]())), script, 400, dark) == []
+    opened = "document.querySelectorAll('details').forEach((part) => { part.open = true; })"
+    script = f"{axe}; {opened}; const {{ violations }} = await axe.run(); "
+    script += "return violations.map((fault) => [fault.id, fault.nodes[0].html]);"
+    value = PAGES[name]()
+    page = value if isinstance(value, HtmlPage) else page_of_value(value)
+    assert run(tmp_path, html(page), script, 400, dark) == []
 
 
 @pytest.mark.parametrize("width", [500, 900, 1600])

@@ -101,11 +101,11 @@ def test_rows_without_a_cost_are_left_out_and_counted():
         cost=[9.0] + 3 * [unknown],
     )
     table = table.set_column(0, "status", pa.array(["ok", "ok", "ok", "infeasible"]))
-    notes = {it.label: it.note for it in fleet_page(table).headlines}
+    notes = {figure.label: figure.note for figure in fleet_page(table).headlines}
     assert notes["cost"] == "each job where it is cheapest; 2 rows without it left out"
     assert notes["GPU-hours"] == "each job where it needs the fewest; 1 row without it left out"
     priced = of_rows(job=["a"] * 2, world_size=[8, 16], hours=[4.0, 2.0], cost=[9.0, 8.0])
-    notes = {it.label: it.note for it in fleet_page(priced).headlines}
+    notes = {figure.label: figure.note for figure in fleet_page(priced).headlines}
     assert notes["cost"] == "each job where it is cheapest"
 
 
@@ -127,7 +127,7 @@ def test_jobs_on_one_cluster_have_no_knee():
     shown = fleet_page(table)
     assert "knee" not in [item.label for item in shown.headlines]
     assert "Each job has one row" in shown.lead
-    assert [section.title for section in shown.sections] == ["Where each job is", "Why not", "All rows"]
+    assert [section.title for section in shown.sections] == ["Where each job is", "Reasons", "All rows"]
 
 
 def test_one_type_has_a_knee_and_two_have_none():

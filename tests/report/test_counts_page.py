@@ -3,6 +3,7 @@
 import json
 import re
 
+import msgspec
 import pytest
 
 import isobatch as ib
@@ -10,6 +11,7 @@ from hostile import HOSTILE
 from isobatch.cli import main
 from isobatch.report.page import html
 from isobatch.report.pages import page_of_value, write
+from isobatch.words import figure
 from report.pages import Parsed, columns_of, timed_profile
 from report.test_browser import CHROMIUM, RECIPE, over, run
 from report.test_page import shown
@@ -23,9 +25,9 @@ def plans_in(text):
         return [read(each) for each in value] if isinstance(value, list) else data["texts"][value]
 
     for row in data["plans"]:
-        for at, (status, headline, figures, sentences, points, ways, lines) in enumerate(row):
+        for at, (level, headline, figures, points, ways, lines, folded) in enumerate(row):
             out = [[*read(way[:4]), way[4]] for way in ways]
-            row[at] = (status, read(headline), read(figures), read(sentences), read(points), out, read(lines))
+            row[at] = (level, read(headline), read(figures), read(points), out, read(lines), read(folded))
     return data
 
 
@@ -35,17 +37,17 @@ def test_every_plan_is_in_the_page():
     data = plans_in(text)
     assert (data["counts"], data["policies"], data["counts"][data["first"]]) == (gpus, ["keep", "grow"], 1)
     for count, row in zip(gpus, data["plans"], strict=True):
-        for policy, (status, headline, figures, sentences, points, ways, lines) in zip(
+        for policy, (level, headline, figures, points, ways, lines, folded) in zip(
             data["policies"], row, strict=True
         ):
             plan = ib.plan(RECIPE, ib.Cluster(gpus_per_node=count), policy=policy)
             output = plan.explain()
-            assert status == plan.status or (status, plan.status) == ("note", "caution")
+            assert level == plan.status or (level, plan.status) == ("note", "caution")
             assert headline in output.replace(":\n  - ", ": ")
-            assert all(part in output for part in (*sentences, *points))
+            assert all(part in output for part in (*folded, *points))
             assert [way[4] for way in ways] == [option.world_size for option in plan.options]
             assert all(part in output for way in ways for part in way[:4])
-            if status != "infeasible":
+            if level != "infeasible":
                 assert "\n".join(lines) == str(plan.to("transformers")).rstrip("\n")
                 now = {label: value for label, _, value in figures}
                 assert now["batch, samples per step"] == f"{plan.effective_batch:,}"
@@ -56,8 +58,26 @@ def test_every_plan_is_in_the_page():
     assert "Hours and cost are not known" in parsed.text("bdi")
 
 
-def test_a_caution_that_every_count_has_is_a_note():
-    """A caution of the tuned count says nothing of another count."""
+def test_the_tuned_run_has_the_time_of_its_count_on_these_gpus():
+    listing = over([4, 8], profile=timed_profile())
+    figures = {label: values for label, *values in plans_in(shown(listing)[0])["plans"][1][0][2]}
+    assert figures["hours"] == [figure(hours) for hours in listing.columns["hours"].tolist()]
+
+
+def test_charts_have_the_range_and_the_chosen_count():
+    guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    guess = msgspec.structs.replace(guess, scatter=0.25)
+    page = page_of_value(over([1, 2, 4, 8], profile=guess))
+    band = page.drawings[0].chart.to_dict()["layer"][0]
+    assert band["mark"]["type"] == "area"
+    for point in band["data"]["values"]:
+        assert (point["low"], point["high"]) == pytest.approx((0.75 * point["hours"], 1.25 * point["hours"]))
+    _, parsed = shown(over([1, 2, 4, 8], profile=guess))
+    assert [(item["data-low"], item["data-high"]) for item in parsed.of("figure")] == [("1.0", "8.0")]
+    assert "4 GPUs" in parsed.texts["text"]  # the tuned count
+
+
+def test_a_caution_of_the_tuned_run_is_a_note():
     recipe = ib.Recipe(effective_batch=128, lr=0.1, gpus=4, micro_batch=16, dataset_size=1000, duration="9ep")
     gpus = [2, 4, 7, 64]
     text, parsed = shown(ib.counts(recipe, gpus), beside=[ib.counts(recipe, gpus, policy="grow")])
@@ -85,7 +105,7 @@ def test_a_page_says_where_only_whole_nodes_are_counted(gpus, note):
 
 def test_what_a_tool_cannot_run_is_said_in_its_place():
     text, _ = shown(over([8, 12], split="ragged"), tool="transformers")
-    even, ragged = (row[0][6] for row in plans_in(text)["plans"])
+    even, ragged = (row[0][5] for row in plans_in(text)["plans"])
     assert "per_device_train_batch_size: 8" in even and ragged[0].startswith("# not for transformers: ")
 
 
@@ -112,7 +132,7 @@ def test_no_text_ends_the_data_or_runs():
 
 
 class _Hostile:
-    counts, policies, tool, data = [8], [("keep", "k")], None, '{"texts": ["</script><img>"]}'
+    counts, start, policies, tool, data = [8], 8, [("keep", "k")], None, '{"texts": ["</script><img>"]}'
 
 
 @pytest.mark.parametrize(
@@ -137,12 +157,12 @@ def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     assert output.out == "" and "page.html: 9 GPU counts, 0." in output.err
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["keep", "grow"]
-    assert "per_device_train_batch_size: 8" in data["plans"][-1][1][6]
+    assert "per_device_train_batch_size: 8" in data["plans"][-1][1][5]
     # One policy, another tool's lines, and charts alone.
     assert main([*request, "--policy", "grow", "--to", "deepspeed"]) == 0
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["grow"] and any(
-        "train_micro_batch" in line for line in data["plans"][-1][0][6]
+        "train_micro_batch" in line for line in data["plans"][-1][0][5]
     )
     timed_profile().save(tmp_path / "profile.json")
     assert main([*request[:-1], "page.svg", "--profile", "profile.json"]) == 0
@@ -150,7 +170,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     for words, message in (
         (["--to", "hyperpod"], "which isobatch counts prints (--to hyperpod, without -o)"),
         (["-o", "page.pdf"], "cannot tell the format"),
-        (["-o", "page.svg"], "there is nothing to draw"),
+        (["-o", "page.svg", "--gpus", "8"], "there is nothing to draw"),
     ):
         assert message in ran([*request, *words], 2).err
 
@@ -165,36 +185,38 @@ def test_in_python(tmp_path):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_the_slider_the_number_and_the_address_choose(tmp_path):
     gpus = [1, 2, 4, 7, 8, 16]
-    page = page_of_value(over(gpus), beside=[over(gpus, policy="grow")], tool="transformers")
+    listing = over(gpus, profile=timed_profile())
+    page = page_of_value(listing, beside=[over(gpus, policy="grow")], tool="transformers")
     script = """
     const by = (id) => document.getElementById(id);
     const headline = () => by('headline').textContent.split(' GPU')[0];
-    const seen = () => [location.hash, headline(), by('menu').hidden, by('lines').hidden];
-    const found = [seen()];
+    const mark = () => document.querySelector('.chosen_text_marks text').textContent;
+    const seen = () => [location.hash, headline(), by('menu').hidden, by('lines').hidden, mark()];
+    const states = [seen()];
     by('slider').value = 3;
     by('slider').dispatchEvent(new Event('input'));
-    found.push(seen());
+    states.push(seen());
     by('menu').querySelector('a').click();
     await new Promise((go) => setTimeout(go, 200));
-    found.push(seen());
+    states.push(seen());
     by('number').value = 12;
     by('number').dispatchEvent(new Event('change'));
-    found.push(seen(), by('strip-words').textContent);
+    states.push(seen(), by('strip-words').textContent);
     document.querySelector('[name=policy][value=grow]').click();
-    found.push(seen(), by('figures').textContent.includes('learning rate'));
+    states.push(seen(), by('figures').textContent.includes('learning rate'));
     location.hash = '#gpus=2&policy=keep';
     await new Promise((go) => setTimeout(go, 200));
-    found.push(seen(), by('slider').getAttribute('aria-valuetext'));
-    return found;
+    states.push(seen(), by('slider').getAttribute('aria-valuetext'));
+    return states;
     """
     assert run(tmp_path, html(page), script) == [
-        ["", "4", True, False],
-        ["#gpus=7&policy=keep", "Cannot train on 7", False, True],
-        ["#gpus=4&policy=keep", "4", True, False],
-        ["#gpus=8&policy=keep", "8", True, False],
+        ["", "4", True, False, "4 GPUs"],
+        ["#gpus=7&policy=keep", "Cannot train on 7", False, True, "7 GPUs"],
+        ["#gpus=4&policy=keep", "4", True, False, "4 GPUs"],
+        ["#gpus=8&policy=keep", "8", True, False, "8 GPUs"],
         "12 is not among the counts: 8 is shown. 5 of 6 counts work as asked.",
-        ["#gpus=8&policy=grow", "8", True, False],
+        ["#gpus=8&policy=grow", "8", True, False, "8 GPUs"],
         True,
-        ["#gpus=2&policy=keep", "2", True, False],
+        ["#gpus=2&policy=keep", "2", True, False, "2 GPUs"],
         "2 GPUs",
     ]

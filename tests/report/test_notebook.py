@@ -65,6 +65,10 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     assert len(parsed.of("div")) <= 1 + 5 and lines[0].startswith("64 GPUs: micro-batch 4 × accumulation 1")
     assert "Unchanged: batch size" in lines[1]
     assert parsed.texts["summary"] == ["1 warning"]
+    noted = ib.Recipe.from_gpus(
+        gpus=1, batch_per_gpu=8, accumulation=2, lr=1, dataset_size=99, duration="9ep"
+    )
+    assert Parsed(html_of(ib.plan(noted, 1))).texts["summary"] == ["1 note"]
     menu = Parsed(html_of(VALUES["never"])).text("bdi")
     assert (
         menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
@@ -110,10 +114,11 @@ def test_values_have_a_chart(name, tmp_path):
 
 
 def test_without_a_profile_batch_and_learning_rate_are_drawn():
-    grown = ib.counts(RECIPE, [4, 8, 16, 24], policy="grow")
-    for layer, name in zip(ib.plot(grown).chart.to_dict()["vconcat"], ("effective_batch", "lr"), strict=True):
-        values = {row["gpus"]: row[name] for row in layer["data"]["values"]}
-        assert values == {gpus: getattr(grown.plan_at(gpus), name) for gpus in (4, 8, 16, 24)}
+    for policy, names in (("grow", ("effective_batch", "lr")), ("keep", ("micro_batch", "accumulation"))):
+        listing = ib.counts(RECIPE, [1, 8, 16], policy=policy)
+        for layer, name in zip(ib.plot(listing).chart.to_dict()["vconcat"], names, strict=True):
+            values = {row["gpus"]: row[name] for row in layer["data"]["values"]}
+            assert values == {gpus: getattr(listing.plan_at(gpus), name) for gpus in (1, 8, 16)}
 
 
 def test_the_rules_are_drawn_as_they_are_planned():
@@ -167,36 +172,48 @@ def test_small_learning_rates_are_written_shortly():
     assert ">2e-4<" in text and ">0<" in text and "0.0002<" not in text
 
 
-def test_what_cannot_be_drawn_says_why():
-    with pytest.raises(ib.InputError, match="nothing to draw: it is infeasible"):
-        ib.plot(VALUES["never"])
-    with pytest.raises(ib.InputError, match="nothing to draw: batch and learning rate are the same"):
-        ib.plot(ib.counts(RECIPE, [8]))
-    for value, why in (
-        (3, "value must be a Plan, Counts"),
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (VALUES["never"], "nothing to draw: Cannot train on 7 GPUs .* plan.options has what would work"),
+        (ib.counts(RECIPE, [8]), "nothing to draw: pass counts with a profile="),
+        (3, "value must be a Plan, a Recipe, a Schedule or its name, .* got a int"),
         ({"a": 1}, "has no column 'status': it is no fleet's plans"),
         ({"status": 1, "reasons": 2}, "table must have columns of values of one length"),
-        ([], "value must be a list of 1 to 6 plans, got 0"),
-        ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, got 2 \(FeasiblePlan, int\)"),
-        ([VALUES["plan"], VALUES["never"]], "nothing to draw of one of the plans"),
-        (ib.Recipe(effective_batch=8, lr=0.1), "nothing to draw: it is infeasible, or has no length"),
+        ([], "value must be a list of 1 to 6 plans, or of as many schedules, got 0"),
+        ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, .* got 2 \(FeasiblePlan, int\)"),
+        ([VALUES["plan"], "cosine"], r"got 2 \(FeasiblePlan, str\)"),
+        ([VALUES["plan"], VALUES["never"]], "nothing to draw: Cannot train on 7 GPUs"),
+        (ib.Recipe(effective_batch=8, lr=0.1), "nothing to draw: the run has no length: set duration"),
         ("cosin", "did you mean 'cosine'"),
+        ("plans.parquet", "plans.parquet: there is no such file"),
+    ],
+)
+def test_what_cannot_be_drawn_says_why(value, why):
+    with pytest.raises(ib.InputError, match=why):
+        ib.plot(value)
+
+
+def test_steps_are_checked_before_the_curve():
+    with pytest.raises(
+        ib.InputError, match="steps must be a number above 0 and below 2\\^53, got the text 'x'"
     ):
-        with pytest.raises(ib.InputError, match=why):
-            ib.plot(value)
+        ib.plot(VALUES["plan"].schedule, steps="x")
 
 
 def test_a_recipe_plans_and_a_schedules_name_have_a_chart(tmp_path):
     assert ib.plot(RECIPE).chart.to_dict() == ib.plot(ib.plan(RECIPE, 8)).chart.to_dict()
-    rows = ib.plot([ib.plan(RECIPE, gpus, policy="grow") for gpus in (8, 16, 32)]).chart.to_dict()["data"][
-        "values"
-    ]
+    plans = (ib.plan(RECIPE, gpus, policy="grow") for gpus in (8, 16, 32))
+    rows = ib.plot(plans).chart.to_dict()["data"]["values"]
     peaks = {run: max(row["lr"] for row in rows if row["run"] == run) for run in {row["run"] for row in rows}}
     assert peaks == pytest.approx({"1: 8 GPUs": 0.1, "2: 16 GPUs": 0.2, "3: 32 GPUs": 0.4})
     rows = ib.plot("linear", steps=10).chart.to_dict()["data"]["values"]
     assert (rows[0]["lr"], rows[-1]["step"], rows[-1]["lr"]) == (1.0, 10.0, 0.0)
+    rows = ib.plot(["cosine", "linear"]).chart.to_dict()["data"]["values"]
+    assert {row["run"] for row in rows} == {"1: cosine", "2: linear"}
     ib.plan(RECIPE, 8).save(tmp_path / "plan.json")
-    for path in (tmp_path / "plan.json", str(tmp_path / "plan.json")):
+    RECIPE.save(tmp_path / "job.toml")
+    for path in (tmp_path / "plan.json", str(tmp_path / "plan.json"), tmp_path / "job.toml"):
         assert ib.plot(path).chart.to_dict() == ib.plot(RECIPE).chart.to_dict()
 
 

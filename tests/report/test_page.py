@@ -9,9 +9,19 @@ import isobatch as ib
 from hostile import HOSTILE
 from isobatch.cli import main
 from isobatch.report.page import html
-from isobatch.report.pages import page_of_value, write
+from isobatch.report.pages import page_of_file, page_of_value, write
 from isobatch.words import figure
-from report.pages import Parsed, columns_of, hostile_fleet, timed_profile, validation, wide_fleet
+from report.pages import (
+    Parsed,
+    coinciding_fleet,
+    columns_of,
+    comparison,
+    hostile_fleet,
+    split_result,
+    timed_profile,
+    validation,
+    wide_fleet,
+)
 
 RECIPE = ib.Recipe.from_gpus(
     gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=100_000, duration="9ep", warmup="1ep"
@@ -196,7 +206,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         parsed = Parsed(output.read_text(encoding="utf-8"))
         assert not parsed.open
         assert f"{name}.html: 0." in capsys.readouterr().err
-    assert parsed.texts["title"] == ["1 of 2 proofs passed"]
+    assert parsed.texts["title"] == ["Validation: 1 of 2 proofs passed"]
     for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
         output = tmp_path / f"plan.{suffix}"
         assert main(["report", str(tmp_path / "plan.json"), "-o", str(output)]) == 0
@@ -230,6 +240,54 @@ def test_wrong_use(tmp_path, monkeypatch, ran, words, message):
     assert not (tmp_path / "a.html").exists()
 
 
+def test_a_comparison_names_each_cause_once_with_its_splits(tmp_path):
+    comparison().save(tmp_path / "same.json")
+    text, parsed = shown(comparison())
+    assert text == html(page_of_file(str(tmp_path / "same.json")))
+    assert parsed.texts["title"] == [
+        "Not the same training: 2 of 3 splits differ from one pass over the batch (1×1×2)"
+    ]
+    (causes,) = page_of_value(comparison()).sections[0].tables
+    assert causes.rows == [("a sum", "2×1×1, 1×2×1", "at 2×1×1, a sum in 2x1x1", "mend a sum")]
+    # Splits of the same weights share their bars, and a telephone shows them whole.
+    rows = page_of_value(comparison()).drawings[0].chart.to_dict()["vconcat"]
+    assert [row["title"] for row in rows] == ["1×2×1, 2×1×1", "1×1×2"]
+    assert int(parsed.of("svg")[0]["width"]) < 370
+    assert "4×1×1 was not compared: two GPUs." in parsed.text("bdi")
+    healthy = page_of_value(comparison(split_result("2x1x1")))
+    assert healthy.title == "The same training at 2 splits of a batch of 2" and healthy.status == "pass"
+
+
+def test_a_note_warns_of_nothing_that_the_move_did():
+    """The tuned run has a smaller last step, too; the missing warmup is the larger batch's own."""
+    recipe = ib.Recipe(effective_batch=128, lr=0.1, gpus=4, micro_batch=8, dataset_size=1000, duration="9ep")
+    page = page_of_value(ib.plan(recipe, 4))
+    assert (page.status, page.sections[-1].points) == ("note", [cited(ib.Reason.UNEVEN_TAIL)])
+    page = page_of_value(ib.plan(recipe, 8, policy="grow"))
+    assert page.status == "caution" and cited(ib.Reason.NO_WARMUP) in page.sections[0].points
+    assert cited(ib.Reason.UNEVEN_TAIL) in page.sections[-1].points
+    for policy, level in (("keep", "note"), ("grow", "caution")):
+        table = ib.plan_fleet([recipe], [4, 8], policy=policy, max_micro_batch=8)
+        assert columns_of(shown(table)[1])["status"] == ["note", level]
+
+
+def cited(reason):
+    from isobatch.words import cited
+
+    return cited(reason.text, reason.source)
+
+
+def test_clusters_that_coincide_over_gpus_are_bars():
+    page = page_of_value(coinciding_fleet())
+    hours, cost = page.drawings[:2]
+    assert (hours.title, cost.title) == ("Hours by cluster", "Cost by cluster")
+    first = cost.chart.to_dict()["vconcat"][0]["data"]["values"]
+    assert [point["cluster"] for point in first] == list("dbacef")  # the cheapest first
+    assert [drawing.title for drawing in page_of_value(wide_fleet(5, profile=timed_profile())).drawings][
+        :1
+    ] == ["Hours over GPUs"]
+
+
 def test_the_heading_is_the_answer():
     table = wide_fleet(5, profile=timed_profile())
     headings = {each.label: each.value for each in page_of_value(table, deadline=2.0).headlines}
@@ -242,7 +300,8 @@ def test_the_heading_is_the_answer():
     assert [item.title for item in never.sections] == ["What would work"]
     grown = page_of_value(ib.plan(RECIPE, 64, policy="grow"))
     assert grown.sections[0].title == "Warnings" and grown.sections[0].points
-    changed, same = grown.sections[1].tables
+    (changed,), (same,) = grown.sections[1].tables, grown.sections[-1].tables
+    assert grown.sections[-1].folded
     assert ("batch, samples per step", "2,048", "256") in changed.rows
     assert all(now != was for _, now, was in changed.rows) and all(now == was for _, now, was in same.rows)
 

@@ -148,8 +148,7 @@ def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
                 None
             )
             continue
-        place, texts = inputs.faults(**ids)
-        faults |= dict.fromkeys((place, text) for text in texts)
+        faults |= dict.fromkeys(inputs.faults(**ids))
     for text, places in kinds_of_faults(faults):
         show_lines(f"{counted(len(places), 'row')}: {text}{decimal_hint([text])}")
         show_lines(f"  {few(places, MAX_PLACES)}")

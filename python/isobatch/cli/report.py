@@ -24,8 +24,8 @@ EXAMPLES = (
 
 OPTIONS = {
     "source": (
-        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, or a validation's "
-        "report.json, or a log of divisions (.jsonl); -: stdin",
+        "what `isobatch fleet -o` wrote (.parquet, .csv, .jsonl or a folder), a plan.json, a validation's "
+        "report.json, the .json of `isobatch same -o`, or a log of divisions (.jsonl); -: stdin",
         {"metavar": "FILE", "type": path},
     ),
     "-o/--output FILE": "the page (.html), or its charts (.svg, .png); -: the page to stdout; with --to a "

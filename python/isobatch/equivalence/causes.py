@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from isobatch.equivalence.records import PassSamples, Vector
 from isobatch.equivalence.split import Split
@@ -44,6 +45,13 @@ class Weighing(msgspec.Struct, frozen=True):
     weights: Vector
     owners: list[tuple[int, int] | None]
     passes: list[list[PassSamples]]
+
+    def only(self, known: NDArray[np.bool_] | None) -> "Weighing":
+        """Leaves out the samples without a gradient; None: there are none."""
+        if known is None:
+            return self
+        owners = [owner for owner, is_known in zip(self.owners, known.tolist(), strict=True) if is_known]
+        return msgspec.structs.replace(self, weights=self.weights[known], owners=owners)
 
 
 def name_weights(weighing: Weighing) -> SplitCause | None:
@@ -181,11 +189,11 @@ def _name_means(weighing: Weighing) -> SplitCause | None:
         tokens = {rank: _summed(weighing.passes[rank[0]]) for rank in by_rank}
         kind = f"mean of {split.ranks} ranks' means"
         mend = f"{total}; DDP averages over ranks, so multiply by their number"
-        return _proportional(kind, by_rank, tokens, split, mend)
+        return _proportional(kind, by_rank, tokens, weighing, mend)
     if _alike_within(by_pass) and len(by_pass) > 1:
         tokens = {part: tuple(weighing.passes[part[0]][part[1]].tokens) for part in by_pass}
         return _shifted(by_pass, tokens) or _proportional(
-            "mean of passes' means", by_pass, tokens, split, total
+            "mean of passes' means", by_pass, tokens, weighing, total
         )
     return None
 
@@ -194,11 +202,12 @@ def _proportional(
     kind: str,
     parts: dict[tuple[int, ...], list[float]],
     tokens: dict[tuple[int, ...], tuple[int, ...]],
-    split: Split,
+    weighing: Weighing,
     mend: str,
 ) -> SplitCause:
     """Describes parts with equally weighted samples; weights as 1/tokens are a mean of means."""
     unit = "rank" if len(next(iter(parts))) == 1 else "pass"
+    many = len(weighing.passes) if unit == "rank" else sum(map(len, weighing.passes))
     means = {part: float(np.mean(weights)) for part, weights in parts.items()}
     for column in (0, 1):
         counts = {
@@ -210,8 +219,8 @@ def _proportional(
             continue
         products = [means[part] * counts[part] for part in parts]
         if spread(products) < PROPORTIONAL:
-            factor = float(np.mean(products)) * len(parts) / sum(counts.values())
-            also = _also(factor, split)
+            factor = float(np.mean(products)) * many / sum(counts.values())
+            also = _also(factor, weighing.split)
             text = (
                 f"samples weigh as 1/tokens of their {unit}: a {kind}, not the mean over the step's "
                 f"tokens{also}"

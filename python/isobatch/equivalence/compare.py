@@ -167,7 +167,8 @@ class Comparison:
         if whole is None or solution is None or not np.abs(whole.weights).min():
             return None
         # Where single samples do not explain the reference, a weight beside it says nothing.
-        return Solution(solution.weights / whole.weights, max(solution.residual, whole.residual))
+        residual = max(solution.residual, whole.residual)
+        return Solution(solution.weights / whole.weights, residual, solution.known)
 
     def _compare_gradient(
         self,
@@ -183,6 +184,7 @@ class Comparison:
         if solution is not None and solution.residual <= COUPLED:
             passes = [record.passes for record in step.ranks]
             weighing = Weighing(recording.split, solution.weights, self._owners(recording, event), passes)
+            weighing = weighing.only(solution.known)
             if (cause := name_weights(weighing)) is not None:
                 yield cause
                 return

@@ -22,10 +22,12 @@ class Solution(msgspec.Struct, frozen=True):
     Attributes:
         weights: (samples,), 1 where a sample weighs as in the reference.
         residual: the part of the gradient, by norm, that no weights explain.
+        known: (samples,), False of a sample without a gradient, which could weigh anything; None: all are.
     """
 
     weights: Vector
     residual: float
+    known: npt.NDArray[np.bool_] | None = None
 
 
 class GroupDifference(msgspec.Struct, frozen=True):
@@ -55,13 +57,13 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
     """
     norms = np.linalg.norm(changes, axis=1)
     if len(changes) and norms.any() and not norms.all():
-        # A sample without a gradient, such as one without labels, is taken to weigh as the others do.
+        # A sample without a gradient, such as one without labels, is shown with the mean of the others.
         solution = solve(changes[norms > 0], gradient)
         if solution is None:
             return None
         weights = np.full(len(changes), solution.weights.mean())
         weights[norms > 0] = solution.weights
-        return Solution(weights, solution.residual)
+        return Solution(weights, solution.residual, norms > 0)
     if (
         not len(changes)
         or not norms.all()

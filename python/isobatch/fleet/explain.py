@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isobatch.errors import InputError, missing, must_be, unknown
-from isobatch.fleet.columns import naming_column
+from isobatch.fleet.columns import CLUSTER_FIELDS, JOB_FIELDS, naming_column
 from isobatch.fleet.query import own_clusters
 from isobatch.fleet.results import RESULTS, STATUS
 from isobatch.fleet.rows import Fleet, decimal_hint
@@ -278,23 +278,37 @@ class Inputs:
         Raises:
             InputError: the tables have no such job, or no such cluster.
         """
-        place, texts = self.faults(job, cluster)
+        sides, texts = self._sides(job, cluster)
+        place = ", ".join(side.where(0) for side in sides)
         return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
-    def faults(self, job: Any, cluster: Any = None) -> tuple[str, list[str]]:
-        """Returns the place of a row of the plans, by its ids, and each illegal value with its field.
+    def faults(self, job: Any, cluster: Any = None) -> list[tuple[str, str]]:
+        """Lists the illegal values of a row of the plans, each with the place of the job or cluster that has it.
 
         Raises:
             InputError: the tables have no such job, or no such cluster.
         """
+        sides, texts = self._sides(job, cluster)
+        faults = []
+        for text in texts:
+            field = text.split(" ", 1)[0]
+            owners = [side for side in sides if side.cell(field, 0) is not None]
+            owners = owners or [side for side in sides if field in _OWN_FIELDS[side.kind]]
+            faults.append((", ".join(side.where(0) for side in owners or sides), text))
+        return faults
+
+    def _sides(self, job: Any, cluster: Any) -> tuple[list[InputTable], list[str]]:
+        """Returns the rows of a job and, where it is known, its cluster, and their illegal values."""
         at = _row(self._jobs, job)
         cluster_row = at if self._own else 0
         if self._known and not self._own and cluster is not None:
             cluster_row = _row(self._clusters, cluster)
         pair = self._jobs.row(at), self._clusters.row(cluster_row)
         texts = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_faults(0)
-        where = [pair[0].where(0), *([pair[1].where(0)] if self._known and not self._own else [])]
-        return ", ".join(where), texts
+        return [*pair] if self._known and not self._own else [pair[0]], texts
+
+
+_OWN_FIELDS = {"job": JOB_FIELDS, "cluster": CLUSTER_FIELDS}
 
 
 def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -67,18 +67,18 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
         Headline("jobs at the end", count(len(running)), f"{count(len(last['jobs']) - len(running))} wait"),
     ]
     bands = _bands(rows)
-    kinds = {band["kind"] for band in bands}
+    kinds, idle = {band["kind"] for band in bands}, "idle GPUs have no band"
     if few := len(kinds) <= len(SERIES):
-        described = "Each band is a job's GPUs on a node; white is idle."
+        described = f"Each band is a job's GPUs on a node; {idle}."
     else:
         number = {name: at for at, name in enumerate(dict.fromkeys(band["job"] for band in bands))}
         bands = [band | {"kind": str(number[band["job"]] % len(SERIES))} for band in bands]
-        described = "Each band is a job's GPUs on a node; colours tell neighbours apart only; white is idle."
+        described = f"Each band is a job's GPUs on a node; colours only tell neighbours apart; {idle}."
     drawings = [Drawing(held(bands, legend=few), "Who had which GPUs", described)] if bands else []
     jobs = {str(job["job"]) for record in records for job in record["jobs"]}
-    answer = f"{counted(len(jobs), 'job')} in {figure(hours)} hours used {figure(used)} GPUs on average"
+    answer = f"{counted(len(jobs), 'job')} used {figure(used)} GPUs on average"
     section = Section("Over time", drawings=drawings, tables=[_totals(records)])
-    return HtmlPage(title or answer, "", headlines, [section])
+    return HtmlPage(title or f"The pool over {figure(hours)} hours: {answer}", "", headlines, [section])
 
 
 def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]:

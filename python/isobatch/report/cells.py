@@ -14,7 +14,7 @@ from isobatch.planning.settings import Rules, ScalingRule
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
-from isobatch.report.plan_page import explained, ways
+from isobatch.report.plan_page import by_level, explained, ways
 from isobatch.schedules import Schedule
 from isobatch.validate.report import Report
 from isobatch.words import count, counted
@@ -26,12 +26,13 @@ _KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text
 
 
 class Cell(NamedTuple):
-    """A heading with a status, lines below it, folded lines, and a table."""
+    """A heading with a status, lines below it, folded lines with their sum, and a table."""
 
     title: str
     status: str = ""
     lines: Sequence[str] = ()
     folded: Sequence[str] = ()
+    parts: str = ""
     table: HtmlTable | None = None
 
 
@@ -55,19 +56,27 @@ def html_of(value: Any) -> str:
 
 def _plan(plan: Plan) -> Cell:
     title, plain, points = explained(plan)
-    title, warnings = (
+    title, cautions = (
         title.removesuffix(":"),
-        [reason.text for reason in plan.reasons if reason.severity == "caution"],
+        [each.text for each in plan.reasons if each.severity == "caution"],
     )
     if plan.status == "infeasible":
-        why = points[: len(points) - len(warnings)]
-        return Cell(title, plan.status, why[:_MAX_LINES], warnings, ways(plan))
+        why = points[: len(points) - len(cautions)]
+        return Cell(title, plan.status, why[:_MAX_LINES], cautions, _parts(len(cautions), 0), ways(plan))
     shown = [line for line in plain[1:] if not line.startswith("The micro-batch is ")] or plain[1:]
     # Left out first where there is no room: how long the run is comes before what is the same in each epoch.
     for start in ("Per epoch: ", "Also changed: ", "Unchanged: all other "):
         if len(shown) > _MAX_LINES:
             shown = [line for line in shown if not line.startswith(start)]
-    return Cell(title, plan.status, shown[:_MAX_LINES], warnings)
+    level, warnings, notes = by_level(plan, plan.tuned(), cautions)
+    parts = _parts(len(warnings), len(notes))
+    return Cell(title, level, shown[:_MAX_LINES], [*warnings, *notes], parts)
+
+
+def _parts(warnings: int, notes: int) -> str:
+    """Writes how many warnings and notes there are."""
+    counts = ((warnings, "warning"), (notes, "note"))
+    return ", ".join(counted(number, noun) for number, noun in counts if number)
 
 
 def _recipe(recipe: Recipe) -> Cell:

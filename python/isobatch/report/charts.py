@@ -15,7 +15,10 @@ Rows: TypeAlias = Sequence[dict[str, Any]]
 INK, MUTED, GRID, PAPER = "#1c2128", "#57606b", "#d5dbe1", "#ffffff"
 SERIES = ("#0b5cad", "#c2500a", "#0f7b4e", "#8a3ea8", "#a3124f", "#5d6b00")
 """Colours of series, which people who confuse red and green tell apart by lightness too."""
-STATUS = {"ok": "#0f7b4e", "caution": "#b07800", "infeasible": "#c2261f"}
+_SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle-left")
+"""Points of series, which tell them apart without colours."""
+LEVELS = {"ok": "#0f7b4e", "note": "#85c4a6", "caution": "#e0a100", "infeasible": "#c2261f"}
+"""Colours of levels, which differ in lightness; the bars of what is infeasible are hollow."""
 
 VARIABLES = {
     INK: "--ink",
@@ -23,12 +26,15 @@ VARIABLES = {
     GRID: "--line",
     PAPER: "--paper",
     **{color: f"--series-{number}" for number, color in enumerate(SERIES)},
-    STATUS["caution"]: "--caution",
-    STATUS["infeasible"]: "--infeasible",
+    LEVELS["note"]: "--note-mark",
+    LEVELS["caution"]: "--caution-mark",
+    LEVELS["infeasible"]: "--infeasible",
 }
 """By which CSS variable a page replaces a colour, so that a chart is dark where the page is."""
 
 WIDTH, HEIGHT = 620, 240
+BARS, _BAR = 290, 18
+"""Widths of a chart of bars, which a phone shows whole, and of the bar of a sample."""
 MAX_LINES = 6
 """Lines of one chart: as many as there are colours."""
 PICTURES = (".svg", ".png")
@@ -121,10 +127,10 @@ def held(spans: Rows, *, legend: bool) -> Any:
 
 
 def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, knees: Rows) -> Any:
-    """Draws a figure of jobs over GPUs, both axes logarithmic.
+    """Draws a figure of jobs over GPUs, both axes logarithmic, with its range as a band where it is known.
 
     Args:
-        points: rows with `job`, `gpus` and the figure.
+        points: rows with `job`, `gpus`, the figure, and the `low` and `high` of its range.
         value: the figure's name in the rows.
         label: the axis's title, with its unit.
         deadline: where a line is drawn across.
@@ -132,25 +138,58 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     """
     import altair as alt
 
-    x, values = _gpus(), [point[value] for point in points] + [deadline] * (deadline is not None)
-    scale = {"type": "log", "nice": False, "domain": _ends(values)}
+    x, values = _gpus(), [point[name] for point in points for name in ("low", "high")]
+    scale = {"type": "log", "nice": False, "domain": _ends([*values, *([deadline] if deadline else [])])}
     y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
-    color = _color("job", points)
-    if len({point["job"] for point in points}) > 1:
-        lines = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2}
-        color = color.legend(alt.Legend(columns=2, labelLimit=200, columnPadding=30, **lines))
+    color, jobs = _color("job", points), list(dict.fromkeys(point["job"] for point in points))
+    shape = alt.Shape("job:N").scale(domain=jobs, range=list(_SHAPES[: len(jobs)])).title(None)
+    if len(jobs) > 1:
+        columns = {"columns": 2, "labelLimit": 200, "columnPadding": 30, "symbolSize": 70}
+        color, shape = (channel.legend(alt.Legend(**columns)) for channel in (color, shape))
+    else:
+        shape = shape.legend(None)
     base = _chart(points).encode(x=x, y=y, color=color)
-    layers = [base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=24, opacity=1)]
+    marks = base.mark_point(filled=True, size=36, opacity=1).encode(shape=shape)
+    layers = [base.mark_line(strokeWidth=2), marks]
+    if any(point["low"] < point["high"] for point in points):
+        layers.insert(0, base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q"), y2="high:Q"))
     if knees:
         marked = _chart([knee | {"text": "knee"} for knee in knees]).encode(x=x, y=y)
         layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=INK))
         layers.append(marked.mark_text(dy=-13, align="left", dx=6).encode(text="text:N"))
     if deadline is not None:
-        limit, red = _chart([{"at": deadline, "text": "deadline"}]).encode(y="at:Q"), STATUS["infeasible"]
+        limit, red = _chart([{"at": deadline, "text": "deadline"}]).encode(y="at:Q"), LEVELS["infeasible"]
         text = limit.mark_text(align="left", dx=4, dy=-6, color=red)
         layers.append(limit.mark_rule(strokeDash=[6, 4], color=red))
         layers.append(text.encode(x=alt.value(0), text="text:N"))
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+
+
+def by_cluster(points: Rows, value: str, label: str, *, deadline: float | None) -> Any:
+    """Draws a figure of jobs on clusters: a bar for each, and its range as a line; jobs below each other.
+
+    Args:
+        points: rows with `job`, `cluster`, the figure, and the `low` and `high` of its range.
+        value: the figure's name in the rows.
+        label: the axis's title, with its unit.
+        deadline: where a line is drawn upright.
+    """
+    import altair as alt
+
+    rows = []
+    for number, job in enumerate(dict.fromkeys(point["job"] for point in points)):
+        own = [point for point in points if point["job"] == job]
+        y = alt.Y("cluster:N").sort([point["cluster"] for point in own]).title(None).axis(labelLimit=160)
+        x = alt.X(f"{value}:Q").title(label).axis(tickCount=5, format=",.12~g")
+        base = _chart(own).encode(y=y)
+        layers = [base.mark_bar(color=SERIES[number % len(SERIES)]).encode(x=x)]
+        if any(point["low"] < point["high"] for point in own):
+            layers.append(base.mark_rule(strokeWidth=2, color=INK).encode(x="low:Q", x2="high:Q"))
+        if deadline is not None:
+            limit = _chart([{"at": deadline}]).encode(x="at:Q")
+            layers.append(limit.mark_rule(strokeDash=[6, 4], color=LEVELS["infeasible"]))
+        rows.append(alt.layer(*layers).properties(title=job, width=BARS, height=18 * len(own)))
+    return alt.vconcat(*rows) if len(rows) > 1 else rows[0]
 
 
 def rates(points: Rows) -> Any:
@@ -175,18 +214,24 @@ def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
     return marks.encode(x=_gpus(), y=y).properties(width=WIDTH, height=180)
 
 
-def statuses(counts: Rows) -> Any:
-    """Draws the rows of each status, a bar a name: rows with `name`, `status` and `rows`."""
+def levels(counts: Rows) -> Any:
+    """Draws the rows of each level, a bar a name: rows with `name`, `level` and `rows`."""
     import altair as alt
 
-    order, names = list(STATUS), list(dict.fromkeys(row["name"] for row in counts))
-    bars = _chart([row | {"order": order.index(row["status"])} for row in counts]).mark_bar()
+    order, names = list(LEVELS), list(dict.fromkeys(row["name"] for row in counts))
+    shown = [level for level in order if level in {row["level"] for row in counts}]
+    colors = {"domain": shown, "range": [LEVELS[level] for level in shown]}
+    opacities = {"domain": shown, "range": [0.15 if level == "infeasible" else 1 for level in shown]}
+    bars = _chart([row | {"order": order.index(row["level"])} for row in counts]).mark_bar(strokeWidth=1)
+    most = max(sum(row["rows"] for row in counts if row["name"] == name) for name in names)
     return bars.encode(
-        x=alt.X("rows:Q").title("rows").axis(tickMinStep=1),
-        y=alt.Y("name:N").sort(names).title(None).axis(labelLimit=240),
-        color=alt.Color("status:N").scale(domain=order, range=list(STATUS.values())).title(None),
+        x=alt.X("rows:Q").title("rows").axis(tickCount=min(most, 6), format=",d"),
+        y=alt.Y("name:N").sort(names).title(None).axis(labelLimit=160),
+        fill=alt.Fill("level:N").scale(**colors).title(None),
+        stroke=alt.Stroke("level:N").scale(**colors).title(None),
+        fillOpacity=alt.FillOpacity("level:N").scale(**opacities).title(None),
         order=alt.Order("order:Q"),
-    ).properties(width=WIDTH, height=max(60, 18 * len(names)))
+    ).properties(width=BARS, height=max(60, 18 * len(names)))
 
 
 def all_reduce(points: Rows) -> Any:
@@ -205,26 +250,36 @@ def sample_weights(points: Rows) -> Any:
     """Draws the weight of each sample, a row of bars a split: rows with `split`, `sample` and `weight`."""
     import altair as alt
 
-    bars = _chart(points).mark_bar(color=SERIES[0]).encode(
-        x=alt.X("sample:O").title("sample of the step").axis(labelAngle=0),
-        y=alt.Y("weight:Q").title("weight").axis(tickCount=4),
-    )  # fmt: skip
-    unit = (
-        alt.Chart(alt.Data(values=[{"weight": 1}]))
-        .mark_rule(color=MUTED, strokeDash=[4, 3])
-        .encode(y="weight:Q")
-    )
     splits = list(dict.fromkeys(point["split"] for point in points))
-    rows = [
-        (bars.transform_filter(alt.datum.split == split) + unit).properties(
-            title=split, width=WIDTH, height=HEIGHT // 3
-        )
-        for split in splits
-    ]
+    width = min(WIDTH, max(BARS, _BAR * sum(point["split"] == splits[0] for point in points)))
+    unit = _chart([{"weight": 1}]).mark_rule(color=INK, strokeDash=[4, 3]).encode(y="weight:Q")
+    rows = []
+    for split in splits:
+        bars = _chart([point for point in points if point["split"] == split]).mark_bar(color=SERIES[0])
+        x = alt.X("sample:O").title("sample of the step").axis(labelAngle=0, labelOverlap=True)
+        y = alt.Y("weight:Q").title(None).axis(tickCount=4)
+        rows.append((bars.encode(x=x, y=y) + unit).properties(title=split, width=width, height=80))
     return alt.vconcat(*rows).resolve_scale(y="shared")
 
 
 # ---- how they look, and their pictures ----
+
+
+def marked(chart: Any, gpus: float, ends: tuple[float, float]) -> Any:
+    """Marks a GPU count in a chart by an upright line with its name; the page's script moves both.
+
+    Args:
+        chart: a figure over GPUs.
+        gpus: the count.
+        ends: the first and last count of the chart.
+    """
+    import altair as alt
+
+    align, away = ("right", -5) if gpus**2 > ends[0] * ends[1] else ("left", 5)
+    base = _chart([{"gpus": gpus, "text": f"{gpus:,.0f} GPUs"}]).encode(x=_gpus().scale(domain=ends))
+    line = base.mark_rule(color=SERIES[1], strokeWidth=2).properties(name="chosen_line")
+    text = base.mark_text(align=align, dx=away, color=SERIES[1], fontWeight=600, baseline="top")
+    return chart + line + text.encode(y=alt.value(2), text="text:N").properties(name="chosen_text")
 
 
 def stacked(charts: Sequence[tuple[Any, str]], title: str) -> Any:
@@ -288,4 +343,6 @@ def inline(drawn: str, name: str, described: str) -> str:
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"var({variable})"')
     head, _, body = text.partition(">")
-    return f'{head} role="img" aria-label="{escape(described)}">{body}'
+    width = re.search(r' width="(\d+)', head)
+    style = f' style="--width: {width[1]}px"' if width else ""
+    return f'{head} role="img" aria-label="{escape(described)}"{style}>{body}'

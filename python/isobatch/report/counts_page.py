@@ -14,31 +14,38 @@ from isobatch.planning.refusal import ways
 from isobatch.reason import Reason
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
+from isobatch.report.levels import bits_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
-from isobatch.report.plan_page import explained, figures, refused
+from isobatch.report.plan_page import ANSWERS, by_level, explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.words import count, counted, duration, few, figure, real
 
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
 _LISTED = (
-    "gpus", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "hours_error",
-    "gpu_hours", "cost", "memory_gib",
+    "gpus", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours",
+    "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
 _MAX_REFUSED = 24
 """Counts without a plan that a line lists."""
-_ANSWERS = ("learning rate, peak", "steps", "hours", "GPU-hours", "cost", "memory, GiB per GPU")
-"""Figures that stand out where there is no tuned run to compare with; the headline has the split."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
+_SPLIT = {
+    "effective_batch": "samples per step",
+    "lr": "learning rate",
+    "micro_batch": "samples per replica and pass",
+    "accumulation": "passes per step",
+}
+"""What is drawn where no times are known."""
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
 
 
 class WhatIf(NamedTuple):
-    """All plans of a page as JSON for its script, and the choices between them."""
+    """All plans of a page as JSON for its script, and the choices between them, `start` GPUs first."""
 
     counts: Sequence[int]
+    start: int
     policies: Sequence[tuple[str, str]]
     tool: str | None
     data: str
@@ -56,7 +63,7 @@ def counts_page(
     """Makes the page of a job over GPU counts.
 
     Args:
-        found: the counts, by `isobatch.counts`.
+        counts: those of `isobatch.counts`.
         beside: the same counts under other policies, to choose between.
         tool: whose lines are shown to copy, as for `Plan.to`, or why it cannot run the plan; None: none are.
         title: the page's heading.
@@ -66,8 +73,9 @@ def counts_page(
     Raises:
         InputError: there are more than 4,096 counts, or those beside are others.
     """
-    status = counts.columns["status"]
+    status, tuned = counts.columns["status"], _tuned(counts)
     plans = plans_of({**counts.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+    plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
     headlines = list[Headline]()
     if times.times_known(plans) and deadline is not None:
         headlines.append(_within(plans, deadline, currency))
@@ -76,70 +84,60 @@ def counts_page(
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
     lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
-    every = [counts, *beside]
     sections = [
         *(times.time_section(plans, deadline, currency) or _split_section(plans)),
-        _listed_counts(plans, _usual_cautions(counts)),
+        _listed_counts(plans),
     ]
-    return HtmlPage(title, lead, headlines, sections, choices=_choices(every, tool))
+    if beside:
+        policy = f"policy {counts.settings.get('policy', 'keep')}"
+        lead += f" Cards: {policy}." if headlines else ""
+        sections = [section._replace(title=f"{section.title}, {policy}") for section in sections]
+    return HtmlPage(title, lead, headlines, sections, choices=_choices([counts, *beside], tool))
 
 
-def _usual_cautions(counts: Counts) -> int:
-    """Returns the bits of cautions of the tuned run or of every feasible count: they tell none apart."""
-    status = np.asarray(counts.columns["status"])
-    works = status != (INFEASIBLE if status.dtype.kind in "iu" else "infeasible")
-    bits = np.asarray(counts.columns["reasons"], dtype=np.uint64)
-    if not works.any():
-        return 0
-    tuned = bits[works & (counts.columns["gpus"] == (counts.recipe.gpus or 0))]
-    return int(np.bitwise_and.reduce(bits[works]) | np.bitwise_or.reduce(tuned))
+def _tuned(counts: Counts) -> Plan | None:
+    """Plans the tuned run, with its time on as many of these GPUs; None if it is not known."""
+    tuned = counts.plan_at(int(counts.columns["gpus"][0])).tuned()
+    if tuned is None:
+        return None
+    try:
+        timed = counts.plan_at(tuned.world_size)
+    except InputError:  # no whole nodes
+        return tuned
+    if timed.layout != tuned.layout or timed.hours is None:
+        return tuned
+    spent = {name: getattr(timed, name) for name in ("hours", "hours_error", "gpu_hours", "cost")}
+    return msgspec.structs.replace(tuned, **spent)
 
 
-def _level(status: str, reasons: int, usual: int) -> str:
-    """Returns the status of a count; `note` where its cautions are all usual ones.
-
-    >>> _level("caution", 0b11, 0b01), _level("caution", 0b01, 0b01), _level("ok", 0, 0b01)
-    ('caution', 'note', 'ok')
-    """
-    return "note" if status == "caution" and not reasons & ~usual else status
-
-
-def _listed_counts(plans: Plans, usual: int) -> Section:
+def _listed_counts(plans: Plans) -> Section:
     """Tables the feasible counts; the others are a line for each reason."""
-    listed = plans._replace(numbers={name: plans.numbers[name] for name in _LISTED if name in plans.numbers})
-    table = rows_of(listed, "GPU count")
-    at = list(table.columns).index("status")
-    reasons = plans.reasons.tolist()
-    rows = [
-        [_level(cell, reasons[number], usual) if column == at else cell for column, cell in enumerate(row)]
-        for number, row in enumerate(table.rows)
-        if row[at] != "infeasible"
-    ]
+    works = np.flatnonzero(plans.status != INFEASIBLE)
     refused: dict[Reason, list[str]] = {}
     for row in np.flatnonzero(plans.status == INFEASIBLE).tolist():
-        for reason in Reason.of(reasons[row]):
+        for reason in Reason.of(int(plans.reasons[row])):
             if reason.severity == "infeasible":
                 refused.setdefault(reason, []).append(count(plans.gpus[row]))
     lines = [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
-    caption = f"{counted(len(rows), 'GPU count')} with a plan: sort by a heading, find a word"
-    tables = [table._replace(rows=rows, caption=caption)] if rows else []
+    tables = [rows_of(plans.only(works), "GPU count", columns=_LISTED)] if len(works) else []
     return Section("All counts", lines, tables=tables)
 
 
 def _split_section(plans: Plans) -> list[Section]:
-    """Draws batch and learning rate over the feasible counts, where no times are known, if they differ."""
+    """Draws batch, learning rate and split over the feasible counts, where they differ."""
     works = np.flatnonzero(plans.status != INFEASIBLE)
     rows = works[times.at_most(list(range(len(works))))].tolist() if len(works) else []
     drawings = []
-    for name, label in (("effective_batch", "samples per step"), ("lr", "learning rate")):
+    for name, label in _SPLIT.items():
         points = [{"gpus": float(plans.gpus[row]), name: float(plans.number(name)[row])} for row in rows]
         if len({each[name] for each in points}) > 1:
             ends = (
                 f"{real(point[name])} on {counted(point['gpus'], 'GPU')}" for point in (points[0], points[-1])
             )
             chart = steps_over_gpus(points, name, label)
-            drawings.append(Drawing(chart, f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."))
-    return [Section("Batch and learning rate", drawings=drawings)] if drawings else []
+            title, described = f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."
+            drawings.append(Drawing(chart, title, described, (points[0]["gpus"], points[-1]["gpus"])))
+    return [Section("Batch, learning rate and split", drawings=drawings)] if drawings else []
 
 
 # ---- the plans to choose between ----
@@ -163,41 +161,40 @@ def _choices(listings: Sequence[Counts], tool: str | None) -> WhatIf:
     if any(each.columns["gpus"].tolist() != gpus for each in listings):
         raise InputError("beside must have the same counts", field="beside")
     names = [str(each.settings.get("policy", "keep")) for each in listings]
-    tuned = listings[0].recipe.gpus or _START
-    texts, common = _Texts(), [_usual_cautions(each) for each in listings]
+    texts, tuned = _Texts(), [_tuned(each) for each in listings]
+    start = listings[0].recipe.gpus or _START
+    first = int(np.argmin(np.abs(listings[0].columns["gpus"] - start)))
     node = listings[0].cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
-        "first": int(np.argmin(np.abs(listings[0].columns["gpus"] - tuned))),
+        "first": first,
         "policies": names,
         "plans": [
-            [
-                _choice(each.plan_at(many), tool, texts, usual)
-                for each, usual in zip(listings, common, strict=True)
-            ]
+            [_choice(each.plan_at(many), tool, texts, run) for each, run in zip(listings, tuned, strict=True)]
             for many in gpus
         ],
-        "answers": _ANSWERS,
+        "answers": ANSWERS,
         "texts": list(texts.numbers),
     }
     policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
-    return WhatIf(gpus, policies, tool, msgspec.json.encode(data).decode())
+    return WhatIf(gpus, gpus[first], policies, tool, msgspec.json.encode(data).decode())
 
 
-def _choice(plan: Plan, tool: str | None, texts: _Texts, usual: int) -> list[Any]:
-    """Packs a plan: status, headline, figures (label, was, now), sentences, points, ways out, lines."""
+def _choice(plan: Plan, tool: str | None, texts: _Texts, tuned: Plan | None) -> list[Any]:
+    """Packs a plan: level, headline, figures (label, was, now), points, ways out, lines, what is folded."""
     headline, sentences, points = explained(plan)
     if plan.status == "infeasible":
         why, points = refused(headline, points)
         menu = zip(ways(plan, plan.options), plan.options, strict=True)
         out = [[*texts(*row), option.world_size] for row, option in menu]
-        return [plan.status, *texts(why), [], [], texts(*points), out, []]
-    known = [texts(label, was, now) for label, now, was in figures(plan, plan.tuned()) if now]
+        return [plan.status, *texts(why), [], texts(*points), out, [], []]
+    known = [texts(label, was, now) for label, now, was in figures(plan, tuned) if now]
     lines = [] if tool is None else texts(*_lines(plan, tool))
-    status = _level(plan.status, sum(1 << reason.bit for reason in plan.reasons), usual)
-    return [status, *texts(headline), known, texts(*sentences[1:]), texts(*points), [], lines]
+    level, warnings, notes = by_level(plan, tuned, points)
+    folded = texts(*sentences[1:], *notes)
+    return [level, *texts(headline), known, texts(*warnings), [], lines, folded]
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.fleet.results import STATUS
 from isobatch.reason import Reason
-from isobatch.report import times
-from isobatch.report.charts import statuses
+from isobatch.report import charts, times
+from isobatch.report.levels import LEVELS
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.words import count, counted, duration, few, figure, percent, price, printable, ranged
@@ -41,9 +40,8 @@ def fleet_page(
     deadline = plans.deadline if deadline is None else deadline
     sections = [
         *times.time_section(plans, deadline, currency),
-        *_map(plans),
+        *(_map(plans) or _by_cluster(plans)),
         *_reasons(plans),
-        *_by_cluster(plans),
         Section("All rows", tables=[rows_of(plans, "row", file)]),
     ]
     lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans)
@@ -158,10 +156,10 @@ def _map(plans: Plans) -> list[Section]:
     (job, jobs), (cluster, clusters) = (_in_order(*plans.text(name)) for name in ("job", "cluster"))
     codes = np.full((len(jobs), len(clusters)), -1)
     # Of several rows of one pair the worst counts.
-    np.maximum.at(codes, (job, cluster), plans.status)
-    kinds = np.array([*STATUS.tolist(), "none"])
+    np.maximum.at(codes, (job, cluster), plans.levels)
+    kinds = np.array([*LEVELS, "none"])
     rows = [[name, *kinds[codes[row]].tolist()] for row, name in enumerate(jobs)]
-    caption = "Status of each job on each cluster: ✓ ok, ! with warnings, × infeasible"
+    caption = "Status of each job on each cluster: ✓ ok, i with a note, ! with warnings, × infeasible"
     caption += "" if plans.compares else "; an empty cell has no row in this table"
     # The corner is empty: a cluster may be called "job".
     table = HtmlTable(caption, {"": "text", **dict.fromkeys(clusters, "sign")}, rows)
@@ -176,11 +174,14 @@ def _in_order(names: list[str | None], at: NDArray[np.int64]) -> tuple[NDArray[n
 
 
 def _reasons(plans: Plans) -> list[Section]:
-    """Tables the reasons by their number of rows, the infeasible first."""
+    """Tables the reasons by their number of rows, the infeasible first, notes last."""
     many = {reason: int(plans.has(reason).sum()) for reason in Reason}
-    order = sorted(many, key=lambda reason: (reason.severity != "infeasible", -many[reason]))
+    warnings = Reason.of(int(np.bitwise_or.reduce(plans.warnings, initial=np.uint64(0))))
+    level = {each: "caution" if each in warnings else "note" for each in Reason}
+    level |= {each: each.severity for each in Reason if each.severity == "infeasible"}
+    order = sorted(many, key=lambda reason: (-LEVELS.index(level[reason]), -many[reason]))
     rows = [
-        (reason.value, reason.severity, count(many[reason]), reason.text, reason.source)
+        (reason.value, level[reason], count(many[reason]), reason.text, reason.source)
         for reason in order
         if many[reason]
     ]
@@ -189,7 +190,7 @@ def _reasons(plans: Plans) -> list[Section]:
     columns = {"reason": "text", "status": "status", "rows": "number"}
     columns |= {"what it says": "text", "source": "text"}
     table = HtmlTable("Reasons, and how many rows have them", columns, rows)
-    return [Section("Why not", tables=[table])]
+    return [Section("Reasons", tables=[table])]
 
 
 def _by_cluster(plans: Plans) -> list[Section]:
@@ -201,12 +202,13 @@ def _by_cluster(plans: Plans) -> list[Section]:
         names, label = [f"{value:,.0f} GPUs" for value in values], "size"
     if not 1 < len(names) <= 40:
         return []
+    levels = plans.levels
     rows = [
-        {"name": printable(str(names[place]), 60), "status": status, "rows": many}
+        {"name": printable(str(names[place]), 60), "level": level, "rows": many}
         for place in dict.fromkeys(at.tolist())
-        for code, status in enumerate(STATUS.tolist())
-        if (many := int(((at == place) & (plans.status == code)).sum()))
+        for code, level in enumerate(LEVELS)
+        if (many := int(((at == place) & (levels == code)).sum()))
     ]
     described = f"Bars: rows of each {label} by status."
-    drawing = Drawing(statuses(rows), f"Rows by {label} and status", described)
+    drawing = Drawing(charts.levels(rows), f"Rows by {label} and status", described)
     return [Section(f"By {label}", drawings=[drawing])]

@@ -12,8 +12,8 @@ from isobatch.errors import InputError
 from isobatch.report import charts
 from isobatch.words import printable
 
-SIGNS = {"ok": "✓", "caution": "!", "infeasible": "×", "none": ""}
-"""Of a status, in a table of many."""
+SIGNS = {"ok": "✓", "note": "i", "caution": "!", "infeasible": "×", "none": ""}
+"""Of a level, in a table of many."""
 _MAX_CHARACTERS = 2_000
 """Of a text; what is longer is cut, as in a message."""
 
@@ -46,21 +46,23 @@ class HtmlTable(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A chart, its title, and a description in words."""
+    """A chart, its title, and a description in words; `ends` if a page marks the chosen GPUs."""
 
     chart: Any
     title: str
     described: str
+    ends: tuple[float, float] | None = None
 
 
 class Section(NamedTuple):
-    """A part of a page, with a heading of its own."""
+    """A part of a page, with a heading of its own; a folded one shows the heading first."""
 
     title: str
     lines: Sequence[str] = ()
     points: Sequence[str] = ()
     drawings: Sequence[Drawing] = ()
     tables: Sequence[HtmlTable] = ()
+    folded: bool = False
 
 
 class HtmlPage(NamedTuple):
@@ -110,7 +112,10 @@ def html(page: HtmlPage) -> str:
 
     pictures: dict[int, Any] = {}
     for number, drawing in enumerate(page.drawings):
-        drawn = charts.svg(charts.themed(drawing.chart, drawing.title))
+        chart = drawing.chart
+        if page.choices and drawing.ends:
+            chart = charts.marked(chart, page.choices.start, drawing.ends)
+        drawn = charts.svg(charts.themed(chart, drawing.title))
         described = printable(f"{drawing.title}. {drawing.described}", _MAX_CHARACTERS)
         pictures[id(drawing)] = Markup(charts.inline(drawn, f"chart-{number}", described))
     script = template("table.js") + (template("choices.js") if page.choices else "")

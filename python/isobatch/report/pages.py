@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from isobatch import limits
 from isobatch.equivalence.result import Same
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
@@ -19,12 +20,12 @@ from isobatch.report.allocation_page import allocation_page, log_in
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
-from isobatch.report.plan_page import curve, plan_page, rate_points
+from isobatch.report.plan_page import curve, explained, plan_page, rate_points, refused
 from isobatch.report.same_page import same_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, Units, extent, resolve
 from isobatch.validate.report import Report
-from isobatch.words import count, counted, real
+from isobatch.words import count, counted, printable, real
 
 
 def require_extra() -> None:
@@ -74,7 +75,7 @@ def page_of_file(
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
         return validation_page(Report.load(path), title=title)
-    if str(schema).startswith("isobatch.same/"):
+    if str(schema).startswith("isobatch.equivalence/"):
         return same_page(Same.load(path), title=title)
     raise must_be("that of a plan, a validation or a comparison of splits", schema, field="schema", file=path)
 
@@ -152,13 +153,19 @@ class Plot(NamedTuple):
         write_whole(name, charts.picture(name, self._repr_svg_()))
 
 
+_KINDS = (
+    "a Plan, a Recipe, a Schedule or its name, a list of up to 6 of these, Counts, rules, a Report, a Same, "
+    "a table of plans, or the path of one"
+)
+
+
 def plot(value: Any, *, steps: float | None = None) -> Plot:
-    """Draws plans, a recipe, counts, rules, a schedule, a validation's report or a fleet's table, as SVG.
+    """Draws plans, recipes, schedules, counts, rules, a validation's report or a fleet's table, as SVG.
 
     Args:
         value: what to draw: of a plan, counts, a report or a table the charts of its page; of a list of plans
-            their learning rates beside each other; a recipe as its plan on the tuned GPUs; a text names a
-            file of one of these, or a schedule, which is drawn with a peak of 1.
+            or schedules their learning rates beside each other; a recipe as its plan on the tuned GPUs; a
+            text names a file of one of these, or a schedule, which is drawn with a peak of 1.
         steps: where the curve of a schedule ends (default: with its run, or past what is interesting; of a
             text 1,000).
 
@@ -170,48 +177,88 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
     'Learning rate 1 at most, 1,000 steps'
     """
     require_extra()
+    if steps is not None:
+        steps = limits.real(
+            steps, "steps", "a number above 0 and below 2^53", lambda x: (x > 0) & (x < 2**53)
+        )
     if isinstance(value, Rules):
         title = f"Learning rate by rule, at a noise scale of {_NOISE} times the tuned batch"
         return Plot(charts.themed(charts.rates(_rates()), title))
+    value = _drawable(value, steps)
+    if isinstance(value, Schedule):
+        points = _schedule_points("schedule", value, steps)
+        title = f"Learning rate {real(max(point['lr'] for point in points))} at most"
+        title += f", {count(round(points[-1]['step']))} steps"
+        return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))
+    if isinstance(value, HtmlPage):
+        return Plot(picture(value, "the plan of this file is infeasible or has no duration"))
+    if isinstance(value, (list, tuple, Iterator)):
+        return _plot_list(list(value), steps)
+    if isinstance(value, Plan):
+        _require_length(value)
+    elif not isinstance(value, (Counts, Report, Same, dict)) and not hasattr(value, "__arrow_c_stream__"):
+        raise must_be(_KINDS, type(value), field="value")
+    why = "pass counts with a profile=, for hours, or several GPU counts that work"
+    return Plot(picture(page_of_value(value), why))
+
+
+def _drawable(value: Any, steps: float | None) -> Any:
+    """Makes a plan of a recipe, a schedule of its name, and of a path the page of its file."""
     if isinstance(value, (str, os.PathLike)):
-        if isinstance(value, os.PathLike) or Path(value).exists():
-            return Plot(picture(page_of_file(os.fspath(value)), _NO_RUN))
-        steps = 1000 if steps is None else steps
-        value = resolve(value, peak=1.0, total_steps=steps, units=Units(tuned_batch=1, batch=1))
-    if isinstance(value, Recipe):
-        value = plan(value, value.gpus or value.model_parallel)
-    if isinstance(value, (list, tuple)):
-        return _plot_plans(value)
-    if not isinstance(value, Schedule):
-        why = _NO_RUN
-        if isinstance(value, Counts):
-            why = "batch and learning rate are the same at all counts that work, and hours need a profile"
-        return Plot(picture(page_of_value(value), why))
-    stop = extent.span(value.form) if steps is None else steps
-    sampled = curve(value, stop)
-    points = [{"run": "schedule", "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
-    title = f"Learning rate {real(max(lr for _, lr in sampled))} at most, {count(round(stop))} steps"
-    return Plot(charts.themed(charts.over_run(points, "step", "optimizer steps"), title))
+        suffix = PurePath(value).suffix.lower()
+        if suffix in (".toml", ".yaml", ".yml"):
+            value = Recipe.load(value)
+        elif isinstance(value, os.PathLike) or suffix in _FILES or Path(value).exists():
+            return page_of_file(os.fspath(value))
+        else:
+            units = Units(tuned_batch=1, batch=1)
+            return resolve(value, peak=1.0, total_steps=1000 if steps is None else steps, units=units)
+    return plan(value, value.gpus or value.model_parallel) if isinstance(value, Recipe) else value
 
 
-_NO_RUN = "it is infeasible, or has no length"
+_FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 
 
-def _plot_plans(plans: Sequence[Any]) -> Plot:
-    """Draws the learning rates of several plans over their samples."""
+def _require_length(planned: Plan) -> None:
+    """Refuses a plan without a learning rate over its run.
+
+    Raises:
+        InputError: it is infeasible, or has no length.
+    """
+    if planned.status == "infeasible":
+        head, _, points = explained(planned)
+        why = f"{refused(head, points)[0]}. plan.options has what would work"
+        raise InputError(f"there is nothing to draw: {why}")
+    if planned.total_steps is None:
+        why = 'the run has no length: set duration of the recipe, such as "90ep"'
+        raise InputError(f"there is nothing to draw: {why}")
+
+
+def _schedule_points(name: str, schedule: Schedule, steps: float | None) -> list[dict[str, Any]]:
+    sampled = curve(schedule, extent.span(schedule.form) if steps is None else steps)
+    return [{"run": name, "at": at, "step": step, "lr": lr} for at, (step, lr) in enumerate(sampled)]
+
+
+def _plot_list(values: Sequence[Any], steps: float | None) -> Plot:
+    """Draws the learning rates of several plans over their samples, or of schedules over their steps."""
     most = len(charts.SERIES)
-    if not 0 < len(plans) <= most or not all(isinstance(each, Plan) for each in plans):
-        kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in plans)) or "none"
-        raise InputError(
-            f"value must be a list of 1 to {most} plans, got {count(len(plans))} ({kinds})", field="value"
-        )
-    if any(each.total_steps is None for each in plans):
-        raise InputError(f"there is nothing to draw of one of the plans: {_NO_RUN}", field="value")
+    drawn = [_drawable(value, steps) for value in values[: most + 1]]
+    kind = next((kind for kind in (Plan, Schedule) if all(isinstance(each, kind) for each in drawn)), None)
+    if kind is None or not 0 < len(values) <= most:
+        kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values)) or "none"
+        legal = f"a list of 1 to {most} plans, or of as many schedules"
+        raise InputError(f"value must be {legal}, got {count(len(values))} ({kinds})", field="value")
     points: list[dict[str, Any]] = []
-    for number, each in enumerate(plans, start=1):
-        points += rate_points(f"{number}: {counted(each.world_size, 'GPU')}", each)
-    title = f"Learning rates of {counted(len(plans), 'plan')}"
-    return Plot(charts.themed(charts.over_run(points, "samples", "samples"), title))
+    for number, (value, each) in enumerate(zip(values, drawn, strict=True), start=1):
+        if isinstance(each, Schedule):
+            name = printable(value, 60) if isinstance(value, str) else "schedule"
+            points += _schedule_points(f"{number}: {name}", each, steps)
+        else:
+            _require_length(each)
+            points += rate_points(f"{number}: {counted(each.world_size, 'GPU')}", each)
+    axis = ("samples", "samples") if kind is Plan else ("step", "optimizer steps")
+    title = f"Learning rates of {counted(len(values), kind.__name__.lower())}"
+    return Plot(charts.themed(charts.over_run(points, *axis), title))
 
 
 _NOISE = 8

@@ -11,11 +11,14 @@ from isobatch.planning import refusal
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import error_share, time_of
 from isobatch.report.charts import over_run
+from isobatch.report.levels import level_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.schedules import Schedule, extent
-from isobatch.words import count, percent
+from isobatch.words import count, counted, percent
 
 _MAX_STAGES = 200
+ANSWERS = ("learning rate, peak", "steps", "hours", "GPU-hours", "cost", "memory, GiB per GPU")
+"""Figures that stand out where there is no tuned run to compare with; the headline has the split."""
 
 _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("GPUs", "world_size", count),
@@ -55,16 +58,26 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
-    warnings = [Section("Warnings", points=points)] if points else []
+    level, warnings, notes = by_level(plan, tuned, points)
+    beside, rest = _beside(plan, tuned)
     sections = [
-        *warnings,
-        _beside(plan, tuned),
+        *([Section("Warnings", points=warnings)] if warnings else []),
+        beside,
         *_rates(runs),
         *_stages(plan, runs),
-        Section("In words", plain),
+        Section("Details", plain[1:], notes, tables=[rest] if rest.rows else [], folded=True),
     ]
-    title = title or f"{count(plan.world_size)} GPUs: {_layout(plan)}"
-    return HtmlPage(title, lead, _headlines(plan, currency), sections, plan.status)
+    title = title or f"Plan for {counted(plan.world_size, 'GPU')}: {_layout(plan)}"
+    return HtmlPage(title, lead, _headlines(plan, currency), sections, level)
+
+
+def by_level(plan: Plan, tuned: Plan | None, points: list[str]) -> tuple[str, list[str], list[str]]:
+    """Parts a feasible plan's points, one for each caution: its level, the warnings, and the notes."""
+    level, reasons = level_of(plan, tuned)
+    cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
+    texts = list(zip(cautions, points[len(points) - len(cautions) :], strict=True))
+    warnings = [text for reason, text in texts if reason in reasons]
+    return level, warnings, [text for reason, text in texts if reason not in reasons]
 
 
 def explained(plan: Plan) -> tuple[str, list[str], list[str]]:
@@ -147,17 +160,20 @@ def figures(plan: Plan, tuned: Plan | None) -> list[tuple[str, str, str]]:
     return [row for row in rows if any(row[1:])]
 
 
-def _beside(plan: Plan, tuned: Plan | None) -> Section:
-    """Puts the values of this plan beside those of the tuned run, changes first."""
+def _beside(plan: Plan, tuned: Plan | None) -> tuple[Section, HtmlTable]:
+    """Puts the changes beside the tuned run, and tables all other values."""
     rows = figures(plan, tuned)
     columns = {"figure": "text", "this plan": "number"}
     if tuned is None:
-        return Section("The plan", tables=[HtmlTable("This plan", columns, [row[:2] for row in rows])])
+        answers = [row[:2] for row in rows if row[0] in ANSWERS]
+        rest = HtmlTable("Other values", columns, [row[:2] for row in rows if row[0] not in ANSWERS])
+        return Section("The plan", tables=[HtmlTable("This plan", columns, answers)]), rest
     columns["as tuned"] = "number"
     changed = [row for row in rows if row[1] != row[2]]
+    rest = HtmlTable("What stays", columns, [row for row in rows if row[1] == row[2]])
+    unchanged = [] if changed else ["All values are those of the tuned run."]
     tables = [HtmlTable("What changes", columns, changed)] if changed else []
-    same = [row for row in rows if row[1] == row[2]]
-    return Section("New beside old", tables=[*tables, HtmlTable("What stays", columns, same)])
+    return Section("New beside old", unchanged, tables=tables), rest
 
 
 def curve(schedule: Schedule, stop: float) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""The page of a comparison of splits: the answer, the weight of each sample as bars, and the mends."""
+"""The page of a comparison of splits: the answer, its causes with their mends, and each sample's weight."""
 
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import Same
@@ -10,51 +10,56 @@ from isobatch.words import count, counted, figure
 def same_page(answer: Same, *, title: str | None = None) -> HtmlPage:
     """Makes the page of a comparison."""
     differing = [result for result in answer.splits if not result.same]
-    verdict = "Not the same training" if differing else "The same training at every split"
-    lead = f"{' '.join(answer.command)}. Compared with one pass over the batch, {_times(answer.reference)}."
+    verdict = next(answer.lines()).removesuffix(".").replace(answer.reference, _times(answer.reference))
+    largest = max(result.difference for result in answer.splits)
     headlines = [
-        Headline(
-            "splits that differ",
-            f"{len(differing)} of {len(answer.splits)}",
-            "ranks × accumulation × micro-batch",
-        ),
+        Headline("splits that differ", f"{len(differing)} of {len(answer.splits)}"),
         Headline("samples in a step", count(answer.splits[0].samples)),
-        Headline(
-            "largest difference",
-            figure(max(result.difference for result in answer.splits)),
-            "of the gradient, relative",
-        ),
+        Headline("largest difference", figure(largest), "of the gradient, relative"),
     ]
-    sections = [_weights(answer), *([_causes(differing)] if differing else []), _figures(answer)]
+    sections = [*([_causes(differing)] if differing else []), _weights(answer), _figures(answer)]
+    lead = f"Splits are ranks × accumulation × micro-batch. The command: {' '.join(answer.command)}"
     return HtmlPage(title or verdict, lead, headlines, sections, "fail" if differing else "pass")
 
 
-def _weights(answer: Same) -> Section:
-    points = [
-        {"split": _times(result.split), "sample": number, "weight": weight}
-        for result in answer.splits
-        for number, weight in enumerate(result.weights)
-    ]
-    described = "All bars at 1: the same training. A bar at 4: this sample counts four times."
-    drawings = (
-        [Drawing(sample_weights(points), "Weight of each sample in the gradient", described)]
-        if points
-        else []
-    )
-    return Section("Weights", drawings=drawings)
-
-
 def _causes(differing: list[SplitResult]) -> Section:
+    """Tables each cause once, with its splits, in the words of the split where the gradient differs most."""
+    splits: dict[tuple[str, str], list[str]] = {}
+    texts: dict[tuple[str, str], str] = {}
+    for result in sorted(differing, key=lambda result: -result.difference):
+        for cause in result.causes:
+            splits.setdefault((cause.name, cause.mend), []).append(_times(result.split))
+            texts.setdefault((cause.name, cause.mend), cause.text)
     rows = [
-        (_times(result.split), cause.name, cause.text, cause.mend)
-        for result in differing
-        for cause in result.causes
+        (cause[0], ", ".join(names), f"{f'at {names[0]}, ' if names[1:] else ''}{texts[cause]}", cause[1])
+        for cause, names in splits.items()
     ]
-    columns = dict.fromkeys(("split", "cause", "what differs", "what mends it"), "text")
+    columns = {"cause": "text", "splits": "parts", "what differs": "text", "what mends it": "text"}
     return Section("Causes", tables=[HtmlTable("Why it is not the same training", columns, rows)])
 
 
+def _weights(answer: Same) -> Section:
+    """Draws the weights of each split; splits with the same weights have one row of bars."""
+    alike: dict[tuple[float, ...], list[str]] = {}
+    for result in answer.splits:
+        if result.weights:
+            key = tuple(round(weight, 3) for weight in result.weights)
+            alike.setdefault(key, []).append(_times(result.split))
+    points = [
+        {"split": ", ".join(splits), "sample": number, "weight": weight}
+        for weights, splits in alike.items()
+        for number, weight in enumerate(weights)
+    ]
+    described = "All bars at 1: the same training. A bar at 4: this sample counts four times."
+    drawing = Drawing(sample_weights(points), "Weight of each sample in the gradient", described)
+    unknown = [_times(result.split) for result in answer.splits if not result.weights]
+    lines = [f"No weights explain the gradient of {', '.join(unknown)}."] if unknown else []
+    lines += [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
+    return Section("Weights", lines, drawings=[drawing] if points else [])
+
+
 def _figures(answer: Same) -> Section:
+    """Tables all figures, folded."""
     rows = [
         (
             _times(result.split),
@@ -76,11 +81,8 @@ def _figures(answer: Same) -> Section:
         "norm that clipping sees": "text",
         "weights after differ by": "number",
     }
-    notes = [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
-    notes.append(
-        f"Differences up to {figure(answer.tolerance)} count as rounding; {counted(answer.steps, 'step')} "
-        "were compared."
-    )
+    steps = f"{counted(answer.steps, 'step')} were compared"
+    notes = [f"Differences up to {figure(answer.tolerance)} count as rounding; {steps}."]
     if answer.changes:
         notes.append(f"Changed for the comparison: {', '.join(answer.changes)}.")
     groups = [
@@ -93,8 +95,9 @@ def _figures(answer: Same) -> Section:
         kinds = {"split": "text", "tensors": "text", "differ by": "number", "factor": "number"}
         tables.append(HtmlTable("Tensors that differ most", kinds, groups))
     versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(answer.versions.items()))
-    return Section("Figures", tables=[*tables, versions])
+    return Section("All figures", tables=[*tables, versions], folded=True)
 
 
 def _times(split: str) -> str:
-    return split.replace("x", " × ")
+    """Writes a split with no place to break it."""
+    return split.replace("x", "×")

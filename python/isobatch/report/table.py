@@ -1,5 +1,6 @@
 """A fleet's table of plans from any file: its columns to compute with, and its first rows for the page."""
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from pathlib import PurePath
@@ -13,6 +14,7 @@ from isobatch.files.limits import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS, naming_column
 from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, result_in_arrow
 from isobatch.reason import Reason, reason_names
+from isobatch.report.levels import LEVELS, levels_of, warnings_of
 from isobatch.report.page import HtmlTable
 from isobatch.words import count, counted, figure, printable, real
 
@@ -21,7 +23,8 @@ INFEASIBLE = STATUS.tolist().index("infeasible")
 
 class Plans(NamedTuple):
     """Columns of equal length: numbers (NaN if unknown), texts as indices of their values, status as a code,
-    reasons as bit sets; `provenance` is the file's own account of how it was planned."""
+    reasons as bit sets; `provenance` is the file's own account of how it was planned, `tuned` are the reasons
+    of the tuned run."""
 
     rows: int
     texts: dict[str, tuple[list[str | None], NDArray[np.int64]]]
@@ -29,6 +32,17 @@ class Plans(NamedTuple):
     status: NDArray[np.int64]
     reasons: NDArray[np.uint64]
     provenance: Provenance
+    tuned: int = 0
+
+    @property
+    def warnings(self) -> NDArray[np.uint64]:
+        """The cautions of each row about its move to other GPUs, as bit sets."""
+        return warnings_of(self.reasons, self.number("batch_change"), self.tuned)
+
+    @property
+    def levels(self) -> NDArray[np.int64]:
+        """The level of each row: its place in LEVELS."""
+        return levels_of(self.status, self.warnings)
 
     @property
     def one_each(self) -> bool:
@@ -39,6 +53,16 @@ class Plans(NamedTuple):
     def compares(self) -> bool:
         """Tells whether a job's clusters can be compared: all its rows are there, and not only the chosen."""
         return self.provenance.select in (None, "all") and not self.one_each
+
+    def only(self, rows: NDArray[np.intp]) -> "Plans":
+        """Returns the table of some rows."""
+        return self._replace(
+            rows=len(rows),
+            texts={name: (values, at[rows]) for name, (values, at) in self.texts.items()},
+            numbers={name: values[rows] for name, values in self.numbers.items()},
+            status=self.status[rows],
+            reasons=self.reasons[rows],
+        )
 
     def gpu_types(self) -> tuple[list[str], NDArray[np.int64]]:
         """Returns the GPU types, "" where the file does not say, and the place of each row among them."""
@@ -245,15 +269,19 @@ _USUAL = (
 """Columns in the order in which people look at them; others come behind."""
 
 
-def rows_of(plans: Plans, noun: str, file: str | None = None) -> HtmlTable:
+def rows_of(
+    plans: Plans, noun: str, file: str | None = None, columns: Sequence[str] | None = None
+) -> HtmlTable:
     """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
     Args:
         plans: the table.
         noun: its rows as people call them.
         file: where all rows are.
+        columns: those to show, as far as anything is known in them; None: all.
     """
-    cells = {name: _cells(plans, name) for name in _ordered(plans)}
+    names = [name for name in _ordered(plans) if columns is None or name in columns]
+    cells = {name: _cells(plans, name) for name in names}
     rows = list(zip(*(texts for _, texts in cells.values()), strict=True))
     caption, notes = f"{counted(plans.rows, noun)}: sort by a heading, find a word", []
     if plans.rows > MAX_ROWS:
@@ -276,7 +304,7 @@ def _ordered(plans: Plans) -> list[str]:
 def _cells(plans: Plans, name: str) -> tuple[str, list[str]]:
     """Returns a column's kind, and its first rows as text."""
     if name == "status":
-        return "status", [str(status) for status in STATUS[plans.status[:MAX_ROWS]]]
+        return "status", [LEVELS[level] for level in plans.levels[:MAX_ROWS].tolist()]
     if name == "reasons":
         return "text", ["; ".join(Reason.of(bits)) for bits in plans.reasons[:MAX_ROWS].tolist()]
     if name in plans.texts:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from isobatch import _core, words
 from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
-from isobatch.report.charts import MAX_LINES, over_gpus
+from isobatch.report.charts import MAX_LINES, by_cluster, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans
 from isobatch.words import count, counted, figure, percent, printable
@@ -19,6 +19,8 @@ _MAX_JOBS = 20
 """Jobs that the table of a page has."""
 _MAX_ENDS = 4
 """Lines whose ends are written below a chart."""
+_MAX_BARS = 40
+"""Clusters that have a bar each."""
 
 
 def left_out(plans: Plans, name: str) -> str:
@@ -60,7 +62,9 @@ def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Se
     if not times_known(plans) or not (plans.compares or "gpus" in plans.numbers):
         return []
     drawings = [
-        _drawing(plans, name, label, deadline if name == "hours" else None)
+        (_bars if _coincide(plans, name) else _drawing)(
+            plans, name, label, deadline if name == "hours" else None
+        )
         for name, label in (("hours", "hours"), ("cost", f"cost, {currency}"))
         if not np.isnan(plans.spent(name)).all()
     ]
@@ -153,10 +157,50 @@ def _drawing(plans: Plans, name: str, label: str, deadline: float | None) -> Dra
     marked = [knee for knee in marked if knee["job"] in drawn]
     chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
     drawn_lines = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
+    is_counts = "gpus" in plans.numbers
+    drawn_lines = "a line of all counts" if is_counts else drawn_lines
     if many > len(lines):
         drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
     described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; {_ends(lines, name)}."
-    return Drawing(chart, f"{name.capitalize()} over GPUs", described)
+    described += " The band is the 95 % interval." if _ranges(points) else ""
+    ends = (points[0]["gpus"], points[-1]["gpus"]) if is_counts else None
+    return Drawing(chart, f"{name.capitalize()} over GPUs", described, ends)
+
+
+def _bars(plans: Plans, name: str, label: str, deadline: float | None) -> Drawing:
+    """Draws a figure by cluster, where over GPUs several clusters would fall on one dot."""
+    _, job = plans.text("job")
+    values, work = plans.spent(name), plans.spent("gpu_hours")
+    rows = np.flatnonzero(~np.isnan(values))
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    jobs = sorted(dict.fromkeys(job[rows].tolist()), key=lambda at: -float(np.nanmin(work[job == at])))
+    points = [
+        _point(plans, name, row) | {"job": _called(plans, row)}
+        for at in jobs[:MAX_LINES]
+        for row in rows[job[rows] == at].tolist()
+    ]
+    chart = by_cluster(points, name, printable(label), deadline=deadline)
+    least = f"least for {points[0]['job']}: {figure(points[0][name])} on {points[0]['cluster']}"
+    described = f"{name.capitalize()} by cluster, of each job"
+    if len(jobs) > MAX_LINES:
+        described += f", of the {MAX_LINES} of {count(len(jobs))} that take the most GPU-hours"
+    described += f"; {least}.{' The thin line is the 95 % interval.' if _ranges(points) else ''}"
+    return Drawing(chart, f"{name.capitalize()} by cluster", described)
+
+
+def _ranges(points: list[dict[str, Any]]) -> bool:
+    return any(point["low"] < point["high"] for point in points)
+
+
+def _coincide(plans: Plans, name: str) -> bool:
+    """Tells whether over GPUs at least half of the known rows would be hidden by others."""
+    clusters, _ = plans.text("cluster")
+    if "cluster" not in plans.texts or len(clusters) > _MAX_BARS:
+        return False
+    known = ~np.isnan(plans.spent(name))
+    kind = plans.gpu_types()[1]
+    dots = np.unique(np.stack([plans.text("job")[1], kind, plans.gpus])[:, known], axis=1)
+    return bool(2 * dots.shape[1] <= known.sum())
 
 
 def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
@@ -180,10 +224,21 @@ def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
 
 
 def _point(plans: Plans, name: str, row: int) -> dict[str, Any]:
+    """Returns a row's figure with its range."""
     types, kind = plans.gpu_types()
     on = f" on {printable(types[kind[row]], 30) or 'unknown GPUs'}" if len(types) > 1 else ""
-    value = float(plans.spent(name)[row])
-    return {"job": f"{_called(plans, row)}{on}", "gpus": float(plans.gpus[row]), name: value}
+    value, hours = float(plans.spent(name)[row]), float(plans.spent("hours")[row])
+    share = float(plans.number("hours_error")[row]) / hours if hours else 0.0
+    share = share if share > 0 else 0.0
+    clusters, at = plans.text("cluster")
+    return {
+        "job": f"{_called(plans, row)}{on}",
+        "cluster": printable(clusters[at[row]] or "(none)", 40),
+        "gpus": float(plans.gpus[row]),
+        name: value,
+        "low": value * max(0.1, 1 - share),  # a logarithmic axis has no 0
+        "high": value * (1 + share),
+    }
 
 
 def _called(plans: Plans, row: int) -> str:

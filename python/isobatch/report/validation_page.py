@@ -20,7 +20,7 @@ def validation_page(report: Report, *, title: str | None = None) -> HtmlPage:
         sections.append(_step(report, report.step))
     if report.machine is not None:
         sections.append(_machine(report.machine))
-    title = title or f"{count(passed)} of {counted(len(verdicts), 'proof')} passed"
+    title = title or f"Validation: {count(passed)} of {counted(len(verdicts), 'proof')} passed"
     return HtmlPage(title, lead + rehearsal, _headlines(report), sections, str(report.verdict))
 
 

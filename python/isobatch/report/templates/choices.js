@@ -3,7 +3,6 @@
   const data = JSON.parse(document.getElementById("plans").textContent);
   const by = (id) => document.getElementById(id);
   const text = (number) => data.texts[number];
-  const headings = { infeasible: "Why not:", note: "Good to know:" };
   const slider = by("slider"), number = by("number"), strip = by("strip");
   let index = data.first, policy = 0, asked = data.counts[index];
 
@@ -43,24 +42,38 @@
     return line;
   };
 
+  // The axis of a chart is logarithmic, from its first count to its last.
+  const mark = (figure, gpus) => {
+    const { low, high } = figure.dataset, width = figure.querySelector(".background").getBBox().width;
+    const share = low === high ? 0.5 : Math.log(gpus / low) / Math.log(high / low), isRight = share > 0.5;
+    const line = figure.querySelector(".chosen_line_marks"), name = figure.querySelector(".chosen_text_marks text");
+    line.style.display = name.style.display = share < 0 || share > 1 ? "none" : "";
+    const at = `translate(${share * width + 0.5},0)`;
+    line.firstElementChild.setAttribute("transform", at);
+    name.setAttribute("transform", `${at} translate(${isRight ? -5 : 5},12)`);
+    name.setAttribute("text-anchor", isRight ? "end" : "start");
+    name.textContent = `${gpus} GPUs`;
+  };
+
   const show = () => {
     const gpus = data.counts[index];
-    const [status, headline, figures, sentences, points, ways, lines] = data.plans[index][policy];
+    const [level, headline, figures, points, ways, lines, folded] = data.plans[index][policy];
     slider.value = index;
     slider.setAttribute("aria-valuetext", `${gpus} GPUs`);
     number.value = gpus;
-    by("headline").replaceChildren(`${text(headline)} `, element("span", status, `status ${status}`));
+    by("headline").replaceChildren(`${text(headline)} `, element("span", level, `status ${level}`));
     document.title = text(headline);
     const rows = figures.map((each) => each.map(text)), isNew = !rows.some(([, was]) => was);
     const isShown = ([label, was, now]) => (isNew ? data.answers.includes(label) : was !== now);
     by("figures").classList.toggle("new", isNew);
     fill("figures", rows.filter(isShown).map(row));
     const rest = rows.filter((each) => !isShown(each)).map(([label, , now]) => `${label.split(",")[0]} ${now}`);
-    by("same").textContent = rest.length ? `${isNew ? "Also" : "As tuned"}: ${rest.join("; ")}.` : "";
+    if (rest.length) rest.splice(0, rest.length, `${isNew ? "Also" : "As tuned"}: ${rest.join("; ")}.`);
     fill("menu", ways.map(way));
-    fill("points", points.map((each) => element("li", text(each))), headings[status] ?? "Warnings:");
-    fill("words", sentences.map((each) => element("p", text(each))));
+    fill("points", points.map((each) => element("li", text(each))), level === "infeasible" ? "Why not:" : "Warnings:");
     fill("lines", lines.flatMap((each) => [element(/# was /.test(text(each)) ? "mark" : "span", text(each)), "\n"]));
+    fill("folded", [...rest, ...folded.map(text)].map((each) => element("li", each)));
+    document.querySelectorAll("figure[data-low]").forEach((figure) => mark(figure, gpus));
     document.querySelectorAll("[name=policy]").forEach((radio, at) => { radio.checked = at === policy; });
     const works = data.plans.filter((each) => each[policy][0] !== "infeasible").length;
     const other = asked === gpus ? "" : `${asked} is not among the counts: ${gpus} is shown. `;
