@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
 def test_what_is_no_saved_plan_says_how_to_make_one(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text("{")
-    with pytest.raises(ib.InputError, match=r"plan\.json: is no plan: .*isobatch plan RECIPE"):
+    with pytest.raises(ib.InputError, match=r"plan\.json: is not a plan: .*isobatch plan RECIPE"):
         ib.Plan.load(path)
 
 

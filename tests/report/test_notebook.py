@@ -174,7 +174,7 @@ def test_what_cannot_be_drawn_says_why():
         ib.plot(ib.counts(RECIPE, [8]))
     for value, why in (
         (3, "value must be a Plan, Counts"),
-        ({"a": 1}, "has no column 'status': it is no fleet's plans"),
+        ({"a": 1}, "has no column 'status': it does not hold a fleet's plans"),
         ({"status": 1, "reasons": 2}, "table must have columns of values of one length"),
         ([], "value must be a list of 1 to 6 plans, got 0"),
         ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, got 2 \(FeasiblePlan, int\)"),

@@ -288,7 +288,7 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
     [
         ("a.sh", f"{RUN} --train-iters 100 --lr-warmup-iters 200", {}, "the warmup does not end", True),
         ("a.json", {**HF, "max_steps": 50, "warmup_steps": 100}, {}, "the warmup does not end", False),
-        ("a.json", {**BEST, "save_steps": 120}, {}, "save_steps 120 is no multiple of eval_steps 50", True),
+        ("a.json", {**BEST, "save_steps": 120}, {}, "save_steps 120 is not a multiple of eval_steps 50", True),
         ("a.json", {**BEST, "eval_strategy": "epoch"}, {}, "save_strategy steps, eval_strategy epoch", True),
         ("a.json", HF, {"dataset_size": 40}, "a step has 64 samples, the dataset 40", False),
         ("a.json", {**HF, "warmup_step": 9}, {}, "warmup_step has no effect", False),
@@ -296,13 +296,13 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.json", {**DS, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"}}}, {},
          "the learning rate is 0.0003, not 0.0001", False),
         ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
-        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are not a multiple of the 3", True),
         ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
-         "12 samples under split_batches are no multiple of 8 processes", True),
+         "12 samples under split_batches are not a multiple of 8 processes", True),
         ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "a step has 8 × the samples of DataLoader.batch_size", False),
         ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
          "12 samples under split_batches", True),
-        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are not a multiple of the 3", True),
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):
@@ -378,7 +378,7 @@ def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
 
 
 def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
-    said = "the run stops: 64 samples are no multiple of 2 × 7 replicas"
+    said = "the run stops: 64 samples are not a multiple of 2 × 7 replicas"
     assert stops(found(tmp_path, MEGATRON, 7, name="a.sh")) == [said]
     lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
     assert stops(found(tmp_path, lowered, 7, name="b.sh")) == []

@@ -288,7 +288,7 @@ def _schedules(case: Case) -> Iterator[Issue]:
     if type(end) is int and run.endswith("st") and int(float(run[:-2])) != end:
         yield Issue(
             f"the schedule ends at step {count(end)}, the run at {run[:-2]}",
-            "total_num_steps is the scheduler's alone; the training loop ends when it likes",
+            "total_num_steps is the scheduler's alone; the training loop ends on its own",
             "deepspeed, runtime/lr_schedules.py: WarmupDecayLR",
             f'"total_num_steps": {run[:-2]}',
         )
