@@ -290,15 +290,14 @@ def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float]
 
 def _missing(request: _Request) -> tuple[str, ...]:
     gaps = [
-        "communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come "
-        "out long"
+        "communication that hides behind computation: none is assumed to, so steps on many GPUs come out long"
     ]
     if request.decoder is None:
         gaps.append("operations of attention, and activations: give the model's config.json")
         if request.tensor_parallel > 1:
             gaps.append("traffic of tensor parallelism: give the model's config.json")
     elif request.tensor_parallel > 1:
-        gaps.append("activations that tensor parallelism does not split: sequence parallelism is taken as on")
+        gaps.append("activations that tensor parallelism does not split: sequence parallelism is assumed")
     if request.pipeline_parallel > 1:
         gaps.append("what stages send to each other; a bubble of other micro-batches than "
                      f"{request.micro_batch}")  # fmt: skip
