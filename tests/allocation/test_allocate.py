@@ -174,9 +174,9 @@ def test_a_node_that_is_gone_is_said():
 BAD = {
     "effective_batch": (0, "effective_batch"),
     "weight": (-1, "weight must be a number above 0, at most 1e12, got -1"),
-    "min_gpus": (9, "no count of the pool"),
+    "min_gpus": (9, "the pool has no count"),
     "max_gpus": (10**400, "max_gpus must be a whole number from 1"),
-    "gpu": ("T4", "no count of the pool"),
+    "gpu": ("T4", "the pool has no count"),
     "deadline_hours": (1e-9, "no count meets its deadline_hours"),
     "pinned": ("maybe", "pinned must be true or false"),
     "profile": ("nowhere.json", "nowhere.json"),
@@ -224,8 +224,8 @@ def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
 def test_a_job_is_explained():
     answer = ib.allocate(jobs(2), 8, profile=SPEED)
     text = answer.explain("a")
-    assert text.startswith("a has 4 on 0; with 1 GPU more")
-    assert "those who have them would lose" in text
+    assert text.startswith("a has 4 on 0; 1 GPU more would add")
+    assert "their holders would lose" in text
     with pytest.raises(InputError, match="unknown job 'nobody'"):
         answer.explain("nobody")
 

@@ -288,7 +288,8 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
     [
         ("a.sh", f"{RUN} --train-iters 100 --lr-warmup-iters 200", {}, "the warmup does not end", True),
         ("a.json", {**HF, "max_steps": 50, "warmup_steps": 100}, {}, "the warmup does not end", False),
-        ("a.json", {**BEST, "save_steps": 120}, {}, "save_steps 120 is not a multiple of eval_steps 50", True),
+        ("a.json", {**BEST, "save_steps": 120}, {},
+         "save_steps 120 is not a multiple of eval_steps 50", True),
         ("a.json", {**BEST, "eval_strategy": "epoch"}, {}, "save_strategy steps, eval_strategy epoch", True),
         ("a.json", HF, {"dataset_size": 40}, "a step has 64 samples, the dataset 40", False),
         ("a.json", {**HF, "warmup_step": 9}, {}, "warmup_step has no effect", False),

@@ -105,7 +105,7 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
     batch = requested.effective_batch
     if requested.micro_batch % unit:
         raise InputError(
-            f"--split {requested} has a micro-batch of {requested.micro_batch}, which is not a multiple of the "
+            f"--split {requested} has a micro-batch of {requested.micro_batch}, not a multiple of the "
             f"unit {unit}: use {Split(requested.ranks, requested.accumulation, unit)}",
             field="--split",
         )

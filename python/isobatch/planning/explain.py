@@ -321,7 +321,7 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:
         yield (
-            "Cost is not known: a price alone is not enough, it needs a profile of these GPUs and links "
+            "Cost is not known: besides a price it needs a profile of these GPUs and links "
             "(isobatch estimate, isobatch calibrate)."
         )
 

@@ -64,8 +64,8 @@ class Settings(NamedTuple):
     min_micro_batch: Annotated[
         int,
         "N",
-        "take no micro-batch below N; if it equals max_micro_batch, the micro-batch is fixed, as by Megatron's "
-        "--micro-batch-size",
+        "take no micro-batch below N; if it equals max_micro_batch, the micro-batch is fixed, as by "
+        "Megatron's --micro-batch-size",
     ] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[

@@ -290,7 +290,8 @@ def _stages(case: Case) -> Iterator[Issue]:
         and batch // (micro * replicas) % stages
     ):
         yield Issue.stop(
-            f"{batch // (micro * replicas)} micro-batches are not a multiple of the pipeline's {stages} stages",
+            f"{batch // (micro * replicas)} micro-batches are not a multiple of the pipeline's {stages} "
+            "stages",
             "its stages are interleaved",
             "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
             f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches "

@@ -22,7 +22,8 @@ impl Input {
         } else if !gpus.is_multiple_of(expert_parallel) {
             format!("{gpus} is not a multiple of expert_parallel {expert_parallel}")
         } else {
-            format!("effective_batch {effective_batch} is not a multiple of {} replicas", gpus / model_parallel)
+            let replicas = gpus / model_parallel;
+            format!("effective_batch {effective_batch} is not a multiple of {replicas} replicas")
         })
     }
 
