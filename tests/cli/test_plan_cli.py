@@ -261,7 +261,9 @@ def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
         '"cosine"}'
     )
     err = ran(["plan", str(file), "--gpus", "8"], 2).err
-    assert "is no recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
+    assert (
+        "is not a recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
+    )
     with pytest.raises(ib.InputError, match=r"Recipe\.read"):
         ib.Recipe.load(file)
     # Nothing is guessed for what was tuned: the target's GPUs are not proposed.

@@ -187,7 +187,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet.compare(
         plan,
         lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
-        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
+        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other"],
     )
     return sheet
 
