@@ -92,7 +92,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
         ("a.json", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}, "Adam is AdamW",
          "adam_w_mode"),
         ("a.sh", "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 --adam-beta2 0.95",
-         "no multiple of 3 × 8", "isobatch plan --from"),
+         "not a multiple of 3 × 8", "isobatch plan --from"),
         ("a.toml", "[training]\nlocal_batch_size = 1\nsteps = 10\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
          "one step ahead", ""),
         ("a.yaml", "trainer: {devices: 8, max_steps: 10, accumulate_grad_batches: 2}\ndata: {batch_size: 2}",

@@ -96,7 +96,7 @@ def test_doctor_says_at_which_count_verl_stops(script):
         ({"generation_batch_size": 128}, 8, None),
         ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is not a multiple of 8 × 7 GPUs"),
         ({"generation_batch_size": 112, "num_generations": None}, 7, None),
-        ({"generation_batch_size": 56, "num_generations": 16}, 7, "56 completions on 7 GPUs are no multiple"),
+        ({"generation_batch_size": 56, "num_generations": 16}, 7, "56 completions on 7 GPUs are not a multiple"),
         ({"generation_batch_size": 128, "steps_per_generation": 2}, 8, "are both given"),
         ({"num_generations": 1}, 8, "num_generations is 1"),
         ({"auto_find_batch_size": True}, 8, "auto_find_batch_size is on"),
@@ -237,7 +237,7 @@ def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(
 def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
     swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
     reading = stops(examine(tmp_path / "run.sh", 3))
-    assert any("no multiple of num_generations 8" in text for text in reading), reading
+    assert any("not a multiple of num_generations 8" in text for text in reading), reading
 
 
 @pytest.mark.parametrize(
