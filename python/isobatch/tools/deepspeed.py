@@ -55,7 +55,7 @@ def read(page: SettingsPage) -> None:
             page.whole(key, field)
     if autos:
         text = (
-            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a '
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in with a '
             "second --from, "
         )
         page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
