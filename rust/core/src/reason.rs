@@ -189,7 +189,7 @@ reasons! {
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the \
         learning rate was tuned for" ""
     ScheduleUnmet "schedule_unmet" Infeasible
-        "the schedule does not fit this run: there is no room for its decay, rise or until beside the \
+        "the schedule does not fit this run: there is no room for the decay, rise or until beside the \
         warmup, or it needs a warmup, min_lr, dataset_size or seq_len, which is missing" ""
     Beta2Low "beta2_low" Caution
         "beta2 fell below 0.9, where loss spikes were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" \
