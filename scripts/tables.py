@@ -24,18 +24,20 @@ MARKED = re.compile(
 
 def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
     """A table, its `head` given as a line of names."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+    cells = ([cell.replace("|", r"\|") for cell in row] for row in rows)
+    lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines]) + "\n"
 
 
 def results() -> str:
-    """The result columns."""
-    kinds = {"status": "text", "reasons": "list of text; uint64 in NumPy"}
-    rows = [(f"`{name}`", kinds.get(name, kind), text) for name, kind, text, *_ in _core.results()]
-    alike = groupby(rows, key=lambda row: row[1:])  # neighbours with one text have one row
-    return table(
-        "| column | type | |", [(", ".join(name for name, *_ in group), *rest) for rest, group in alike]
-    )
+    """The result columns; those of 32 bits are marked, and the page says the type of all others."""
+    kinds = {"status": " (text)", "reasons": " (a list of text; uint64 in NumPy)"}
+    rows = [
+        (f"`{name}`", text + kinds.get(name, " (int32)" if kind == "int32" else ""))
+        for name, kind, text, *_ in _core.results()
+    ]
+    alike = groupby(rows, key=lambda row: row[1])  # neighbours with one text have one row
+    return table("| column | |", [(", ".join(name for name, _ in group), text) for text, group in alike])
 
 
 def rules() -> str:
@@ -53,11 +55,12 @@ def settings() -> str:
 
 def reasons(severity: str) -> str:
     """The reasons of a severity."""
-    rows = [(f"`{name}`", text, source) for name, kind, text, source in _core.reasons() if kind == severity]
-    if severity == "infeasible":  # hardly any has a source
-        merged = [(name, f"{text} ({source})" if source else text) for name, text, source in rows]
-        return table("| name | what it says |", merged)
-    return table("| name | what it says | source |", rows)
+    rows = [
+        (f"`{name}`", f"{text} ({source})" if source else text)
+        for name, kind, text, source in _core.reasons()
+        if kind == severity
+    ]
+    return table("| name | what it says |", rows)
 
 
 def kinds() -> str:

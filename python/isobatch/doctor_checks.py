@@ -40,7 +40,7 @@ def _undivided(case: Case) -> Iterator[Issue]:
         gpus = case.fields.get(field) or 1
         if case.gpus % gpus:
             yield Issue.stop(
-                f"{counted(case.gpus, 'GPU')} are no multiple of the {gpus} that hold {unit}",
+                f"{counted(case.gpus, 'GPU')} are not a multiple of the {gpus} that hold {unit}",
                 f"{case.reading.keys.get(field, field)} splits {split}",
                 source,
                 f"{case.gpus // gpus * gpus or gpus} GPUs",

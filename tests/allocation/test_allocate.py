@@ -49,7 +49,7 @@ def test_of_jobs_that_cannot_all_run_the_shortest_finish_first():
     table = jobs(3, duration=["9000st", "100st", "5000st"], min_gpus=[2, 2, 2])
     answer = ib.allocate(table, 4, objective="finish", profile=SPEED)
     assert gpus(answer) == {"a": 0, "b": 2, "c": 2}
-    assert why(answer, "a") == "other jobs gain more by the GPUs"
+    assert why(answer, "a") == "other jobs gain more from the GPUs"
 
 
 def test_cost_takes_the_cheapest_count_that_keeps_the_deadline():
@@ -58,12 +58,12 @@ def test_cost_takes_the_cheapest_count_that_keeps_the_deadline():
     hours = alone.table["hours_left"][0]
     assert gpus(alone) == {"a": 1}
     assert alone.value == pytest.approx(3 * hours)
-    assert alone.idle_why == "no job gains by them"
+    assert alone.idle_why == "no job gains from them"
     table = jobs(2, deadline_hours=[hours / 2.5, hours / 1e6])
     soon = ib.allocate(table, pool, objective="cost", profile=SPEED)
     assert soon.table["hours_left"][0] <= hours / 2.5
     assert gpus(soon)["a"] > 1
-    assert why(soon, "b") == "no count keeps its deadline_hours"
+    assert why(soon, "b") == "no count meets its deadline_hours"
 
 
 def test_what_is_done_counts():
@@ -167,17 +167,17 @@ def test_a_node_that_is_gone_is_said():
     holdings = {"job": ["a", "z"], "node": ["dead", "0"], "gpus": [8, 1]}
     answer = ib.allocate(jobs(1), 8, held=holdings, profile=SPEED)
     assert why(answer, "a") == "nodes that it held are not in the pool: dead"
-    assert answer.notes == ("held by jobs that are not among the jobs, and free: z",)
+    assert answer.notes == ("held by unknown jobs, and counted as free: z",)
     assert answer.table["status"].tolist() == ["runs"]
 
 
 BAD = {
     "effective_batch": (0, "effective_batch"),
     "weight": (-1, "weight must be a number above 0, at most 1e12, got -1"),
-    "min_gpus": (9, "no count of the pool"),
+    "min_gpus": (9, "the pool has no count"),
     "max_gpus": (10**400, "max_gpus must be a whole number from 1"),
-    "gpu": ("T4", "no count of the pool"),
-    "deadline_hours": (1e-9, "no count keeps its deadline_hours"),
+    "gpu": ("T4", "the pool has no count"),
+    "deadline_hours": (1e-9, "no count meets its deadline_hours"),
     "pinned": ("maybe", "pinned must be true or false"),
     "profile": ("nowhere.json", "nowhere.json"),
 }
@@ -197,14 +197,14 @@ def test_ten_thousand_hostile_rows_leave_the_good_one_its_gpus(name):
 def test_a_job_without_a_profile_waits():
     answer = ib.allocate(jobs(2), 8, profile={"a": SPEED})
     assert gpus(answer) == {"a": 8, "b": 0}
-    assert why(answer, "b") == "no profile: nothing says how fast it is"
+    assert why(answer, "b") == "no profile: its speed is not known"
     assert answer.table["reasons"][1] == 0 or answer.table["micro_batch"][1] == -1
 
 
 @pytest.mark.parametrize(
     ("holdings", "message"),
     [
-        ({"job": ["a"], "node": ["0"], "gpus": [9]}, "more is held of node '0' than its 8 GPUs"),
+        ({"job": ["a"], "node": ["0"], "gpus": [9]}, "node '0' has 8 GPUs, but more are held"),
         ({"job": ["a"], "node": ["0"], "gpus": [-1]}, "gpus must be a whole number from 1, got -1"),
         ({"job": ["a"], "gpus": [1]}, "node is missing"),
     ],
@@ -224,8 +224,8 @@ def test_two_jobs_with_one_id_and_two_nodes_with_one_name_are_refused():
 def test_a_job_is_explained():
     answer = ib.allocate(jobs(2), 8, profile=SPEED)
     text = answer.explain("a")
-    assert text.startswith("a has 4 on 0; with 1 GPU more")
-    assert "those who have them would lose" in text
+    assert text.startswith("a has 4 on 0; 1 GPU more would add")
+    assert "their holders would lose" in text
     with pytest.raises(InputError, match="unknown job 'nobody'"):
         answer.explain("nobody")
 
@@ -233,8 +233,8 @@ def test_a_job_is_explained():
 def test_who_waits_or_gains_nothing_is_explained():
     nodes = {"node": ["x"], "gpus": [8], "gpu": ["A100"]}
     answer = ib.allocate(jobs(2, gpu=["A100", "T4"]), nodes, profile=SPEED)
-    assert answer.explain("a") == "a has 8 on x; it gains nothing by more of this kind"
-    assert answer.explain("b") == "b waits: no count of the pool is within its min_gpus, max_gpus and gpu"
+    assert answer.explain("a") == "a has 8 on x; it gains nothing from more of this kind"
+    assert answer.explain("b") == "b waits: the pool has no count within its min_gpus, max_gpus and gpu"
 
 
 def test_a_column_that_is_nearly_one_of_a_job_is_refused():

@@ -35,7 +35,7 @@ def test_a_pool_from_files(files, ran):
         ("c", "waits", {}),
     ]
     assert [change["action"] for change in answer["changes"]] == ["shrink", "start"]
-    assert "2 jobs on 6 GPUs, 2 idle (no job gains by them)" in noted
+    assert "2 jobs on 6 GPUs, 2 idle (no job gains from them)" in noted
 
 
 def test_rows_into_a_file(files, capsys):

@@ -25,7 +25,7 @@ def recipe(tmp_path):
     ("words", "message"),
     [
         (["pln"], "isobatch: unknown command 'pln': did you mean 'plan'?"),
-        (["plan", "--from", "a.py", "--tool", "mmengine"], "any other tool is planned as a recipe, by "
+        (["plan", "--from", "a.py", "--tool", "mmengine"], "any other tool is planned as a recipe, with "
                                                            "--set (docs/tools.md"),
         (["plan", "--gpu-s", "8"], "isobatch plan: unknown option '--gpu-s': did you mean '--gpus'?"),
         (["plan", "job.json", "--gpus", "8", "--to", "hyperpod"], "which isobatch counts prints (--to "

@@ -218,5 +218,5 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
 
 
 def test_jobs_and_clusters_in_the_wrong_order_are_told(files, ran):
-    says = "nodes is missing: these are jobs: give them first, and the clusters behind them"
+    says = "nodes is missing: these are jobs: pass them first, then the clusters"
     assert says in ran(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")], 2).err

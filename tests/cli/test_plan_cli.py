@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
 def test_what_is_no_saved_plan_says_how_to_make_one(tmp_path):
     path = tmp_path / "plan.json"
     path.write_text("{")
-    with pytest.raises(ib.InputError, match=r"plan\.json: is no plan: .*isobatch plan RECIPE"):
+    with pytest.raises(ib.InputError, match=r"plan\.json: is not a plan: .*isobatch plan RECIPE"):
         ib.Plan.load(path)
 
 
@@ -261,7 +261,9 @@ def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
         '"cosine"}'
     )
     err = ran(["plan", str(file), "--gpus", "8"], 2).err
-    assert "is no recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
+    assert (
+        "is not a recipe, but a configuration of transformers TrainingArguments: read it with --from" in err
+    )
     with pytest.raises(ib.InputError, match=r"Recipe\.read"):
         ib.Recipe.load(file)
     # Nothing is guessed for what was tuned: the target's GPUs are not proposed.

@@ -154,7 +154,7 @@ def test_options_read_units(capsys):
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is no multiple of 32 "
+        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32 "
                                                                "replicas"),
     ],
 )  # fmt: skip

@@ -55,7 +55,7 @@ def test_a_unit_stays_whole():
     splits = choose_splits(Split(2, 2, 2), unit=2)
     assert splits.single == Split(1, 4, 2)
     assert all(split.micro_batch % 2 == 0 for split in splits.others)
-    with pytest.raises(InputError, match="no multiple of the unit 2: use 2x2x2"):
+    with pytest.raises(InputError, match="not a multiple of the unit 2: use 2x2x2"):
         choose_splits(Split(2, 2, 3), unit=2)
     with pytest.raises(InputError, match="a batch of 2 cannot be split"):
         choose_splits(Split(1, 1, 2), unit=2)

@@ -76,7 +76,7 @@ def test_minus_one_is_a_value_and_no_unknown():
         ("optimizer", np.array([{"a": 1}, "sgd"], object),
         "row 1: optimizer must be a number or a text, got {'a': 1}"),
         ("optimizer", np.array(["sgd", [[1], [2]]], object), "row 2: optimizer must be a number or a text"),
-        ("optimizer", ["sgd", "\ud800"], "optimizer holds text that is not Unicode"),
+        ("optimizer", ["sgd", "\ud800"], "optimizer has text that is not Unicode"),
         ("job", np.array([[1, 2], "b"], object), "row 1: job must be a text or a number"),
         ("lr", 0.1, "lr must be an array or a sequence, one value a row, got 0.1"),
         ("lr", "fast", "lr must be an array or a sequence"),
@@ -215,5 +215,5 @@ def test_long_columns_of_few_texts_are_taken_as_such_and_half_a_character_is_ref
     assert columns._few_texts("duration", values[:1000], None) is None
     assert columns._few_texts("duration", np.arange(20_000).astype(str), None) is None
     values[5] = "\ud800"
-    with pytest.raises(ib.InputError, match="duration holds text that is not Unicode"):
+    with pytest.raises(ib.InputError, match="duration has text that is not Unicode"):
         columns.of_numpy("duration", values, None)

@@ -83,7 +83,7 @@ def test_rows_with_their_own_clusters_may_name_a_job_twice(tmp_path):
 def test_beyond_a_limit_it_says_that_it_does_not_look(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(stream, "MAX_HASHED_IDS", 20)
     assert planned(written(tmp_path / "jobs.csv", [*range(50), 0])) == 0
-    assert capsys.readouterr().err.count("duplicate ids are looked for among the first 20 jobs only") == 1
+    assert capsys.readouterr().err.count("duplicate ids are only detected among the first 20 jobs only") == 1
 
 
 @pytest.mark.parametrize("seed", range(5))

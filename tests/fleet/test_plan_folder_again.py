@@ -218,7 +218,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(make_jobs, tmp_path, n
     stranger.parent.mkdir(parents=True)
     stranger.write_text("ten years")
     for resume in (True, False):
-        with pytest.raises(ib.InputError, match=f"{name}: is no file of these jobs' plans: move it"):
+        with pytest.raises(ib.InputError, match=f"{name}: is not a file of these jobs' plans: move it"):
             plan(jobs, tmp_path, resume=resume)
     assert names_in(tmp_path / "plans") == [name] and stranger.read_text() == "ten years"
 
@@ -228,7 +228,7 @@ def test_plans_whose_jobs_are_gone_are_named(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=20)
     plan(jobs, tmp_path)
     (jobs.folder / "01.parquet").unlink()
-    with pytest.raises(ib.InputError, match=r"01.parquet: is no file of these jobs' plans"):
+    with pytest.raises(ib.InputError, match=r"01.parquet: is not a file of these jobs' plans"):
         plan(jobs, tmp_path)
 
 

@@ -337,7 +337,7 @@ def test_the_command(tmp_path, capsys, ran):
     error = ran(["calibrate", *files, "-o", str(tmp_path / "x.json")], 2).err
     assert "row 1, steps.step_seconds: micro-batch" in error
     assert "report 2" not in error
-    assert "s elsewhere: measure again" in error
+    assert "s elsewhere: measure the disturbed one again" in error
     assert "plan.json: is neither a validator's report nor measurements" in shown
     assert not (tmp_path / "x.json").exists()
 

@@ -97,7 +97,7 @@ def test_a_moved_run_has_the_range_of_its_legs():
 @pytest.mark.parametrize(
     ("cluster", "known", "recipe", "says"),
     [
-        (NODE, None, RECIPE, "Cost is not known: beside the price it needs a profile"),
+        (NODE, None, RECIPE, "Cost is not known: besides a price it needs a profile"),
         (
             ib.Cluster(gpus_per_node=8),
             profile(),
@@ -121,7 +121,7 @@ def test_what_is_not_known_is_named(cluster, known, recipe, says):
 
 def test_a_price_without_a_profile_says_what_is_missing(capsys):
     assert main(["counts", *JOB, "--gpus", "8,16", "--price-per-gpu-hour", "2"]) == 0
-    assert "cost is not known: beside the price it needs --profile" in capsys.readouterr().err
+    assert "cost is not known: besides a price it needs --profile" in capsys.readouterr().err
 
 
 def test_a_budget_that_the_profile_cannot_check_names_the_link(capsys, tmp_path):

@@ -60,7 +60,7 @@ def test_a_floor_under_beta2(k):
     assert near(free.beta2, power(0.95, k))
     assert floored.beta2 == max(free.beta2, 0.9)
     assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in floored.reasons) == (free.beta2 < 0.9, False)
-    assert ("held at its floor of 0.9" in floored.explain()) == (free.beta2 < 0.9)
+    assert ("beta2 is at its floor of 0.9" in floored.explain()) == (free.beta2 < 0.9)
 
 
 def test_the_floor_is_under_every_rule_that_lowers_beta2():

@@ -158,7 +158,7 @@ def test_a_price_is_shown_where_it_is_known():
 def test_where_nothing_works_it_says_so():
     alone = ib.plan(ib.Recipe(effective_batch=64, lr=0.1, dataset_size=8, drop_last=True), 1)
     assert alone.options == ()
-    assert alone.explain().endswith("Nothing close to it would work.")
+    assert alone.explain().endswith("Nothing nearby would work.")
 
 
 @pytest.mark.parametrize("name", ["not divisible", "max batch", "no noise", "a beta", "a pipeline", "groups"])

@@ -115,7 +115,7 @@ def test_a_plan_that_was_edited_is_refused_by_the_fields_that_differ(name, chang
 
 def test_what_comes_out_is_said():
     text = json.loads(MADE["plain"].to_json()) | {"lr": 0.2, "total_steps": 5}
-    with pytest.raises(ib.InputError, match=r"lr is 0\.2, 0\.1 comes out; total_steps is 5, 200 comes out"):
+    with pytest.raises(ib.InputError, match=r"lr is 0\.2, expected 0\.1; total_steps is 5, expected 200"):
         ib.Plan.from_json(json.dumps(text))
 
 
@@ -129,7 +129,7 @@ def test_moves_that_did_not_happen_are_refused():
             ib.Plan.from_json(json.dumps(wrong))
     wrong = json.loads(json.dumps(text))
     wrong["moves"][0]["before"]["lr"] = 0.3
-    with pytest.raises(ib.InputError, match=r"lr is 0\.3, 0\.1 comes out"):
+    with pytest.raises(ib.InputError, match=r"lr is 0\.3, expected 0\.1"):
         ib.Plan.from_json(json.dumps(wrong))
 
 

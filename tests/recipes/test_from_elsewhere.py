@@ -71,7 +71,7 @@ def test_settings_in_tables_are_no_recipe(tmp_path):
     file.write_text(
         "model:\n  d_model: 32\ntrain:\n  batch_size: 16\n  grad_accum: 4\n  lr: 3e-3\n  epochs: 2\n"
     )
-    with pytest.raises(ib.InputError, match=r"settings lie in tables \(model, train\)") as caught:
+    with pytest.raises(ib.InputError, match=r"settings are in tables \(model, train\)") as caught:
         ib.Recipe.load(file)
     message = str(caught.value)
     assert "did you mean" not in message

@@ -57,7 +57,7 @@ def sizes(ramp: str, full: int) -> list[int]:
 def scaled(ramp: str, batch: int, tuned: int) -> str | None:
     """The ramp at another full batch: every batch by the same factor, at the same samples.
 
-    None where that is no whole number of samples.
+    None where that is not a whole number of samples.
     """
     whole = ramp.split() if ":" in ramp else ramp.split()[:2]
     sizes = [int(part.split(":")[-1]) for part in whole]

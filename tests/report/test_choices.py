@@ -174,7 +174,7 @@ def test_plans_without_their_reasons_are_plans():
         ib.InputError, match=r"has no column 'reasons', which a page needs: plan again with reasons among"
     ):
         plans_of(table)
-    with pytest.raises(ib.InputError, match="it is no fleet's plans"):
+    with pytest.raises(ib.InputError, match="it does not hold a fleet's plans"):
         plans_of(pa.table({"job": ["a"], "effective_batch": [8], "lr": [0.1]}))
 
 

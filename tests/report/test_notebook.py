@@ -178,7 +178,7 @@ def test_small_learning_rates_are_written_shortly():
         (VALUES["never"], "nothing to draw: Cannot train on 7 GPUs .* plan.options has what would work"),
         (ib.counts(RECIPE, [8]), "nothing to draw: pass counts with a profile="),
         (3, "value must be a Plan, a Recipe, a Schedule or its name, .* got a int"),
-        ({"a": 1}, "has no column 'status': it is no fleet's plans"),
+        ({"a": 1}, "has no column 'status': it does not hold a fleet's plans"),
         ({"status": 1, "reasons": 2}, "table must have columns of values of one length"),
         ([], "value must be a list of 1 to 6 plans, or of as many schedules, got 0"),
         ([VALUES["plan"], 3], r"value must be a list of 1 to 6 plans, .* got 2 \(FeasiblePlan, int\)"),

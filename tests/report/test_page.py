@@ -219,7 +219,7 @@ def test_the_command_takes_all_of_them(tmp_path, capsys):
         (["plan.json"], "-o is missing: name the page"),
         (["plan.json", "-o", "a.pdf"], "cannot tell the format: use .html, .svg or .png"),
         (["no.json", "-o", "a.html"], "no.json"),
-        (["jobs.csv", "-o", "a.html"], "has no column 'status': it is no fleet's plans"),
+        (["jobs.csv", "-o", "a.html"], "has no column 'status': it does not hold a fleet's plans"),
         (
             ["odd.json", "-o", "a.html"],
             "schema must be that of a plan, a validation or a comparison of splits",

@@ -92,7 +92,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
         ("a.json", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}, "Adam is AdamW",
          "adam_w_mode"),
         ("a.sh", "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 --adam-beta2 0.95",
-         "no multiple of 3 × 8", "isobatch plan --from"),
+         "not a multiple of 3 × 8", "isobatch plan --from"),
         ("a.toml", "[training]\nlocal_batch_size = 1\nsteps = 10\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
          "one step ahead", ""),
         ("a.yaml", "trainer: {devices: 8, max_steps: 10, accumulate_grad_batches: 2}\ndata: {batch_size: 2}",
@@ -288,7 +288,8 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
     [
         ("a.sh", f"{RUN} --train-iters 100 --lr-warmup-iters 200", {}, "the warmup does not end", True),
         ("a.json", {**HF, "max_steps": 50, "warmup_steps": 100}, {}, "the warmup does not end", False),
-        ("a.json", {**BEST, "save_steps": 120}, {}, "save_steps 120 is no multiple of eval_steps 50", True),
+        ("a.json", {**BEST, "save_steps": 120}, {},
+         "save_steps 120 is not a multiple of eval_steps 50", True),
         ("a.json", {**BEST, "eval_strategy": "epoch"}, {}, "save_strategy steps, eval_strategy epoch", True),
         ("a.json", HF, {"dataset_size": 40}, "a step has 64 samples, the dataset 40", False),
         ("a.json", {**HF, "warmup_step": 9}, {}, "warmup_step has no effect", False),
@@ -296,13 +297,13 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.json", {**DS, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"}}}, {},
          "the learning rate is 0.0003, not 0.0001", False),
         ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
-        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are not a multiple of the 3", True),
         ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
-         "12 samples under split_batches are no multiple of 8 processes", True),
+         "12 samples under split_batches are not a multiple of 8 processes", True),
         ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "a step has 8 × the samples of DataLoader.batch_size", False),
         ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
          "12 samples under split_batches", True),
-        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are no multiple of the 3", True),
+        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are not a multiple of the 3", True),
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):
@@ -378,7 +379,7 @@ def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
 
 
 def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
-    said = "the run stops: 64 samples are no multiple of 2 × 7 replicas"
+    said = "the run stops: 64 samples are not a multiple of 2 × 7 replicas"
     assert stops(found(tmp_path, MEGATRON, 7, name="a.sh")) == [said]
     lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
     assert stops(found(tmp_path, lowered, 7, name="b.sh")) == []

@@ -67,7 +67,9 @@ def test_only_whole_sets_of_experts_are_planned(tmp_path, ran):
         "12 GPUs are not a multiple of 8 (expert parallel)"
         in ran(["plan", "--from", str(path), "--gpus", "12"], 1).out
     )
-    assert stops(path, 12) == ["the run stops: 12 GPUs are no multiple of the 8 that hold one set of experts"]
+    assert stops(path, 12) == [
+        "the run stops: 12 GPUs are not a multiple of the 8 that hold one set of experts"
+    ]
     assert stops(path, 24) == []
     rows = map(json.loads, ran(["counts", "--from", str(path), "--gpus", "1..24", "--json"]).out.splitlines())
     assert [row["gpus"] for row in rows if row["status"] != "infeasible"] == [8, 16, 24]
@@ -144,7 +146,7 @@ def test_an_interleaved_pipeline_takes_whole_groups_of_micro_batches(tmp_path, r
         "--num-layers-per-virtual-pipeline-stage 2"
     )
     path = script(tmp_path, flags, nodes=8)
-    assert stops(path, 64) == ["the run stops: 6 micro-batches are no multiple of the pipeline's 4 stages"]
+    assert stops(path, 64) == ["the run stops: 6 micro-batches are not a multiple of the pipeline's 4 stages"]
     assert stops(path, 32) == []
     refused = ran(["plan", "--from", str(path), "--gpus", "64"], 1).out
     assert "cannot be split into micro-batches whose number is a multiple of 4" in refused

@@ -52,9 +52,9 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, r
         ({"uneven_batch": UNEVEN | {"small_local_batch_size": 40, "num_dp_groups_with_small_batch_size": 9}},
          "9 small groups are more than the 8 that there are", "micro_train_batch_size: 16, and no "
                                                               "uneven_batch"),
-        ({"micro_train_batch_size": 3}, "128 samples are no multiple of 3 × 8",
+        ({"micro_train_batch_size": 3}, "128 samples are not a multiple of 3 × 8",
          "micro_train_batch_size: 2, and no uneven_batch"),
-        ({"train_batch_size": 6, "micro_train_batch_size": 1}, "6 samples are no multiple of 1 × 8",
+        ({"train_batch_size": 6, "micro_train_batch_size": 1}, "6 samples are not a multiple of 1 × 8",
          "no row: 6 samples are fewer than 8 GPUs"),
     ],
 )  # fmt: skip

@@ -83,7 +83,7 @@ def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
         assert ib.Recipe.read(file, gpus=8).effective_batch == 32
     alone = read(tmp_path, trainjob(command=["python", *FLAGS], numNodes=2, numProcPerNode=8))
     assert "gpus" not in alone.fields
-    assert any("its command is no torchrun" in note for note in alone.notes)
+    assert any("its command is not torchrun" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_the_check_that_a_file_of_settings_names_is_one(gpus, tmp_path):
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ("job,effective_batch,lr\na,256,0.1\n", "has no column 'status': it is no fleet's plans"),
+        ("job,effective_batch,lr\na,256,0.1\n", "has no column 'status': it does not hold a fleet's plans"),
         ("job,status,lr\na,ok,0.1\n", "has no column 'effective_batch'"),
         ("job,status,effective_batch,lr\na,ok,256,0.1\n", "world_size is missing"),
     ],

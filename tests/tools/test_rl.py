@@ -82,21 +82,22 @@ def test_what_is_written_for_verl_is_read_back_at_every_count(script, tmp_path, 
 def test_doctor_says_at_which_count_verl_stops(script):
     assert examine(script, 16).healthy
     issues = "\n".join(issue.what for issue in examine(script, 12).findings)
-    assert "the run stops: 1,280 samples are no multiple of 40 × 12 replicas" in issues
-    assert "the run stops: a rollout has 5,120 completions, no multiple of 12 GPUs" in issues
+    assert "the run stops: 1,280 samples are not a multiple of 40 × 12 replicas" in issues
+    assert "the run stops: a rollout has 5,120 completions, not a multiple of 12 GPUs" in issues
 
 
 @pytest.mark.parametrize(
     ("beside", "gpus", "says"),
     [
         ({}, 3, None),
-        ({"per_device_train_batch_size": 3}, 3, "18 completions on 3 GPUs are no multiple of "
+        ({"per_device_train_batch_size": 3}, 3, "18 completions on 3 GPUs are not a multiple of "
             "num_generations 8"),
         ({"steps_per_generation": 1, "per_device_train_batch_size": 4}, 7, "28 completions on 7 GPUs"),
         ({"generation_batch_size": 128}, 8, None),
-        ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is no multiple of 8 × 7 GPUs"),
+        ({"generation_batch_size": 128}, 7, "generation_batch_size 128 is not a multiple of 8 × 7 GPUs"),
         ({"generation_batch_size": 112, "num_generations": None}, 7, None),
-        ({"generation_batch_size": 56, "num_generations": 16}, 7, "56 completions on 7 GPUs are no multiple"),
+        ({"generation_batch_size": 56, "num_generations": 16}, 7,
+         "56 completions on 7 GPUs are not a multiple"),
         ({"generation_batch_size": 128, "steps_per_generation": 2}, 8, "are both given"),
         ({"num_generations": 1}, 8, "num_generations is 1"),
         ({"auto_find_batch_size": True}, 8, "auto_find_batch_size is on"),
@@ -120,7 +121,7 @@ def test_doctor_names_the_count_at_which_trls_groups_do_not_divide(beside, gpus,
          {"per_device_eval_batch_size": 2}),
         ({"steps_per_generation": 1}, 16, {}, "has 0.5 at gradient_accumulation_steps 1: plan with "
             "--accumulation-multiple 2"),
-        ({}, 7, {}, "126 completions on 7 GPUs are no multiple of num_generations 8"),
+        ({}, 7, {}, "126 completions on 7 GPUs are not a multiple of num_generations 8"),
     ],
 )  # fmt: skip
 def test_a_rollout_is_written_of_as_many_steps_as_it_was_or_refused(beside, gpus, options, written):
@@ -237,7 +238,7 @@ def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(
 def test_doctor_names_the_count_at_which_ms_swifts_group_does_not_divide(tmp_path):
     swift(tmp_path, SWIFT.replace("$(expr 16 / $PER)", "1"))
     reading = stops(examine(tmp_path / "run.sh", 3))
-    assert any("no multiple of num_generations 8" in text for text in reading), reading
+    assert any("not a multiple of num_generations 8" in text for text in reading), reading
 
 
 @pytest.mark.parametrize(

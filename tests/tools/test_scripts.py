@@ -523,8 +523,8 @@ def test_a_scheduler_of_any_name_is_asked_for(tmp_path, text, imported, source):
     ("text", "tool", "says"),
     [
         ("from transformers import Trainer\nTrainer(model=m)", "transformers",
-         "makes nothing that transformers TrainingArguments is configured by"),
-        ("BATCH = 4", "axolotl", "makes nothing that axolotl is configured by"),
+         "has no call that configures transformers TrainingArguments"),
+        ("BATCH = 4", "axolotl", "has no call that configures axolotl"),
         (LIGHTNING, "transformers", "configures Lightning, not transformers"),
         ("args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()", None,
          "takes its arguments from the command line"),

@@ -188,7 +188,7 @@ REFUSED = {
     "a bracket behind two dollars": ('torchrun t.py "$${NAME" x\necho "}"',
                                      r"line 1: \$\$ before a bracket is not read"),
     "a redirection's number in two lines": ("torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
-     "line 2: a redirection behind a bracket, or"),
+     "line 2: a redirection after a bracket, or"),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
     "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is readonly, or no name"),
@@ -273,7 +273,7 @@ def test_what_only_the_run_knows_is_said():
     assert why(settings["name"]) == "is x-$(date), $(date), which is known only in the run"
     assert why(settings["wd"]) == "is $1, which is an argument of the script"
     text = " | ".join(notes)
-    assert "source env.sh is another file, and not read" in text and "line 1" in text
+    assert "source env.sh is another file, which is not read" in text and "line 1" in text
     assert "$EXTRA, which is not set in this file: flags in it are not read" in text
     assert "LR=1e-4" in text
 

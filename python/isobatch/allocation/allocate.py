@@ -163,6 +163,6 @@ def allocate(
         where.total - idle,
         idle,
         why_idle(division),
-        (f"held by jobs that are not among the jobs, and free: {few(absent)}",) if absent else (),
+        (f"held by unknown jobs, and counted as free: {few(absent)}",) if absent else (),
         (division, planner, gone),
     )

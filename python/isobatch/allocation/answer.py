@@ -19,7 +19,7 @@ from isobatch.words import counted, few, figure
 _PLAN = tuple(name for name in USUAL if name not in ("status", "world_size"))
 _OWN_COLUMNS = ("job", "status", "gpus", "gpu", "nodes", "why", "goodput", "speedup", "hours_left")
 
-_OTHERS = "other jobs gain more by the GPUs"
+_OTHERS = "other jobs gain more from the GPUs"
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,14 @@ def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
     sentences = []
     for row in range(division.jobs.rows):
         if row in division.nodes:
-            sentences.append("" if fast[row] else "pinned: nothing says how fast it is on what it holds")
+            sentences.append("" if fast[row] else "pinned: its speed on the GPUs that it holds is not known")
         elif row in division.jobs.fault:
             sentences.append(division.jobs.fault[row])
         elif not planned[row]:
-            sentences.append("no count of the pool is within its min_gpus, max_gpus and gpu")
+            sentences.append("the pool has no count within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
             stops = [reason.text for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
-            sentences.append("; ".join(stops) or "no profile: nothing says how fast it is")
+            sentences.append("; ".join(stops) or "no profile: its speed is not known")
         elif not worth[row]:
             sentences.append(_no_worth(division, row))
         else:
@@ -166,16 +166,16 @@ def _no_worth(division: Division, row: int) -> str:
         needs = "deadline_hours" if division.objective in ("fair", "throughput") else division.objective
         return f"{needs} needs its duration"
     if not np.isnan(division.jobs.number["deadline_hours"][row]):
-        return "no count keeps its deadline_hours"
+        return "no count meets its deadline_hours"
     return (
         f"{division.objective} needs price_per_gpu_hour"
         if division.objective == "cost"
-        else "nothing says what it is worth"
+        else "its worth is not known"
     )
 
 
 def why_idle(division: Division) -> str:
-    """Says why GPUs are idle: no job gains by them, or each node has too few for a job that would."""
+    """Says why GPUs are idle: no job gains from them, or each node has too few for a job that would."""
     if not division.idle.any():
         return ""
     has = division.choice[division.choices.job]
@@ -183,7 +183,9 @@ def why_idle(division: Division) -> str:
     extra = division.choices.gpus - np.where(same, division.choices.gpus[has], 0)
     now = np.where(has >= 0, division.values.value[has], division.values.wait[division.choices.job])
     gains = (division.values.value > now) & (extra <= division.idle[division.choices.kind])
-    return "in pieces: no node has enough for a job that gains" if gains.any() else "no job gains by them"
+    return (
+        "scattered: no node has enough for a job that would gain" if gains.any() else "no job gains from them"
+    )
 
 
 def explained(division: Division, why: Sequence[str], job: str) -> str:
@@ -206,12 +208,12 @@ def explained(division: Division, why: Sequence[str], job: str) -> str:
         & (division.values.value[options] > now)
     ]
     if not len(more):
-        return f"{text}; it gains nothing by more of this kind"
+        return f"{text}; it gains nothing from more of this kind"
     extra, gain = division.choices.gpus[more] - gpus, division.values.value[more] - now
     best = int(np.argmax(gain / extra))
     text += (
-        f"; with {counted(int(extra[best]), 'GPU')} more its part of the sum would be larger by "
-        f"{figure(gain[best])}, {figure(gain[best] / extra[best])} a GPU; the price of a GPU of this kind is "
+        f"; {counted(int(extra[best]), 'GPU')} more would add {figure(gain[best])} to its part of the sum, "
+        f"{figure(gain[best] / extra[best])} per GPU; the price of a GPU of this kind is "
         f"{figure(division.prices[kind])}"
     )
     losses = [
@@ -220,7 +222,7 @@ def explained(division: Division, why: Sequence[str], job: str) -> str:
         if loss < np.inf
     ]
     losers = [f"{name} {figure(loss)}" for loss, name in sorted(losses) if name != job]
-    return f"{text}; those who have them would lose, a GPU: {few(losers, 3)}" if losers else text
+    return f"{text}; their holders would lose, per GPU: {few(losers, 3)}" if losers else text
 
 
 def _losses(division: Division, kind: np.uint32) -> list[float]:

@@ -289,9 +289,7 @@ class Planner:
             first[keeps], size[keeps] = np.searchsorted(kind.counts, shapes[1][keeps]), 1
             blocks.append((first, size))
         if (rows := sum(int(size.sum()) for _, size in blocks)) > _MAX_ROWS:
-            raise InputError(
-                f"the jobs may have {rows:,} counts together: give them max_gpus", field="max_gpus"
-            )
+            raise InputError(f"the jobs have {rows:,} counts to choose from: set max_gpus", field="max_gpus")
         job = np.concatenate([np.repeat(np.arange(jobs.rows), size) for _, size in blocks])
         parts = []
         for start, (first, size) in zip(self.starts.tolist(), blocks, strict=False):

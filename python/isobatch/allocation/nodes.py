@@ -187,7 +187,7 @@ def read_held(
         free[node] = room = room - count
         if room < 0:
             size = pool.kinds[pool.kind_of[node]].gpus
-            text = f"more is held of node {shown(node)} than its {size} GPUs: {size - room}"
+            text = f"node {shown(node)} has {size} GPUs, but more are held: {size - room}"
             raise InputError(text, file=table.file, row=at + 1, field="gpus")
         holding = holdings[job]
         holding[node] = holding.get(node, 0) + count

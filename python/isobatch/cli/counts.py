@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
     if not profiles and args.price_per_gpu_hour is not None:
-        say("cost is not known: beside the price it needs --profile (isobatch estimate, isobatch calibrate)")
+        say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(listing, rows, args, deadline):
         say(line)
     return 0 if feasible or listing.best_batch else 1

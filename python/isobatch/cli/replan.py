@@ -82,7 +82,7 @@ def _saved(file: str) -> Any:
     try:
         return Plan.load(file)
     except InputError as error:
-        if not error.message.startswith("is no plan"):
+        if not error.message.startswith("is not a plan"):
             raise
         raise InputError(f"{error.message}; another tool's file goes with --from", file=file) from None
 

@@ -96,7 +96,7 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
         unit: samples that have a gradient only together, such as 2 for in-batch negatives.
 
     Raises:
-        InputError: the micro-batch is no multiple of the unit, or the batch is one unit, which cannot be
+        InputError: the micro-batch is not a multiple of the unit, or the batch is one unit, which cannot be
             split.
 
     >>> choose_splits(Split(2, 2, 2)).others
@@ -105,7 +105,7 @@ def choose_splits(requested: Split, unit: int = 1) -> Splits:
     batch = requested.effective_batch
     if requested.micro_batch % unit:
         raise InputError(
-            f"--split {requested} has a micro-batch of {requested.micro_batch}, which is no multiple of the "
+            f"--split {requested} has a micro-batch of {requested.micro_batch}, not a multiple of the "
             f"unit {unit}: use {Split(requested.ranks, requested.accumulation, unit)}",
             field="--split",
         )

@@ -55,7 +55,7 @@ def _is_schedule(text: str) -> bool:
 
 
 def _not_text(name: str, file: str | None) -> InputError:
-    return InputError(f"{name} holds text that is not Unicode", file=file, field=name)
+    return InputError(f"{name} has text that is not Unicode", file=file, field=name)
 
 
 # NumPy

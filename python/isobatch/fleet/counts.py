@@ -282,7 +282,7 @@ def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
     if has(Reason.NEEDS_PROFILE) or not (reasons & np.uint64(_INFEASIBLE)).all():
         return f"the hours of {side} GPUs are not known"
     if has(Reason.ABOVE_BUDGET, Reason.MISSES_DEADLINE):
-        return f"{side} GPUs are beyond the limits asked for"
+        return f"{side} GPUs are beyond the given limits"
     if side == "more" and has(Reason.NOT_DIVISIBLE):
         return "the most that can split the batch"
     return f"{side} GPUs have no plan"

@@ -84,7 +84,9 @@ def _columns(table: Any) -> tuple[dict[str, Any], int]:
     else:
         raise must_be("a table of plans", table, field="table")
     if absent := [name for name in ("status", "reasons") if name not in columns]:
-        raise InputError(f"the table has no column {absent[0]!r}: it is no fleet's plans", field="table")
+        raise InputError(
+            f"the table has no column {absent[0]!r}: it does not hold a fleet's plans", field="table"
+        )
     return columns, length
 
 
@@ -161,7 +163,7 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
     elif not {"nearest_world_size", "nearest_batch"} <= row.keys():
         yield "For what would work, plan again with --columns nearest_world_size,nearest_batch and your own."
     else:
-        yield "Nothing close to it would work."
+        yield "Nothing nearby would work."
 
 
 _NODE = 8
@@ -184,7 +186,7 @@ def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
     wrong = inputs.fault(row.get("job"), row.get("cluster"))
     if wrong is not None:
         return f"Illegal: {wrong}"
-    how = "Clusters in a table of their own are looked at with clusters=, --clusters FILE."
+    how = "To check clusters of a separate table, pass clusters=, --clusters FILE."
     return f"No value of this job is illegal by itself. {how}"
 
 
@@ -331,7 +333,7 @@ def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[s
 def _row(table: InputTable, name: Any) -> int:
     kind, rows = table.kind, table.rows_by_id
     if name is None:
-        raise InputError(f"the plans have no column {kind}: nothing says which row was meant", field=kind)
+        raise InputError(f"the plans have no column {kind}: cannot tell which row is meant", field=kind)
     if str(name) not in rows:
         raise unknown(kind, str(name), rows, field=kind, file=table.file)
     return rows[str(name)]

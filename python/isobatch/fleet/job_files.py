@@ -140,7 +140,7 @@ def read_jobs(
     for table in blocks(fs, file.path, step, query.fields):
         table = _fitted(table, schema, file.path)
         if first_id is None and query.clusters is not None and "job" not in schema.names:
-            why = "only a single file, or Parquet files, can do without ids"
+            why = "only a single file, or Parquet files, may omit ids"
             raise InputError(f"the column job is missing: {why}", file=file.path, field="job")
         yield query.fleet(table, file=file.path, row_offset=rows_read, first_id=(first_id or 0) + rows_read)
         rows_read += table.num_rows

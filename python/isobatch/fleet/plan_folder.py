@@ -111,7 +111,7 @@ def run(
             progress(len(outcomes), len(listing.files))
     except OSError as error:
         why = unwritable(error, work.base).message
-        raise InputError(f"{why}. What is done is kept: rerun to go on", file=work.base) from None
+        raise InputError(f"{why}. Finished files are kept: rerun to go on", file=work.base) from None
     summary = Summary()
     for outcome in sorted(outcomes, key=lambda outcome: outcome.file.name):
         summary.merge(outcome.summary)
@@ -148,7 +148,7 @@ def _refuse_strangers(work: Work, names: dict[str, str]) -> None:
         is_hidden = any(part.startswith(("_", ".")) for part in name.split("/"))
         if info.type == FileType.File and not is_hidden and name not in names:
             todo = "move it elsewhere, or plan into another folder"
-            raise InputError(f"is no file of these jobs' plans: {todo}", file=info.path)
+            raise InputError(f"is not a file of these jobs' plans: {todo}", file=info.path)
 
 
 # ---- one file ----

@@ -182,7 +182,7 @@ def _check_choice(select: str, top: int | None, profiles: Sequence[Profile], clu
         lacks = "a profile, for the times (see isobatch calibrate)"
         raise InputError(f"select={select!r} needs {lacks}", field="profile")
     if clusters is None:
-        raise InputError("select needs clusters: each row has its own, and no choice", field="select")
+        raise InputError("select needs clusters to choose from: each row has its own", field="select")
 
 
 def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:

@@ -30,7 +30,7 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None] | None = N
             hashes.append(hashes_of(fleet.jobs.present_ids)[:room])
             room -= len(hashes[-1])
             if note is not None and not room:
-                note(f"duplicate ids are looked for among the first {MAX_HASHED_IDS:,} jobs only")
+                note(f"duplicate ids are only detected among the first {MAX_HASHED_IDS:,} jobs only")
         yield fleet
     _refuse_duplicates(query, files.fs, listing, duplicates(hashes))
 

@@ -325,7 +325,7 @@ def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], fil
         return f"rename {close!r}?"
     has = f"the columns are {few(names, 40) or 'none'}"
     if kind == "cluster" and set(REQUIRED["job"]) <= set(names):
-        return f"these are jobs: give them first, and the {kind}s behind them ({has})"
+        return f"these are jobs: pass them first, then the {kind}s ({has})"
     return f"add it or gpus_per_node ({has})" if kind == "cluster" else has
 
 

@@ -285,7 +285,7 @@ class ConstantsFit:
                 and np.isfinite(residuals(centre, centre)).all()
                 and (centre - 25 < centre).all()
             ):
-                raise InputError("the measurements hold numbers that no constants explain: measure again")
+                raise InputError("no constants fit the measurements: measure again")
             bounds = centre - 25, centre + 25
             solution = least_squares(
                 residuals, centre, args=(centre,), loss="soft_l1", f_scale=0.05, bounds=bounds

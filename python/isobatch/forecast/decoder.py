@@ -164,15 +164,15 @@ def decoder_of(fields: Any) -> Decoder:
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in _FAMILIES:
         raise InputError(
-            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; of another dense model "
-            "give --parameters and --seq-len",
+            f"model_type is {shown(kind)}, estimates know {', '.join(_FAMILIES)}; for another dense "
+            "model pass --parameters and --seq-len",
             field="model_type",
         )
     if experts := [name for name in _NOT_DENSE if fields.get(name)]:
-        raise InputError(f"has {experts[0]}: a mixture of experts has no estimate", field=experts[0])
+        raise InputError(f"has {experts[0]}: mixtures of experts are not estimated", field=experts[0])
     if fields.get("quantization_config"):
         raise InputError(
-            "has quantization_config: quantized weights have no estimate", field="quantization_config"
+            "has quantization_config: quantized weights are not estimated", field="quantization_config"
         )
     return _FAMILIES[kind](kind, fields)
 
@@ -222,16 +222,14 @@ def _gpt2(kind: str, fields: Fields) -> Decoder:
 
 def _gpt_neox(kind: str, fields: Fields) -> Decoder:
     if not _flag(fields, "attention_bias", True):
-        raise InputError(
-            "attention_bias is false: only models with it have an estimate", field="attention_bias"
-        )
+        raise InputError("attention_bias is false: only models with it are estimated", field="attention_bias")
     return _decoder(kind, fields, gated=False, biases=True, dropout=_drops(fields, "hidden_dropout"))
 
 
 def _llama(kind: str, fields: Fields) -> Decoder:
     for name in ("attention_bias", "mlp_bias"):
         if _flag(fields, name, False):
-            raise InputError(f"{name} is true: only models without these biases have an estimate", field=name)
+            raise InputError(f"{name} is true: only models without these biases are estimated", field=name)
     return _decoder(kind, fields)
 
 

@@ -151,7 +151,7 @@ def estimated(
 
 def _model(path: Any, parameters: Any) -> Decoder | None:
     if (path is None) == (parameters is None):
-        raise missing("a model", "give its config.json or its parameters, one of them")
+        raise missing("a model", "give either its config.json or its parameters")
     if path is not None and not isinstance(path, (str, os.PathLike)):
         raise must_be("the path of a config.json", path, field="model")
     return None if path is None else read_model(path)
@@ -228,7 +228,7 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
     low, high = request.utilization
     ideal = operations * request.replays / (peak * 1e12 * gpus)
     fastest, slowest = ideal / high, ideal / low
-    of_size, of_count, of_share = "as given", "6 a parameter and token", "as given"
+    of_size, of_count, of_share = "as given", "6 per parameter and token", "as given"
     if model:
         of_size, of_count = "the config", "PaLM, arXiv 2204.02311, appendix B"
     if request.utilization == UTILIZATION:
@@ -290,15 +290,14 @@ def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float]
 
 def _missing(request: _Request) -> tuple[str, ...]:
     gaps = [
-        "communication that hides behind computation: nothing is taken to hide, so steps on many GPUs come "
-        "out long"
+        "communication that hides behind computation: none is assumed to, so steps on many GPUs come out long"
     ]
     if request.decoder is None:
         gaps.append("operations of attention, and activations: give the model's config.json")
         if request.tensor_parallel > 1:
             gaps.append("traffic of tensor parallelism: give the model's config.json")
     elif request.tensor_parallel > 1:
-        gaps.append("activations that tensor parallelism does not split: sequence parallelism is taken as on")
+        gaps.append("activations that tensor parallelism does not split: sequence parallelism is assumed")
     if request.pipeline_parallel > 1:
         gaps.append("what stages send to each other; a bubble of other micro-batches than "
                      f"{request.micro_batch}")  # fmt: skip

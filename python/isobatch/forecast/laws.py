@@ -100,7 +100,7 @@ _SCHAIPP = (
     "Schaipp et al. 2026, arXiv:2607.01487",
     "at most 5 % of the compute is lost between about half and twice this batch, by the same account",
 )
-_CONTESTED = "Step Law's sign is the other way round, and nobody has explained it: contested"
+_CONTESTED = "Step Law's sign is the other way round, unexplained: contested"
 _NANOCHAT = (
     "karpathy/nanochat @92d63d4, scripts/base_train.py, after arXiv:2505.13738",
     "from a batch measured at one depth, rounded to a power of two; the optimizer is Muon, the paper's AdamW",

@@ -154,7 +154,7 @@ def check_steps(several: Sequence[Measurements], names: Sequence[str]) -> None:
         if far:
             raise InputError(
                 f"micro-batch {step.micro_batch} × accumulation {step.accumulation} on {step.gpus} GPUs "
-                f"takes {largest:.4g} s here and {far[0]:.4g} s elsewhere: measure again what was disturbed",
+                f"takes {largest:.4g} s here and {far[0]:.4g} s elsewhere: measure the disturbed one again",
                 file=name if len(several) > 1 else None,
                 row=row,
                 field="steps.step_seconds",

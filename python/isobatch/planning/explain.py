@@ -162,8 +162,8 @@ def _by_length(plan: PlanRecord) -> Iterator[str]:
     ratio, power = plan.settings.duration
     if power is not None:
         yield (
-            f"Of the learning rate, {exact(plan.lr)}, the factor {figure(ratio**-power)} is for the run's "
-            f"length: {exact(ratio)} × the tuned one, to the power −{exact(power)} (contested)."
+            f"The learning rate includes the factor {figure(ratio**-power)} for the run's length: "
+            f"{exact(ratio)} × the tuned one, to the power −{exact(power)} (contested)."
         )
 
 
@@ -211,7 +211,7 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
 def _floored(plan: PlanRecord) -> str:
     """Says if beta2 lies on its floor."""
     floor = plan.settings.beta2_floor
-    return f" (beta2 held at its floor of {exact(floor)})" if floor and plan.beta2 == floor else ""
+    return f" (beta2 is at its floor of {exact(floor)})" if floor and plan.beta2 == floor else ""
 
 
 def _intervals(plan: PlanRecord) -> Iterator[str]:
@@ -321,8 +321,8 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:
         yield (
-            "Cost is not known: beside the price it needs a profile of these GPUs and links (isobatch "
-            "estimate, isobatch calibrate)."
+            "Cost is not known: besides a price it needs a profile of these GPUs and links "
+            "(isobatch estimate, isobatch calibrate)."
         )
 
 

@@ -339,7 +339,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         try:
             saved = msgspec.convert(fields, kind)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise InputError(f"is no plan: {str(error)[:500]}", file=file) from None
+            raise InputError(f"is not a plan: {str(error)[:500]}", file=file) from None
         check(saved.moves, saved.legs, file, same_version=same_version)
         return cast(Self, saved)
 

@@ -79,7 +79,7 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
     )
 
 
-LINK_UNKNOWN = "the profile lacks a link that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
+LINK_UNKNOWN = "the profile lacks a link that the run uses (or set inter_gb_s, intra_gb_s of the cluster)"
 
 
 def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
@@ -87,7 +87,7 @@ def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
     timed = any(option.hours is not None for option in options)
     if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
         return None
-    return f"{LINK_UNKNOWN}, so that nobody can check deadline_hours and budget"
+    return f"{LINK_UNKNOWN}, so deadline_hours and budget cannot be checked"
 
 
 def _not_divisible(plan: PlanRecord) -> str | None:
@@ -261,7 +261,7 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
     """Lists the ways out in columns."""
     rows = ways(plan, options)
     if not rows:
-        yield "Nothing close to it would work."
+        yield "Nothing nearby would work."
         return
     is_planned = plan.status != "infeasible"
     yield (

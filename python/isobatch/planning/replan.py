@@ -146,7 +146,7 @@ def _check_step(running: Plan, step: int) -> None:
     first = running.moves[-1].step if running.moves else 0
     last = None if running.total_steps is None else running.total_steps - 1
     if last is not None and last < first:
-        raise InputError(f"the run ends at step {first:,}, where it moved: no step is left to move")
+        raise InputError(f"the run ends at step {first:,}, the step of its last move: no step is left")
     if type(step) is not int or step < first or (last is not None and step > last):
         legal = f"{first} (the last move) or later" if first else "a whole number from 0"
         legal += "" if last is None else f", up to {last}, with a step left to do"

@@ -82,13 +82,13 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
         fields = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise InputError(
-            f"is no plan: {str(error)[:500]}; `isobatch plan RECIPE --gpus N -o plan.json` writes one",
+            f"is not a plan: {str(error)[:500]}; `isobatch plan RECIPE --gpus N -o plan.json` writes one",
             file=file,
         ) from None
     schema = fields.pop("schema", None) if isinstance(fields, dict) else None
     match = re.fullmatch(r"isobatch\.plan/(\d{1,9})", schema) if isinstance(schema, str) else None
     if match is None:
-        raise must_be(repr(SCHEMA), schema, field="schema", todo="this is no plan", file=file)
+        raise must_be(repr(SCHEMA), schema, field="schema", todo="this is not a plan", file=file)
     if int(match[1]) > VERSION:
         raise InputError(
             f"schema {schema!r} is newer than this isobatch reads ({SCHEMA!r}): upgrade isobatch", file=file
@@ -152,7 +152,7 @@ def _compare(record: msgspec.Struct, expected: dict[str, Any], file: str | None)
     wrong = {name: value for name, value in expected.items() if getattr(record, name) != value}
     if wrong:
         differences = "; ".join(
-            f"{name} is {shown(getattr(record, name))}, {shown(v)} comes out" for name, v in wrong.items()
+            f"{name} is {shown(getattr(record, name))}, expected {shown(v)}" for name, v in wrong.items()
         )
         raise InputError(
             f"not the plan of its recipe, cluster and settings: {differences}. Plan it again instead of "

@@ -58,14 +58,14 @@ class Settings(NamedTuple):
     max_micro_batch: Annotated[
         int | None,
         "N",
-        "largest number of samples in a forward pass (per-device batch); else what fits in the cluster's "
-        "memory by the profile, else the tuned one",
+        "largest per-device batch (samples in a forward pass); default: what fits in the cluster's memory by "
+        "the profile, else the tuned one",
     ] = None
     min_micro_batch: Annotated[
         int,
         "N",
-        "take no micro-batch below N; where it equals max_micro_batch, that one and no other, as Megatron's "
-        "--micro-batch-size does",
+        "take no micro-batch below N; if it equals max_micro_batch, the micro-batch is fixed, as by "
+        "Megatron's --micro-batch-size",
     ] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
@@ -74,9 +74,9 @@ class Settings(NamedTuple):
     split: Annotated[
         Split,
         "SPLIT",
-        "where the batch does not divide evenly: even (default): no plan; uneven: some replicas take one "
-        "more micro-batch than others; ragged: micro-batches differ in size (both need weighted losses); "
-        "smaller: take the largest batch below it that does (Megatron's --decrease-batch-size-if-needed)",
+        "if the batch does not divide evenly: even (default): no plan; uneven: some replicas take one more "
+        "micro-batch than others; ragged: micro-batches differ in size (both need weighted losses); smaller: "
+        "the largest batch below it that divides (Megatron's --decrease-batch-size-if-needed)",
     ] = "even"
     micro_batch_multiple: Annotated[
         int, "N", "take only micro-batches that are a multiple of N (8 for tensor cores)"
@@ -93,22 +93,22 @@ class Settings(NamedTuple):
     ramp_rule: Annotated[
         RampRule,
         "RULE",
-        "factor on the learning rate at each batch of a ramp, against the full batch: none (default), "
+        "factor on the learning rate at each batch of a ramp, relative to the full batch: none (default), "
         "linear, sqrt, saturating, surge, muon, power or auto",
     ] = "none"
     beta2_rule: Annotated[
         str,
         "CHOICE",
-        "how beta2 follows the batch: auto (default): as the rule has it; half_life: it keeps its half-life "
-        "in samples, beta2^k (Marek 2025); behind a colon a floor under what is lowered, as in half_life:0.9 "
-        "or auto:0.95, which never lifts the tuned one",
+        "how beta2 follows the batch: auto (default): by the rule; half_life: it keeps its half-life in "
+        "samples, beta2^k (Marek 2025); half_life:0.9 or auto:0.95 add a floor below which it is not lowered "
+        "(a tuned beta2 under the floor stays)",
     ] = "auto"
     duration_scale: Annotated[
         str | float | None,
         "RATIO[^POWER]",
-        "how many times as long the run is as the one that the learning rate was tuned for; with a power, as "
-        "in 8^0.3, the learning rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to "
-        "0.51, and -0.307), without one it stays",
+        "length of the run / length of the run that the learning rate was tuned for; with a power, as in "
+        "8^0.3, the learning rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, "
+        "and -0.307), without one it stays",
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None

@@ -49,7 +49,7 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     if plan.status == "infeasible":
         why, points = refused(head, points)
         menu = ways(plan)
-        nothing = [] if menu else ["Nothing close to it would work."]
+        nothing = [] if menu else ["Nothing nearby would work."]
         sections = [Section("What would work", nothing, tables=[menu] if menu else [])]
         sections += [Section("Why not", points=points)] if points else []
         return HtmlPage(title or why, "" if title is None else why, [], sections, plan.status)

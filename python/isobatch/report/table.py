@@ -160,7 +160,7 @@ def _refuse_others(names: list[str], file: str | None) -> None:
         return
     # A table of jobs has some of a plan's columns, too.
     if not set(names) & (RESULTS.keys() - set(JOB_FIELDS)):
-        raise InputError(f"has no column {needed[0]!r}: it is no fleet's plans", file=file)
+        raise InputError(f"has no column {needed[0]!r}: it does not hold a fleet's plans", file=file)
     lacks = f"has no column {' and no column '.join(map(repr, needed))}"
     todo = f"plan again with {' and '.join(needed)} among --columns (columns=), or without it"
     raise InputError(f"{lacks}, which a page needs: {todo}", file=file)

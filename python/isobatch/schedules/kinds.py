@@ -245,7 +245,7 @@ def goyal(
     milestones: Iterable[float] = (30.0, 60.0, 80.0),
     gamma: float = 0.1,
 ) -> Schedule:
-    """Up to lr over five epochs, then a tenth at epochs 30, 60 and 80 (Goyal et al. 2017, arXiv:1706.02677).
+    """Up to lr over five epochs, then × 0.1 at epochs 30, 60 and 80 (Goyal et al. 2017, arXiv:1706.02677).
 
     `start` is the learning rate of the small-batch run; milestones are epochs of the whole run.
 
@@ -377,7 +377,7 @@ def cosine_restarts(
 
 @text.kind()
 def table(values: Sequence[float]) -> Schedule:
-    """values[x], straight lines between whole steps, the last value held: what any scheduler printed.
+    """values[x], linear between whole steps, then the last value: what any scheduler printed.
 
     >>> table([0.1, 0.2, 0.4]).values([1, 1.5, 9]).tolist()
     [0.2, 0.30000000000000004, 0.4]

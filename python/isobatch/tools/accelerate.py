@@ -69,7 +69,7 @@ def read(page: SettingsPage) -> None:
     if inner.raw("gradient_clipping") not in (None, "auto"):
         inner.clip("gradient_clipping")
     if inner.has("deepspeed_config_file"):
-        text = "deepspeed_config_file is not read: name it by another --from"
+        text = "deepspeed_config_file is not read: name it with another --from"
         page.note_until(text, lambda run: "deepspeed" in run.tools)
     sizes = (f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
     page.table("parallelism_config").read_parallel(*sizes)

@@ -62,7 +62,7 @@ def read_folder(folder: Path) -> Reading:
         reading.fields["batch_per_gpu"] = arguments.get("per_device_train_batch_size")
     _processes(folder, arguments, reading)
     if reading.step is None or reading.step < 1:
-        reading.faults.append(("", InputError("says no global_step that was done", file=str(state_file))))
+        reading.faults.append(("", InputError("has no global_step", file=str(state_file))))
     return reading
 
 

@@ -55,7 +55,7 @@ def read(page: SettingsPage) -> None:
             page.whole(key, field)
     if autos:
         text = (
-            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in by a '
+            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in with a '
             "second --from, "
         )
         page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
@@ -288,7 +288,7 @@ def _schedules(case: Case) -> Iterator[Issue]:
     if type(end) is int and run.endswith("st") and int(float(run[:-2])) != end:
         yield Issue(
             f"the schedule ends at step {count(end)}, the run at {run[:-2]}",
-            "total_num_steps is the scheduler's alone; the training loop ends when it likes",
+            "total_num_steps is the scheduler's alone; the training loop ends on its own",
             "deepspeed, runtime/lr_schedules.py: WarmupDecayLR",
             f'"total_num_steps": {run[:-2]}',
         )

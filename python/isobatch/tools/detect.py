@@ -113,7 +113,9 @@ def _installed() -> Installed:
     return installed(frozenset(TOOLS))
 
 
-_OTHER = "; a run of any other tool is planned as a recipe, by --set (docs/tools.md: a tool that is not here)"
+_OTHER = (
+    "; a run of any other tool is planned as a recipe, with --set (docs/tools.md: a tool that is not here)"
+)
 """The way out without a reader."""
 
 
@@ -184,7 +186,7 @@ def detect(settings: Mapping[str, Any], file: str) -> str:
         raise no_tool_error(settings, file)
     if len(names) > 1:
         raise InputError(
-            f"may be of {' or of '.join(names)}: say which by --tool (in Python: tool=)",
+            f"may be of {' or of '.join(names)}: say which with --tool (in Python: tool=)",
             file=file,
             field="tool",
         )
@@ -254,7 +256,7 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     """Refuses a plan or another tool's configuration in the place of a recipe.
 
     Raises:
-        InputError: it is a plan or a configuration, or its settings lie in tables.
+        InputError: it is a plan or a configuration, or its settings are in tables.
     """
     if is_plan(fields):
         todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
@@ -262,12 +264,12 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     title = looks_like(fields)
     if title is not None:
         todo = "read it with --from (in Python: Recipe.read)"
-        raise InputError(f"is no recipe, but a configuration of {title}: {todo}", file=file)
+        raise InputError(f"is not a recipe, but a configuration of {title}: {todo}", file=file)
     tables = [name for name, value in fields.items() if isinstance(value, Mapping) and name != "schedule"]
     if tables:
         lines = "".join(f"\n  {line}" for line in as_recipe(fields))
         raise InputError(
-            f"is no recipe: its settings lie in tables ({few(tables)}), a recipe's fields lie at the top. A "
+            f"is not a recipe: its settings are in tables ({few(tables)}), a recipe's fields are at the top. A "
             "tool's file is read with --from (in Python: Recipe.read). A recipe of this one would have, "
             f"where right:{lines}",
             file=file,

@@ -134,7 +134,8 @@ def export_rows(
     for name in ("status", "effective_batch"):
         if rows and name not in rows[0]:
             raise InputError(
-                f"has no column {name!r}: it is no fleet's plans, or one with few --columns", file=source
+                f"has no column {name!r}: it does not hold a fleet's plans, or one with few --columns",
+                file=source,
             )
     without = ("infeasible", "invalid")
     feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
@@ -198,7 +199,8 @@ def _fill_row(
         each = gpus_per_node or min(GPUS_PER_NODE, world)
         if world % each:
             raise InputError(
-                f"{world} GPUs are no multiple of {each} on a node: give --clusters", field="--gpus-per-node"
+                f"{world} GPUs are not a multiple of {each} on a node: give --clusters",
+                field="--gpus-per-node",
             )
         values |= {"nodes": world // each, "gpus_per_node": each}
     return values

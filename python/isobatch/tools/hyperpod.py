@@ -189,7 +189,7 @@ def _miss(row: ScaleRow, replicas: int) -> str:
         return (
             ""
             if row.batch % whole == 0
-            else f"{row.batch} samples are no multiple of {row.micro_batch} × {replicas}"
+            else f"{row.batch} samples are not a multiple of {row.micro_batch} × {replicas}"
         )
     number, small, large = row.groups
     if number > replicas:

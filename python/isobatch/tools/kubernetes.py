@@ -63,7 +63,7 @@ def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
     if not _TORCHRUN.search(line):
         if pods.ranked and str(_processes(pods)) == "1":
             return {"nnodes": pods.nodes, "nproc_per_node": 1}
-        notes.append("its command is no torchrun: the processes of a node are not read (--set gpus=N)")
+        notes.append("its command is not torchrun: the processes of a node are not read (--set gpus=N)")
         return {}
     nodes = Unknown(why="is not in the file, but its runtime's") if pods.nodes is None else pods.nodes
     processes = _processes(pods)

@@ -103,7 +103,7 @@ def _parallel(page: SettingsPage, nodes: int) -> None:
     elif type(devices) is int and devices > 0 and inner.raw("data_parallel_size") in (None, "auto", nodes):
         page.give("model_parallel", devices, "trainer.strategy")
     else:
-        text = "trainer.strategy: how many GPUs share a replica is found at the start"
+        text = "trainer.strategy: how many GPUs share a replica is only decided at the start"
         page.ask("model_parallel", text, "trainer.strategy")
 
 

@@ -129,7 +129,7 @@ def _batch(page: SettingsPage) -> None:
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
-        text = "--global-batch-size is not there: micro-batch × replicas, Megatron's default"
+        text = "--global-batch-size is not given: micro-batch × replicas, Megatron's default"
         page.note_assumed("accumulation", text)
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
@@ -255,7 +255,7 @@ def check(case: Case) -> Iterator[Issue]:
     if case.at("clip_grad") is None:
         yield Issue.note(
             "gradients are clipped at norm 1",
-            "--clip-grad is not there, and 1.0 is its default",
+            "--clip-grad is not given, and 1.0 is its default",
             "megatron/training/arguments.py: --clip-grad",
             "--clip-grad 0.0  (for none)",
         )
@@ -290,7 +290,8 @@ def _stages(case: Case) -> Iterator[Issue]:
         and batch // (micro * replicas) % stages
     ):
         yield Issue.stop(
-            f"{batch // (micro * replicas)} micro-batches are no multiple of the pipeline's {stages} stages",
+            f"{batch // (micro * replicas)} micro-batches are not a multiple of the pipeline's {stages} "
+            "stages",
             "its stages are interleaved",
             "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
             f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches "

@@ -109,7 +109,7 @@ def _write_ramp(plan: Planned, ramp: str, sheet: SettingsSheet) -> None:
         # Megatron refuses both: the schedule has the full batch at its end.
         del sheet.settings["global_batch_size"]
         sheet.settings["step_batch_size_schedule"] = written
-        sheet.note("step-batch-size-schedule is there since core 0.18")
+        sheet.note("step-batch-size-schedule exists since core 0.18")
         return
     sheet.settings["rampup_batch_size"] = written.split()
     sheet.note(

@@ -63,7 +63,7 @@ def _pickle_in(data: bytes) -> bytes:
                 raise ValueError("the archive has no data.pkl")
             entry = archive.getinfo(name)
             if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-                raise ValueError("its data.pkl is compressed, and torch stores it as it is")
+                raise ValueError("its data.pkl is compressed, and torch stores it uncompressed")
             if entry.file_size > MAX_PICKLE_BYTES:
                 raise ValueError(f"holds a pickle of more than {MAX_PICKLE_BYTES:,} bytes")
             data = archive.read(entry)

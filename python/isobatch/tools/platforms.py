@@ -112,7 +112,7 @@ def _hyperpod(request: _Request) -> str:
         arguments["learning_rate"] = plan.lr
         rows[nodes] = {"trainer": {"num_nodes": nodes}, "training_config": {"training_args": arguments}}
     if not rows:
-        raise InputError("no count that HyperPod can hold has a plan", field="gpus")
+        raise InputError("no count that HyperPod can express has a plan", field="gpus")
     policy = {"is_elastic": True, "min_nodes": min(rows), "max_nodes": max(rows)}
     top = commented(
         f"for nodes of {request.per_node} GPUs; on the command line --elastic-replica-discrete-values "

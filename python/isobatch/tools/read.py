@@ -72,7 +72,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
     place, name = _split_name(file)
     if place.suffix.lower() in _BINARY:
         raise InputError(
-            "is a file of weights, which says nothing of the run: name the checkpoint folder of "
+            "has weights, which do not describe the run: name the checkpoint folder of "
             "transformers' Trainer that it is in, or the configuration",
             file=file,
         )
@@ -122,7 +122,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
         )
     if tool.name in TOOLS and tool.name not in _IN_PYTHON:
         raise InputError(
-            f"makes nothing that {tool.title} is configured by: what is read of a Python script are calls "
+            f"has no call that configures {tool.title}: what is read of a Python script are calls "
             "such as TrainingArguments(…), SFTConfig(…) and Lightning's Trainer(…). Name the file that has "
             "the settings, or give the run as a recipe",
             file=file,

@@ -250,7 +250,7 @@ def undivided_batch(case: Case, source: str) -> Iterator[Issue]:
     micro = case.fields.get("micro_batch") or case.fields.get("batch_per_gpu")
     if batch and micro and replicas and batch % (micro * replicas):
         yield Issue.stop(
-            f"{count(batch)} samples are no multiple of {micro} × {replicas} replicas",
+            f"{count(batch)} samples are not a multiple of {micro} × {replicas} replicas",
             f"{case.key('effective_batch')} must be a multiple of the micro-batch times the replicas",
             source,
             f"{case.command} lists the micro-batches and batches that fit",

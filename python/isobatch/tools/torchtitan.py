@@ -176,7 +176,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
         "max_norm": plan.recipe.clip_norm or NO_CLIPPING,
     }
     if plan.recipe.clip_norm is None:
-        sheet.note("max_norm is as good as none: the plan does not clip")
+        sheet.note("max_norm is effectively none: the plan does not clip")
     if plan.recipe.seq_len is not None:
         training["seq_len"] = plan.recipe.seq_len
     precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan.recipe.precision or "")

@@ -187,7 +187,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet.compare(
         plan,
         lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
-        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and none"],
+        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other"],
     )
     return sheet
 
@@ -229,7 +229,7 @@ def check(case: Case) -> Iterator[Issue]:
     if number(case.at("tensor_parallel_dim")) > 1 and case.at("tensor_parallel_plan") is None:
         text = "tensor_parallel_dim without a tensor_parallel_plan"
         change = "tensor_parallel_plan: {_component_: ...}"
-        yield Issue.stop(text, "nothing says how the model is split", start, change)
+        yield Issue.stop(text, "the file does not say how the model is split", start, change)
     if case.at("dataset", "packed") is True and case.at("tokenizer", "max_seq_len") is None:
         text, change = "dataset.packed without tokenizer.max_seq_len", "tokenizer.max_seq_len: 4096"
         yield Issue.stop(

@@ -76,7 +76,7 @@ def read_parallel(page: SettingsPage) -> None:
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
-        text = f"{page.name('deepspeed')} {file} is not read here: name it by another --from"
+        text = f"{page.name('deepspeed')} {file} is not read here: name it with another --from"
         page.note_until(text, lambda run: "deepspeed" in run.tools)
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
@@ -244,7 +244,7 @@ def _best_model(case: Case) -> Iterator[Issue]:
     each = each or number(case.at("logging_steps") or 500)
     if saved == "best" or (saved == evaluated and (saved != "steps" or not each or every % each == 0)):
         return
-    text = f"save_steps {every:g} is no multiple of eval_steps {each:g}"
+    text = f"save_steps {every:g} is not a multiple of eval_steps {each:g}"
     yield Issue.stop(
         f"{text if saved == evaluated else f'save_strategy {saved}, eval_strategy {evaluated}'}",
         "load_best_model_at_end loads only what was evaluated when it was saved",
@@ -259,7 +259,7 @@ def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
     """Finds a batch of all processes, as under `split_batches`, not divided by their number."""
     if type(batch) is int and replicas and batch % replicas:
         yield Issue.stop(
-            f"{batch} samples under split_batches are no multiple of {replicas} processes",
+            f"{batch} samples under split_batches are not a multiple of {replicas} processes",
             f"{key} counts the samples of all processes, and each takes as many",
             "accelerate, data_loader.py: BatchSamplerShard",
             f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of "

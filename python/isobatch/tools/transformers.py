@@ -105,7 +105,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
     """Restores the ratio of two intervals, lost by rounding each.
 
-    Under load_best_model_at_end the Trainer refuses a save_steps that is no multiple of eval_steps
+    Under load_best_model_at_end the Trainer refuses a save_steps that is not a multiple of eval_steps
     (transformers, training_args.py).
     """
     evaluated, saved = plan.eval_steps, plan.save_steps

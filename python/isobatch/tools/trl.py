@@ -94,7 +94,7 @@ def read(page: SettingsPage) -> None:
     count_rollouts(page, each)
     if page.flag("use_vllm") and (mode := page.word("vllm_mode")) in ("server", None):
         older = "" if mode else ", the default before TRL 1.0"
-        page.note(f"vllm_mode server{older}: its GPUs do not train, and are none of gpus")
+        page.note(f"vllm_mode server{older}: its GPUs do not train, and do not count as gpus")
     if steps and steps != parts:
         page.note(
             f"steps_per_generation {steps}: set it to {steps / parts:g} × the gradient_accumulation_steps "
@@ -209,7 +209,7 @@ def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
         yield _stops("auto_find_batch_size is on", "a smaller batch cuts groups apart", change)
     for key in ("cp_size", "sp_size"):
         if (page.table("parallelism_config").whole(key) or 1) > 1:
-            cause = "they are generated inside of the trainer"
+            cause = "they are generated inside the trainer"
             yield _stops(f"{key} splits sequences", cause, f"parallelism_config.{key}: 1")
     if each < 2:
         cause = "a completion is compared with others of its prompt"
@@ -220,7 +220,7 @@ def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
     evaluated = page.whole("per_device_eval_batch_size", default=8) or 8
     if evaluated * processes % groups:
         yield _stops(
-            f"an evaluation of {evaluated} × {processes} completions is no multiple of {groups}",
+            f"an evaluation of {evaluated} × {processes} completions is not a multiple of {groups}",
             "what is evaluated at once has all completions of each of its prompts",
             f"per_device_eval_batch_size: a multiple of {groups // math.gcd(groups, processes)}",
         )
@@ -243,7 +243,7 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
     whole = math.lcm(micro * processes, each)
     if completions % (micro * processes):
         yield _stops(
-            f"generation_batch_size {completions} is no multiple of {micro} × {processes} GPUs",
+            f"generation_batch_size {completions} is not a multiple of {micro} × {processes} GPUs",
             "completions are dealt out in passes over all GPUs",
             f"generation_batch_size: {-(-completions // whole) * whole}",
         )
@@ -252,7 +252,7 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
         parts = page.whole("gradient_accumulation_steps", default=1) or 1
         multiple = _batch_multiple(each, Fraction(steps or parts, parts))
         yield _stops(
-            f"{completions} completions on {processes} GPUs are no multiple of num_generations {each}",
+            f"{completions} completions on {processes} GPUs are not a multiple of num_generations {each}",
             "what is generated at once has all completions of each of its prompts",
             f"generation_batch_size: {-(-completions // whole) * whole}"
             if rollout

@@ -106,7 +106,7 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
     if nodes and per_node:
         page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
     if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
-        page.note(f"rollout.nnodes {alone}: these nodes only generate, and are none of gpus")
+        page.note(f"rollout.nnodes {alone}: these nodes only generate, and do not count as gpus")
     actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
     actor.read_experts(
         "megatron.expert_model_parallel_size",
@@ -206,14 +206,14 @@ def check(case: Case) -> Iterator[Issue]:
     each, gpus = case.reading.multiple, case.gpus
     if rollout * each % gpus and not case.at("actor_rollout_ref", "actor", "use_dynamic_bsz"):
         yield Issue.stop(
-            f"a rollout has {count(rollout * each)} completions, no multiple of {gpus} GPUs",
+            f"a rollout has {count(rollout * each)} completions, not a multiple of {gpus} GPUs",
             f"data.train_batch_size {rollout} × rollout.n {each} is dealt out to all of them",
             "verl, utils/config.py: validate_config",
             f"data.train_batch_size: a multiple of {prompts} for which that holds",
         )
     if rollout % prompts:
         yield Issue(
-            f"a rollout of {rollout} prompts is no whole number of steps of {prompts}"
+            f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
             if rollout > prompts
             else f"the run stops: a rollout has {rollout} prompts, a step {prompts}",
             "data.train_batch_size must be a multiple of ppo_mini_batch_size",

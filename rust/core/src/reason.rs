@@ -72,8 +72,8 @@ reasons! {
     TooLarge "too_large" Infeasible
         "a result is too large for its column" ""
     NotDivisible "not_divisible" Infeasible
-        "the effective batch cannot be split evenly over the replicas: another GPU count or batch would, as \
-        would batch_tolerance or split=\"ragged\"" ""
+        "the effective batch cannot be split evenly over the replicas: change the GPU count or the batch, or \
+        set batch_tolerance or split=\"ragged\"" ""
     MultipleUnmet "multiple_unmet" Infeasible
         "no micro-batch up to the cap is a multiple of micro_batch_multiple" ""
     ModelParallel "model_parallel" Infeasible
@@ -92,18 +92,18 @@ reasons! {
         "the sde rule would make a beta zero or negative: it needs k(1-beta) < 1"
         "Malladi et al. 2022, arXiv 2205.10287"
     NeedsTunedGpus "needs_tuned_gpus" Infeasible
-        "policy grow needs the GPU count that the recipe was tuned on (gpus), or max_micro_batch" ""
+        "policy grow needs the GPU count of the tuned run (gpus), or max_micro_batch" ""
     NeedsNoise "needs_noise" Infeasible
-        "a measured gradient noise is missing: sigma_sq and mu_sq for adascale and adamscale; noise_scale \
-        for saturating, surge, muon and policy goodput" ""
+        "the gradient noise is not known: adascale and adamscale need sigma_sq and mu_sq; saturating, surge, \
+        muon and policy goodput need noise_scale" ""
     NeedsPower "needs_power" Infeasible
-        "rule power needs the measured exponent in power" ""
+        "rule power needs a measured exponent: set power of the recipe" ""
     RampNotDivisible "ramp_not_divisible" Infeasible
         "a batch of the ramp cannot be split into whole micro-batches over the replicas" ""
     NeedsProfile "needs_profile" Infeasible
         "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type \
-        (isobatch calibrate), with the links that the run uses (else inter_gb_s, intra_gb_s of the cluster)"
-        ""
+        (isobatch calibrate) and the links in use (of the profile, else inter_gb_s, intra_gb_s of the \
+        cluster)" ""
     MissesDeadline "misses_deadline" Infeasible
         "the run takes longer than deadline_hours" ""
     AboveBudget "above_budget" Infeasible
@@ -120,8 +120,8 @@ reasons! {
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
     CoupledMoved "coupled_moved" Caution
-        "the samples of a micro-batch act on each other (batch_norm, coupled), and the micro-batch differs \
-        from the tuned one: this is not the same training"
+        "samples of a micro-batch affect each other (batch_norm, coupled), and the micro-batch differs from \
+        the tuned one: this is not the same training"
         "for batch norm: Goyal et al. 2017, arXiv 1706.02677, section 2.3"
     AboveCriticalBatch "above_critical_batch" Caution
         "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss \
@@ -168,56 +168,56 @@ reasons! {
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
-        "time and cost are not known: the profile was not measured on this cluster's GPU type, or lacks a link that the run uses (else inter_gb_s between nodes, intra_gb_s inside one, of the cluster)" ""
+        "time and cost are not known: the profile was not measured on this cluster's GPU type, or lacks a \
+        link that the run uses (set the cluster's inter_gb_s between nodes, intra_gb_s inside one)" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     LimitLikely "limit_likely" Caution
-        "deadline_hours or budget lies below the upper end of the forecast's range: likely met, not surely" ""
+        "deadline_hours or budget is likely met, not surely: the upper end of the forecast's range is above \
+        it" ""
     AccumulationUnmet "accumulation_unmet" Infeasible
         "no split has an accumulation that is a multiple of accumulation_multiple" ""
     RampRule "ramp_rule" Caution
-        "the learning rate follows the batch in the ramp: this was tried as √2 for each doubling (OLMo-core; \
-        Merrill et al.), and is untested for other optimizers, rules and steps"
-        "Merrill et al. 2025, arXiv 2505.23971"
+        "the learning rate follows the batch in the ramp: tried as √2 for each doubling (OLMo-core), \
+        untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
     MicroBatchUnmet "micro_batch_unmet" Infeasible
         "no split has a micro-batch of at least min_micro_batch and at most max_micro_batch" ""
     LoraGrowth "lora_growth" Caution
-        "the batch grew, and the recipe trains LoRA: its loss suffers from large batches earlier than that \
-        of full fine-tuning, at any rank, and published runs at 2 to 16 times the batch used 1.4 to 2 times \
-        less than √k" "Schulman & Thinking Machines Lab 2025, LoRA Without Regret; MLPerf Training 6.1"
+        "the batch grew, and the recipe trains LoRA, which suffers from large batches earlier than full \
+        fine-tuning, at any rank; published runs at 2 to 16 times the batch used 1.4 to 2 times less than √k"
+        "Schulman & Thinking Machines Lab 2025, LoRA Without Regret; MLPerf Training 6.1"
     ShortEpochs "short_epochs" Caution
         "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the \
         learning rate was tuned for" ""
     ScheduleUnmet "schedule_unmet" Infeasible
-        "the schedule does not fit this run: its decay, rise or until has no room beside the warmup, or it \
-        needs a warmup, min_lr, dataset_size or seq_len that is not there" ""
+        "the schedule does not fit this run: there is no room for the decay, rise or until beside the \
+        warmup, or it needs a warmup, min_lr, dataset_size or seq_len, which is missing" ""
     Beta2Low "beta2_low" Caution
-        "beta2 came out below 0.9, where spikes of the loss were seen; beta2_rule=\"half_life:0.9\" or \
-        \"auto:0.9\" is a floor under it" "marin-community/marin#2447"
+        "beta2 fell below 0.9, where loss spikes were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" \
+        sets a floor" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
-        "the run has another length than the tuned one (duration_scale): laws of how the learning rate \
-        follows disagree, even about the sign (isobatch estimate --laws); only a power, as in 8^0.3, applies \
-        one" ""
+        "the run is longer or shorter than the tuned one (duration_scale): published laws disagree, even \
+        about the sign, on how the learning rate follows (isobatch estimate --laws); only a power, as in \
+        8^0.3, applies one" ""
     MuonDecay "muon_decay" Caution
-        "Muon's weight decay follows the batch as in one code (karpathy/nanochat): no paper derives it" ""
+        "Muon's weight decay follows the batch as in karpathy/nanochat; no paper derives it" ""
     SgdScaleUp "sgd_scale_up" Caution
-        "the learning rate of SGD more than doubles: that held on ResNet-50, and diverged in small networks \
-        from k = 4 on; watch the first steps, or measure it (isobatch probe)"
+        "SGD's learning rate more than doubles: that held on ResNet-50 and diverged in small networks from k \
+        = 4 on; watch the first steps, or measure it (isobatch probe)"
         "Goyal et al. 2017, arXiv 1706.02677, table 3; bench/results/science.md"
     InvalidId "invalid_id" Infeasible
-        "job is empty: each row needs an id, by which its plans are found" ""
+        "job is empty: each row needs an id" ""
     NotCompared "not_compared" Caution
-        "select left rows of this job out, as their time, cost or noise scale is not known: this row is the \
-        best of the others or, if there are none, the first that can be planned" ""
+        "select left out rows of this job with an unknown time, cost or noise scale: this row is the best of \
+        the others or, if there are none, the first that can be planned" ""
     NeedsPrice "needs_price" Infeasible
-        "budget needs the price of a GPU-hour: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, \
-        or the column)" ""
+        "budget needs a price: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
     NeedsDuration "needs_duration" Infeasible
-        "deadline_hours and budget need to know how long the run is: set duration of the recipe, such as \
-        90ep (--set duration=90ep, or the column)" ""
+        "deadline_hours and budget need the run's length: set duration of the recipe (--set duration=90ep, \
+        or the column)" ""
     MicroBatchOpen "micro_batch_open" Caution
-        "the micro-batch is larger than the tuned one and nothing caps it, as the GPU's memory is not known: \
-        set max_micro_batch, or micro_batch of the recipe" ""
+        "the micro-batch is larger than the tuned one, and nothing caps it, as the GPU's memory is not \
+        known: set max_micro_batch, or micro_batch of the recipe" ""
 }
 
 /// A set of [`Reason`]s, one bit each.

@@ -187,7 +187,7 @@ def test_a_run_that_a_move_has_ended_moves_no_more():
     run = plan_of(8, effective_batch=48, convention="megatron", duration="54321sp")
     moved = ib.replan(run, at_step=1125, effective_batch=512)
     assert moved.total_steps == 1125
-    with pytest.raises(ib.InputError, match="ends at step 1,125, where it moved"):
+    with pytest.raises(ib.InputError, match="ends at step 1,125, the step of its last move"):
         ib.replan(moved, at_step=1125, cluster=4)
 
 

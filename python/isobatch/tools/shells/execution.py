@@ -325,7 +325,7 @@ class Execution:
             self._record(shell, text.split() or [text], command)
             self.unread.append(f"line {command.line}: what {shown} sets is not known")
         elif name in ("source", "."):
-            why = "is another file, and not read: what it sets is not known"
+            why = "is another file, which is not read: what it sets is not known"
             self.unread.append(f"line {command.line}: {shown} {why}")
         elif words[1:2] and (words[1] in builtins.NAMES or name in DECLARES):
             raise InputError(f"{shown} is not read")

@@ -118,13 +118,13 @@ class SimpleReader(WordReader):
                 break
             if (not words or declares) and (match := _ASSIGNED.match(self.text, self.at)):
                 if any_there:
-                    self.fail("an assignment behind a redirection is not read")
+                    self.fail("an assignment after a redirection is not read")
                 (words if declares else assignments).append(self._assignment(match))
                 continue
             word = self.next_word()
             number = all(isinstance(part, Text) and part.text.isdigit() and not part.quoted for part in word)
             if self.char() in ("<", ">") and (number or self.text[self.at - 1] == "}"):
-                self.fail("a redirection behind a bracket, or whose number is in two lines, is not read")
+                self.fail("a redirection after a bracket, or whose number is in two lines, is not read")
             if not words:
                 first = word[0].text if isinstance(word[0], Text) and not word[0].quoted else ""
                 if (len(word) == 1 and first in RESERVED) or _HIDDEN.match(first):
@@ -158,5 +158,5 @@ class SimpleReader(WordReader):
             self.newlines()
         self.at += 1
         if self.char() not in (*META, ""):
-            self.fail("characters behind an array are not read")
+            self.fail("characters after an array are not read")
         return Assignment(match[1], append, tuple(values), True)

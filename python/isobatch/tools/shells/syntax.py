@@ -261,7 +261,7 @@ class _Parser(SimpleReader):
     def _for(self) -> tuple[str, tuple[Word, ...] | None]:
         name = self.match(NAME)
         if not name or self.char() not in (*META, ""):
-            self.fail("the name of a variable is missing behind for")
+            self.fail("the name of a variable is missing after for")
         words: list[Word] | None = None
         self.newlines()
         if self._keyword() == "in":

@@ -18,11 +18,12 @@ impl Input {
         let gpus = recipe.gpus.filter(|_| self.fault.is_none() && field == Field::Gpus)?;
         let Recipe { model_parallel, expert_parallel, effective_batch, .. } = *recipe;
         Some(if !gpus.is_multiple_of(model_parallel) {
-            format!("{gpus} is no multiple of model_parallel {model_parallel}")
+            format!("{gpus} is not a multiple of model_parallel {model_parallel}")
         } else if !gpus.is_multiple_of(expert_parallel) {
-            format!("{gpus} is no multiple of expert_parallel {expert_parallel}")
+            format!("{gpus} is not a multiple of expert_parallel {expert_parallel}")
         } else {
-            format!("effective_batch {effective_batch} is no multiple of {} replicas", gpus / model_parallel)
+            let replicas = gpus / model_parallel;
+            format!("effective_batch {effective_batch} is not a multiple of {replicas} replicas")
         })
     }
 

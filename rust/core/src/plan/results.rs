@@ -61,7 +61,7 @@ macro_rules! results {
                 type: f64, element: F64, moved: last, role: figure,
                 row: row.batch_change, lane: l.batch_change[i],
             }
-            /// the peak
+            /// the peak learning rate
             Lr lr {
                 type: f64, element: F64, moved: last, role: decision,
                 row: row.lr, lane: l.lr[i],
@@ -71,17 +71,17 @@ macro_rules! results {
                 type: f64, element: F64, moved: last, role: figure,
                 row: row.lr_scale, lane: l.lr_scale[i],
             }
-            /// the optimizer's; its default where the recipe names none
+            /// the optimizer's; its default if the recipe names none
             Beta1 beta1 {
                 element: F64, moved: last, role: decision,
                 row: row.moments.beta1, lane: l.known(i, r.beta1),
             }
-            /// the optimizer's; its default where the recipe names none
+            /// the optimizer's; its default if the recipe names none
             Beta2 beta2 {
                 element: F64, moved: last, role: decision,
                 row: row.moments.beta2, lane: l.known(i, r.beta2),
             }
-            /// the optimizer's; its default where the recipe names none
+            /// the optimizer's; its default if the recipe names none
             Eps eps {
                 element: F64, moved: last, role: decision,
                 row: row.moments.eps, lane: l.known(i, r.eps),
@@ -91,12 +91,12 @@ macro_rules! results {
                 type: f64, element: F64, moved: last, role: decision,
                 row: row.weight_decay, lane: l.weight_decay[i],
             }
-            /// of SGD; the recipe's
+            /// SGD's, as in the recipe
             Momentum momentum {
                 type: f64, element: F64, moved: last, role: decision,
                 row: row.momentum, lane: l.known(i, r.momentum),
             }
-            /// a step
+            /// per step
             EmaDecay ema_decay {
                 type: f64, element: F64, moved: last, role: decision,
                 row: row.ema_decay, lane: l.known(i, r.ema_decay),
@@ -131,17 +131,17 @@ macro_rules! results {
                 type: i64, element: I64, moved: last, role: decision,
                 row: row.log_steps, lane: UNKNOWN,
             }
-            /// over all replicas, with those repeated as padding
+            /// over all replicas, padding included
             SamplesPerEpoch samples_per_epoch {
                 type: i64, element: I64, moved: last, role: figure,
                 row: row.samples_per_epoch, lane: column(l.samples_per_epoch[i]),
             }
-            /// those repeated as padding
+            /// samples repeated as padding
             PaddedSamples padded_samples {
                 type: i64, element: I64, moved: last, role: figure,
                 row: row.padded_samples, lane: column(l.padded_samples[i]),
             }
-            /// left out of an epoch
+            /// samples left out of an epoch
             DroppedSamples dropped_samples {
                 type: i64, element: I64, moved: last, role: figure,
                 row: row.dropped_samples, lane: column(l.dropped_samples[i]),
@@ -161,7 +161,7 @@ macro_rules! results {
                 element: F64, moved: last, role: figure,
                 row: row.outlook.samples_per_second, lane: f64::NAN,
             }
-            /// speed over that of the same split without communication
+            /// speed / speed of the same split without communication
             Efficiency efficiency {
                 element: F64, moved: last, role: figure,
                 row: row.outlook.efficiency, lane: f64::NAN,
@@ -171,7 +171,7 @@ macro_rules! results {
                 element: F64, moved: sum, role: figure,
                 row: row.outlook.hours, lane: f64::NAN,
             }
-            /// half the width of [their range](forecast.md#the-range); GPU-hours and cost have the same share
+            /// half the width of [its range](forecast.md#the-range); the same share of GPU-hours and cost
             HoursError hours_error {
                 element: F64, moved: sum, role: figure,
                 row: row.outlook.hours_error, lane: f64::NAN,
@@ -186,27 +186,27 @@ macro_rules! results {
                 element: F64, moved: sum, role: figure,
                 row: row.outlook.cost, lane: f64::NAN,
             }
-            /// on a GPU
+            /// per GPU
             MemoryGib memory_gib {
                 element: F64, moved: last, role: figure,
                 row: row.outlook.memory_gib, lane: f64::NAN,
             }
-            /// where nothing divides: the nearest GPU count that works
+            /// if nothing divides: the nearest GPU count that works
             NearestWorldSize nearest_world_size {
                 element: I64, moved: last, role: figure,
                 row: row.nearest_world_size.nearest, lane: column(l.nearest_world_size[i]),
             }
-            /// and the nearest batch
+            /// if nothing divides: the nearest batch that works
             NearestBatch nearest_batch {
                 element: I64, moved: last, role: figure,
                 row: row.nearest_batch.nearest, lane: column(l.nearest_batch[i]),
             }
-            /// the learning rate where the warmup starts (by request)
+            /// learning rate at the start of the warmup (only if requested)
             WarmupLr warmup_lr {
                 type: f64, element: F64, moved: course, role: decision,
                 row: row.warmup_lr, lane: l.known(i, r.warmup_lr(l.k[i])),
             }
-            /// the learning rate where the schedule ends (by request)
+            /// learning rate at the end of the schedule (only if requested)
             MinLr min_lr {
                 type: f64, element: F64, moved: last, role: decision,
                 row: row.min_lr, lane: l.known(i, r.min_lr * l.lr_scale[i]),
