@@ -33,7 +33,7 @@ VALUE = {"clip": "value"}
 SHARDED = (NO_IDS, "equal weights and gradients on all ranks")
 DEALT = ("the samples: rank 0 reads and deals out",)
 FIRST_LABEL = ("the Trainer counts each row's first label",)
-MIXED = ("the gradient's size: the loss cannot be computed of the loader's batches",)
+MIXED = ("the gradient's size: the loss cannot be computed from the loader's batches",)
 
 RATHER = ("the gradient is shortened otherwise than by its norm",)
 CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script changes the gradients between",)
@@ -86,7 +86,7 @@ KINDS = [
     ("flow", {}, (), ()),
     ("compiled step", {}, (), ()),
     ("warms up", {"schedule": "constant"}, (), ()),
-    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients and are in no optimizer",)),
+    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients but are in no optimizer",)),
     ("augmented", {}, (), ("Own gives some samples",)),
     ("by weights", {}, (), ("WeightedRandomSampler gives some samples",)),
 ]

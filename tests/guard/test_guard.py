@@ -266,7 +266,7 @@ def test_a_loader_stays_the_object_that_it_was():
 def test_the_error_says_what_it_is_about_and_crosses_processes():
     error = pickle.loads(pickle.dumps(GuardError(4, Cause.OTHER_WEIGHTS.likely("rank 1"), "seen", (1,))))
     assert (error.step, error.cause, error.text, error.ranks) == (4, Cause.OTHER_WEIGHTS, "seen", (1,))
-    assert error.diagnosis == "other weights on some ranks (rank 1)"
+    assert error.diagnosis == "weights differ between ranks (rank 1)"
     assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Start all ranks")
 
 
@@ -293,7 +293,7 @@ def test_a_rate_of_the_optimizers_own_is_unchecked():
     model, optimizer = linear()
     optimizer.param_groups[0]["lr"] = None  # as transformers' Adafactor has it
     watch = guard(small(duration="2st")).attach(model, optimizer)
-    assert "the learning rate: the optimizer has a relative one of its own" in watch.unchecked
+    assert "the learning rate: the optimizer sets a relative one itself" in watch.unchecked
 
 
 def test_clipping_with_a_parameter_that_nobody_clears_is_no_other_bound(train):
@@ -380,7 +380,7 @@ def test_samples_whose_ids_are_no_numbers_are_counted():
 
     watch = run(8)
     assert watch.notes == []
-    assert "whose samples: the sampler's ids are no whole numbers, such as (0, 224)" in watch.unchecked
+    assert "which samples: the sampler's ids are not whole numbers, such as (0, 224)" in watch.unchecked
     with pytest.raises(GuardError, match=r"micro-batches of \[7\] samples"):
         run(7)
 

@@ -88,7 +88,7 @@ def test_a_sampler_that_does_not_say_its_epoch_leaves_the_order_unchecked(going_
     for error, unchecked, _ in going_on(RUN, 5, "by hand", kind="by weights"):
         assert error is None
         assert unchecked == [
-            "whether epoch 1 has a new order: WeightedRandomSampler does not say which it gives"
+            "whether epoch 1 has a new order: WeightedRandomSampler does not say which order it gives"
         ]
 
 
