@@ -183,7 +183,7 @@ def test_a_learning_rate_on_a_gpu_is_read_at_every_16th_step(monkeypatch):
     assert len(read) - by_the_scheduler < 24
 
 
-@pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is shortened")
+@pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is not clipped")
 def test_the_guard_makes_nothing_as_large_as_a_parameter_but_the_reference():
     """In double precision each would be twice the largest parameter, perhaps without room in the step."""
 
@@ -279,8 +279,8 @@ def test_ranks_with_one_seed_draw_the_same_noise(train):
     for kind, noted in ("flow", True), ("", False):
         for error, _, notes in train(PLAIN, kind=kind, mistake="one seed", dropout=0.3):
             assert error is None
-            assert [note.partition(" (")[0] for note in notes] == [
-                "all ranks draw the same random numbers beside their batches"
+            assert [note.partition(" for ")[0] for note in notes] == [
+                "all ranks draw the same random numbers"
             ] * noted
 
 
@@ -621,7 +621,7 @@ def test_an_optimizer_that_never_steps_is_named_in_the_end():
     model, optimizer = linear()
     watch = guard(small(duration="4st")).attach(model, optimizer)
     model(torch.ones(8, 2)).mean().backward()
-    with pytest.raises(GuardError, match="1 micro-batches, and no step") as caught:
+    with pytest.raises(GuardError, match="1 micro-batches without a step") as caught:
         watch.finish()
     assert caught.value.cause is Cause.NO_STEP
 

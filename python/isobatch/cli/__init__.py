@@ -20,7 +20,7 @@ from isobatch.words import nearest, printable
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts that work; find the batch that works at the most",
+        "counts": "list the GPU counts that work; find a batch for the most of them",
         "replan": "move a running job to other hardware or another batch",
         "store": "run the store where ranks meet that survive the loss of others",
     },

@@ -101,7 +101,9 @@ def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one():
                 process.wait()
             crew.run.state_dict()
 
-        with pytest.raises(ib.InputError, match=r"is gone .*at step 2, and the last state .* is of step 1$"):
+        with pytest.raises(
+            ib.InputError, match=r"is gone .*at step 2, and the last state_dict.* is of step 1$"
+        ):
             train(address, after=after)
 
 
