@@ -30,9 +30,9 @@ from guard.runs import plan_of, run
 LIBRARIES = ("torch", "transformers", "accelerate", "lightning", "timm", "torchvision")
 KINDS = {healthy.script: healthy.kind.partition(",")[0] for healthy in SCRIPTS}
 
-HEAD = """# What the guard says of whole scripts, healthy and not
+HEAD = """# What the guard says about whole scripts, healthy and faulty
 
-> {healthy} healthy scripts go through, and {faults} injected faults are named.
+> The guard lets {healthy} healthy scripts through, and names {faults} injected faults.
 
 Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes on a CPU with tiny models,
 {versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`

@@ -296,9 +296,9 @@ def main() -> None:
 
 
 HEAD = f"""\
-# The samples of each step, stopped and gone on with other numbers of ranks
+# The samples of each step after restarts on other numbers of ranks
 
-> In a plain loop, Accelerate, Lightning and torchtitan each step has the samples of an undisturbed run. torchdata's own sampler repeats and loses some.
+> Each step has the samples of an undisturbed run, in a plain loop, Accelerate, Lightning and torchtitan. torchdata's own sampler repeats some and loses others.
 
 Made by `PYTHONPATH=TORCHTITAN TITAN=COMMIT python bench/loader.py`; torch {version("torch")}, Python {sys.version.split()[0]}, CPUs and gloo.
 

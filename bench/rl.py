@@ -34,8 +34,8 @@ GRPO = {
     "max_steps": 100,
 }
 FINDING = (
-    "TRL and `isobatch doctor` refuse the same files, and TRL takes all that is written; verl takes it once "
-    "its rollout is set as its note says."
+    "TRL and `isobatch doctor` refuse the same files, and TRL accepts every written file; verl does once its "
+    "rollout is set as the note says."
 )
 ROLLOUTS = (
     {},
@@ -181,7 +181,7 @@ def plans(recipe: ib.Recipe, tool: str, group: int | None) -> dict[int, dict[str
 
 def main() -> None:
     """Prints the table."""
-    print("# What TRL and verl say at 1 to 64 GPUs\n")
+    print("# TRL and verl at 1 to 64 GPUs\n")
     print(f"> {FINDING}\n")
     print(
         f"Made by `VERL=CHECKOUT python bench/rl.py`; TRL {version('trl')}, Python "

@@ -175,11 +175,11 @@ def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> 
         [
             "# `isobatch same` on published bugs",
             "",
-            f"> {located} of {len(cases)} bugs found, {named} named, {alarms} false alarms on the mended "
-            f"side, {unasked} sides that could not be asked.",
+            f"> `isobatch same` found {located} of {len(cases)} published bugs and named {named}, with "
+            f"{alarms} false alarms on the fixed releases; {unasked} could not be tested.",
             "",
             f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
-            "that has the bug, and with one that mends it.",
+            "that has the bug, and with one that fixes it.",
             "",
             "| " + columns.replace("|", " | ") + " |",
             "|" + "---|" * 11,

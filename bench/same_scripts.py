@@ -188,7 +188,7 @@ def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) ->
         "|\n|---|---|---|---|---|---|---|---|"
     )
     return (
-        f"# Scripts that `isobatch same` is asked about\n\n> {healthy} healthy scripts and "
+        f"# `isobatch same` on other scripts\n\n> {healthy} healthy scripts and "
         f"{len(verdicts) - healthy} with one "
         f"fault: {total}.\n\n`python bench/same_scripts.py` at {' and '.join(SPLITS)}, {seconds:.0f} "
         f"s.\n\n{head}\n" + "\n".join(rows) + "\n"

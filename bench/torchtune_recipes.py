@@ -95,10 +95,9 @@ def main() -> None:
             written[compare(plan, rates(merged, count))] += 1
     print("# torchtune's published recipes\n")
     print(
-        "> All trainings but GRPO's are read; the steps and learning rates of what is written are the "
-        "plan's. A file as it is may take a step an epoch "
-        "more: torchtune's sampler repeats samples until each replica has as many, a plan counts none of "
-        "these.\n"
+        "> All of torchtune's trainings but GRPO are read, and written files take the plan's steps and "
+        "learning rates. An unchanged file may take one more step per epoch: torchtune's sampler repeats "
+        "samples until all replicas have the same number, and a plan does not count them.\n"
     )
     print(
         "Made by `TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py`: the recipes of torchtune's "

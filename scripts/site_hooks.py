@@ -17,7 +17,11 @@ from mkdocs.structure.files import File
 from isobatch.cli import main
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = {"bench/results": "results", "examples/slurm": "examples/slurm"}
+OUTSIDE = {
+    "bench/results": "results",
+    "examples/kubernetes": "examples/kubernetes",
+    "examples/slurm": "examples/slurm",
+}
 """Folders of the repository, and where the site has them."""
 MEASURED = "measured.md"
 WHAT_IF = {

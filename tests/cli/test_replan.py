@@ -76,7 +76,7 @@ def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
     ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
     err = ran(["replan", path, "--at-step", "12345", "--gpus", "4"]).err
     assert (
-        "saves every 1,000 steps: if it goes on from the checkpoint of step 12,000, that is --at-step 12000"
+        "saves every 1,000 steps: if it resumes from the checkpoint of step 12,000, that is --at-step 12000"
         in err
     )
     assert ran(["replan", path, "--at-step", "12000", "--gpus", "4"]).err == ""

@@ -158,9 +158,9 @@ def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, nam
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ([], "stopped: the rows so far are not all"),
+        ([], "stopped: the rows written so far are incomplete"),
         (["-o", "plans.csv"], "stopped: plans.csv is as it was before; one file is not resumed, a folder is"),
-        (["-o", "plans"], "stopped. What is done is kept in plans: rerun the same command to go on"),
+        (["-o", "plans"], "stopped. What is done is kept in plans: rerun the same command to continue"),
     ],
 )
 def test_ctrl_c_says_what_is_kept(tmp_path, capsys, monkeypatch, output, message):

@@ -33,9 +33,9 @@ VALUE = {"clip": "value"}
 SHARDED = (NO_IDS, "equal weights and gradients on all ranks")
 DEALT = ("the samples: rank 0 reads and deals out",)
 FIRST_LABEL = ("the Trainer counts each row's first label",)
-MIXED = ("the gradient's size: the loss cannot be computed of the loader's batches",)
+MIXED = ("the gradient's size: the loss cannot be computed from the loader's batches",)
 
-RATHER = ("the gradient is shortened otherwise than by its norm",)
+RATHER = ("the gradient is not clipped by its norm",)
 CALLED, CHANGED = ("the model is called",), ("the gradient's size: the script changes the gradients between",)
 DIRECTION, PENALTY = ("the gradient is",), ("the gradient has a term along the weights",)
 MOVED = ("the gradient's size: the script changes the weights",)
@@ -66,7 +66,7 @@ KINDS = [
     ("noise", {"clip_norm": 0.1}, CHANGED, DIRECTION),
     ("centralized", {}, CHANGED, DIRECTION),
     ("all_reduce", {}, (), ()),
-    ("all_reduce", {"clip_norm": 0.1}, ("the gradient's size, though not its direction",), ()),
+    ("all_reduce", {"clip_norm": 0.1}, ("the gradient's size (its direction was checked)",), ()),
     ("sam_by_hand", {"accumulation": 1, "clip_norm": None}, MOVED, CALLED + DIRECTION),
     ("dp_sgd", {}, CHANGED, DIRECTION),
     ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),
@@ -86,7 +86,7 @@ KINDS = [
     ("flow", {}, (), ()),
     ("compiled step", {}, (), ()),
     ("warms up", {"schedule": "constant"}, (), ()),
-    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients and are in no optimizer",)),
+    ("untrained", {}, (), ("1 of the model's 4 parameters have gradients but are in no optimizer",)),
     ("augmented", {}, (), ("Own gives some samples",)),
     ("by weights", {}, (), ("WeightedRandomSampler gives some samples",)),
 ]

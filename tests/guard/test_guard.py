@@ -183,7 +183,7 @@ def test_a_learning_rate_on_a_gpu_is_read_at_every_16th_step(monkeypatch):
     assert len(read) - by_the_scheduler < 24
 
 
-@pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is shortened")
+@pytest.mark.filterwarnings("ignore:isobatch guard. the gradient is not clipped")
 def test_the_guard_makes_nothing_as_large_as_a_parameter_but_the_reference():
     """In double precision each would be twice the largest parameter, perhaps without room in the step."""
 
@@ -266,7 +266,7 @@ def test_a_loader_stays_the_object_that_it_was():
 def test_the_error_says_what_it_is_about_and_crosses_processes():
     error = pickle.loads(pickle.dumps(GuardError(4, Cause.OTHER_WEIGHTS.likely("rank 1"), "seen", (1,))))
     assert (error.step, error.cause, error.text, error.ranks) == (4, Cause.OTHER_WEIGHTS, "seen", (1,))
-    assert error.diagnosis == "other weights on some ranks (rank 1)"
+    assert error.diagnosis == "weights differ between ranks (rank 1)"
     assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Start all ranks")
 
 
@@ -279,8 +279,8 @@ def test_ranks_with_one_seed_draw_the_same_noise(train):
     for kind, noted in ("flow", True), ("", False):
         for error, _, notes in train(PLAIN, kind=kind, mistake="one seed", dropout=0.3):
             assert error is None
-            assert [note.partition(" (")[0] for note in notes] == [
-                "all ranks draw the same random numbers beside their batches"
+            assert [note.partition(" for ")[0] for note in notes] == [
+                "all ranks draw the same random numbers"
             ] * noted
 
 
@@ -293,7 +293,7 @@ def test_a_rate_of_the_optimizers_own_is_unchecked():
     model, optimizer = linear()
     optimizer.param_groups[0]["lr"] = None  # as transformers' Adafactor has it
     watch = guard(small(duration="2st")).attach(model, optimizer)
-    assert "the learning rate: the optimizer has a relative one of its own" in watch.unchecked
+    assert "the learning rate: the optimizer sets a relative one itself" in watch.unchecked
 
 
 def test_clipping_with_a_parameter_that_nobody_clears_is_no_other_bound(train):
@@ -380,7 +380,7 @@ def test_samples_whose_ids_are_no_numbers_are_counted():
 
     watch = run(8)
     assert watch.notes == []
-    assert "whose samples: the sampler's ids are no whole numbers, such as (0, 224)" in watch.unchecked
+    assert "which samples: the sampler's ids are not whole numbers, such as (0, 224)" in watch.unchecked
     with pytest.raises(GuardError, match=r"micro-batches of \[7\] samples"):
         run(7)
 
@@ -621,7 +621,7 @@ def test_an_optimizer_that_never_steps_is_named_in_the_end():
     model, optimizer = linear()
     watch = guard(small(duration="4st")).attach(model, optimizer)
     model(torch.ones(8, 2)).mean().backward()
-    with pytest.raises(GuardError, match="1 micro-batches, and no step") as caught:
+    with pytest.raises(GuardError, match="1 micro-batches without a step") as caught:
         watch.finish()
     assert caught.value.cause is Cause.NO_STEP
 

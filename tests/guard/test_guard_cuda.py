@@ -14,7 +14,7 @@ import fakecuda
 
 SCRIPT = Path(__file__).parent / "scripts" / "gpu.py"
 HALF, CLIPPED = {"precision": "fp16"}, {"precision": "fp16", "clip_norm": 0.01}
-BEHIND = "the gradient's size, though not its direction: clipped behind a loss scaler"
+BEHIND = "the gradient's size (its direction was checked): clipped behind a loss scaler"
 NO_ROOM, NO_SIZE = (
     "no room on a GPU to read them",
     "the gradient's size: no room for another gradient on the GPU",

@@ -81,14 +81,14 @@ def test_a_loop_may_pass_over_what_it_has_seen(going_on, at):
 def test_the_order_of_the_first_epoch_again_is_named(going_on, at):
     for error, *_ in going_on(RUN, at, "by hand", "first order"):
         assert error.cause is Cause.MISSING_SET_EPOCH
-        assert "goes on in epoch 1, and DistributedSampler gives the order of epoch 0" in error.text
+        assert "resumes in epoch 1, but DistributedSampler gives the order of epoch 0" in error.text
 
 
 def test_a_sampler_that_does_not_say_its_epoch_leaves_the_order_unchecked(going_on):
     for error, unchecked, _ in going_on(RUN, 5, "by hand", kind="by weights"):
         assert error is None
         assert unchecked == [
-            "whether epoch 1 has a new order: WeightedRandomSampler does not say which it gives"
+            "whether epoch 1 has a new order: WeightedRandomSampler does not say which order it gives"
         ]
 
 

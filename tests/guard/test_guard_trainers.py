@@ -58,7 +58,7 @@ def test_lightnings_workers_fetch_an_epoch_before_it_is_set(train, tmp_path):
         assert error is None
     for error, *_ in train(LIGHTNING, path=path):
         assert error.cause is Cause.MISSING_SET_EPOCH
-        assert "the run goes on in epoch 1, and DistributedSampler gives the order of epoch 0" in error.text
+        assert "the run resumes in epoch 1, but DistributedSampler gives the order of epoch 0" in error.text
         assert "make the sampler in train_dataloader()" in error.advice
 
 

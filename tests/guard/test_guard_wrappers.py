@@ -76,7 +76,7 @@ def test_a_sharded_mistake_is_named(train, wrapper, mistake):
 def test_a_fully_sharded_nan_is_noticed(train):
     for error, *_ in train({}, "nan later", wrapper="fsdp2"):
         assert (error.cause, error.step) == (Cause.NOT_FINITE, 4)  # of step 3
-        assert "nobody saw on which rank" in error.text
+        assert "so the rank where it began is unknown" in error.text
 
 
 HALVES = {"precision": "fp16", "duration": "20ep"}

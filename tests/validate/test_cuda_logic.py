@@ -100,7 +100,7 @@ def test_other_versions_of_nccl_and_other_numbers_of_ranks_are_refused():
 
 def test_who_does_not_come_is_named():
     said = agreed([facts(rank) for rank in range(4)], come=2, seconds=0.3)
-    assert said.startswith("ranks 2, 3 of 4 did not come within 0.3 s")
+    assert said.startswith("ranks 2, 3 of 4 did not arrive within 0.3 s")
 
 
 def test_gloo_gets_the_interface_towards_another_host(monkeypatch):

@@ -132,4 +132,4 @@ def test_other_versions_are_named_with_their_rank():
     assert (proof.verdict, proof.cause) == (Verdict.CAUTION, Cause.OTHER_ENVIRONMENT)
     assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
     proof = same_versions([same, same], who, {1: ["NCCL_ALGO"]})
-    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "NCCL_ALGO is another on rank 1 than on rank 0")
+    assert (proof.verdict, proof.text) == (Verdict.CAUTION, "NCCL_ALGO on rank 1 differs from rank 0")

@@ -20,9 +20,9 @@ from isobatch.words import nearest, printable
 GROUPS = {
     "plan a run": {
         "plan": "plan one recipe on one cluster, also as another tool's file",
-        "counts": "list the GPU counts that work; find the batch that works at most",
+        "counts": "list the GPU counts that work; find a batch for the most of them",
         "replan": "move a running job to other hardware or another batch",
-        "store": "run the store where the ranks of a run meet that loses some",
+        "store": "run the store where ranks meet that survive the loss of others",
     },
     "plan many": {
         "fleet": "plan every job on every cluster",
@@ -30,7 +30,7 @@ GROUPS = {
         "explain": "say what rows of a fleet's plans mean; list the scaling rules",
     },
     "check": {
-        "same": "ask a training script whether it trains the same at another split",
+        "same": "check whether a training script trains the same at another split",
         "doctor": "say what a tool's configuration will really do on a number of GPUs",
         "validate": "confirm a plan by a real DDP run",
         "probe": "measure the learning rate at the planned batch by short trainings",

@@ -262,7 +262,7 @@ def _spent(row: dict[str, Any], currency: str) -> str:
 
 def _of_loss(listing: Any) -> str:
     """Explains why the hours of growing batches are not hours to the same loss."""
-    same = "the batch grows over the same samples, so that hours and cost are not to the same loss"
+    same = "the batch grows over the same samples, so hours and cost do not lead to the same loss"
     if listing.critical_batch is None:
         return f"{same}, and no knee is known: it needs a noise scale (--set noise_scale=N, or the profile's)"
     return f"{same}; the knee counts that, by the critical batch (samples_over_least)"

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from isobatch.equivalence.running_recipe import Mismatch
 
 DESCRIPTION = (
-    "Looks at another tool's configuration before it runs: the batch, the rule of the learning rate, what "
-    "isobatch plan refuses, and what the tool does without a word. With a training command after -- it "
-    "starts the command, ends it before its second optimizer step, and says what really runs beside what the "
-    "command says. Exit codes: 0 nothing found, 1 something stops the run, changes the training, cannot be "
-    "planned, or runs otherwise than the command says, 2 cannot be read."
+    "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
+    "plan refuses, and what the tool does silently. With a training command after --, it starts the command, "
+    "ends it before its second optimizer step, and compares what runs with what the command says. Exit codes: "
+    "0 nothing found, 1 something stops the run, changes the training, cannot be planned, or differs from the "
+    "command, 2 cannot be read."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",

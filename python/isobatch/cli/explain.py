@@ -122,8 +122,7 @@ def _explained(args: argparse.Namespace) -> int:
         return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
-            f"{len(rows):,} rows are asked for, more than the {MAX_ROWS} that anybody reads: name --job, "
-            "--cluster or --gpus",
+            f"{len(rows):,} rows match, more than the {MAX_ROWS} that are shown: add --job, --cluster or --gpus",
             file=args.plans,
         )
     show_lines("\n\n".join(explain(table, row, jobs=inputs) for row in rows))

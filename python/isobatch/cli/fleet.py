@@ -136,9 +136,9 @@ def _planned(args: argparse.Namespace) -> int:
 def _what_is_left(output: str | None, *, is_folder: bool) -> str:
     """Says how far a run stopped by Ctrl-C has come."""
     if output is None:
-        return "stopped: the rows so far are not all"
+        return "stopped: the rows written so far are incomplete"
     if is_folder:
-        return f"stopped. What is done is kept in {output}: rerun the same command to go on"
+        return f"stopped. What is done is kept in {output}: rerun the same command to continue"
     return f"stopped: {output} is as it was before; one file is not resumed, a folder is (-o FOLDER)"
 
 

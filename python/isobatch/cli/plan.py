@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
                 does = "reads requests from stdin, one a line, and answers each"
-                raise InputError(f"- {does}: it goes without files of others")
+                raise InputError(f"- {does}: give no other files")
         return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):

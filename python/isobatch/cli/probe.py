@@ -11,10 +11,9 @@ from isobatch.cli import options
 from isobatch.cli.terminal import say, write_json
 
 DESCRIPTION = (
-    "Trains for a short time at the tuned and the planned batch, at learning rates around the rule's, and "
-    "says which to take, with an interval. A probe that the budget, Ctrl-C or SIGTERM ends early says what "
-    "it knows by then. Exit codes: 0 the plan's lies in it, 1 it does not, 2 nothing can be said, 130 "
-    "interrupted."
+    "Trains briefly at the tuned and the planned batch, at learning rates around the rule's, and recommends "
+    "one, with an interval. If the budget, Ctrl-C or SIGTERM ends it early, it reports what it knows. Exit "
+    "codes: 0 the plan's learning rate is in the interval, 1 it is not, 2 no answer, 130 interrupted."
 )
 EXAMPLES = ("isobatch probe plan.json --workload my_training:factory --budget 10m",)
 

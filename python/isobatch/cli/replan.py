@@ -11,7 +11,7 @@ from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.replan import replan
 
-DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data go on."
+DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data resumes."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
 
 EVERYDAY = (
@@ -24,17 +24,15 @@ OPTIONS = {
     "[plan]": "the plan the run follows: a .json file from `plan -o` or `replan -o`; or, in its place, "
     "--from",
     "--at-step N": (
-        "optimizer steps done in the checkpoint that the run goes on from; a checkpoint folder of --from "
-        "says it itself",
+        "optimizer steps done in the checkpoint to resume from (default: read from the checkpoint folder of "
+        "--from)",
         {"type": int},
     ),
     "--effective-batch N": "effective batch to move to",
     "recipe": FROM,
     "another tool": TO,
     "target cluster": options.CLUSTER,
-    "how to plan (what is not given stays as the plan has it, its policy too)": {
-        "settings": options.add_settings
-    },
+    "how to plan (default: as in the plan, policy included)": {"settings": options.add_settings},
     "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
     "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place",
@@ -93,7 +91,7 @@ def _between_checkpoints(running: Any, step: int) -> None:
     if every and step > every and step % every and not running.moves:
         last = step // every * every
         say(
-            f"the run saves every {words.counted(every, 'step')}: if it goes on from the checkpoint of step "
+            f"the run saves every {words.counted(every, 'step')}: if it resumes from the checkpoint of step "
             f"{words.count(last)}, that is --at-step {last}"
         )
 
@@ -101,11 +99,11 @@ def _between_checkpoints(running: Any, step: int) -> None:
 def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
     """Reads the plan of the run, its steps done, its checkpoint if any, and its source."""
     if (args.plan is None) == (not args.source):
-        todo = "give the plan that the run follows, or --from with its checkpoint, and one of them only"
+        todo = "give either the plan that the run follows, or --from with its checkpoint"
         raise InputError(todo, field="plan")
     if not args.source:
         if args.at_step is None:
-            raise missing("--at-step", "give the optimizer steps that are done")
+            raise missing("--at-step", "give the number of optimizer steps done")
         running = _saved(args.plan)
         return running, args.at_step, None, Source(running.recipe)
     recipe_source = read(args)
@@ -113,7 +111,7 @@ def _running(args: argparse.Namespace) -> tuple[Any, int, str | None, Source]:
     step_done = next((page.step for page in pages if page.step is not None), None)
     step = step_done if args.at_step is None else args.at_step
     if step is None:
-        raise missing("--at-step", f"{args.source[0]} does not say the optimizer steps that are done")
+        raise missing("--at-step", f"{args.source[0]} does not say how many optimizer steps are done")
     if recipe.gpus is None:
         raise missing("gpus", "give the GPUs that the run was on with --set gpus=N")
     folder = next((page.file for page in pages if page.tool == "checkpoint"), None)

@@ -12,7 +12,7 @@ from isobatch.files.whole import check_place
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, "
     "unchanged, for a few optimizer steps each, and says whether the splits train the same, and if not, why. "
-    "Exit codes: 0 the same, 1 not the same, 2 cannot be asked."
+    "Exit codes: 0 the same, 1 not the same, 2 could not be tested."
 )
 EXAMPLES = (
     "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 "

@@ -3,10 +3,10 @@
 import argparse
 
 DESCRIPTION = (
-    "Runs the store where ranks meet that survive the loss of others. It must outlive them, on a host that "
-    "is not expected to fail. Without a key it listens for this host alone, and makes a key, which it prints "
-    "once; with one it listens on the address of this host's name. The key is in ISOBATCH_RUN_KEY or in a "
-    "file, never on a command line, which others can read."
+    "Runs the store where ranks meet that survive the loss of others. It must outlive them: use a host that "
+    "is not expected to fail. Without a key it makes one, prints it once, and listens on this host only; with "
+    "a key it listens on the address of this host's name. Give the key in ISOBATCH_RUN_KEY or in a file, never "
+    "on a command line, which others can read."
 )
 EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind node0 --key-file run.key")
 
@@ -14,7 +14,7 @@ EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind n
 OPTIONS = {
     "--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True}),
     "--bind ADDRESS": "address or name to listen on (default: this host's name with a key, else 127.0.0.1)",
-    "--key-file FILE": "the run's key, made where there is no such file (default: ISOBATCH_RUN_KEY_FILE)",
+    "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY_FILE)",
 }
 
 

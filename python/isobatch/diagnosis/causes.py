@@ -127,7 +127,7 @@ class Cause(StrEnum):
     )
     COUPLED_SAMPLES = (
         "coupled_samples",
-        "samples of a micro-batch act on one another: batch norm, in-batch negatives, a balance loss of "
+        "samples of a micro-batch depend on each other: batch norm, in-batch negatives, a balance loss of "
         "experts",
         "keep the tuned micro-batch (--micro-batch), or ask isobatch same how much another split changes",
     )
@@ -187,19 +187,19 @@ class Cause(StrEnum):
     )
     ANOTHER_SETTING = (
         "another_setting",
-        "another setting of the optimizer",
+        "another optimizer setting",
         "make the recipe's optimizer, with plan.momentum, plan.betas, plan.eps and plan.weight_decay",
     )
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
-        "make the optimizer of the model that is trained, after fully_shard, and after anything that makes "
-        "its parameters anew",
+        "make the optimizer from the parameters of the trained model, after fully_shard and anything else "
+        "that replaces them",
     )
     NEW_STATE = (
         "new_state",
-        "a run that goes on with a new state of the optimizer",
-        "load the optimizer's state of the same step, too",
+        "the run resumes with a new optimizer state",
+        "also load the optimizer's state of the same step",
     )
     RESUMED = ("resumed", "a resumed run", "say where the run resumes: attach(..., start_step=...)")
 
@@ -212,7 +212,7 @@ class Cause(StrEnum):
     ANOTHER_MICRO_BATCH = (
         "another_micro_batch",
         "another micro-batch",
-        "batch_size=plan.micro_batch for each process (not for all of them together)",
+        "set batch_size=plan.micro_batch for each process, not for all together",
     )
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
@@ -228,7 +228,7 @@ class Cause(StrEnum):
     )
     NO_STEP = (
         "no_step",
-        "no optimizer step, or of another optimizer",
+        "no optimizer step, or a step of another optimizer",
         "attach the guard to the optimizer that the loop steps",
     )
     STEPPED_TWICE = (
@@ -258,13 +258,13 @@ class Cause(StrEnum):
     )
     ANOTHER_CONVENTION = (
         "another_convention",
-        "a plan that counts an epoch's end as another tool does",
+        "the plan counts the end of an epoch like another tool",
         "plan with the convention of the tool that trains",
     )
     MISSING_SET_EPOCH = (
         "missing_set_epoch",
         "missing set_epoch",
-        "call sampler.set_epoch(epoch) before each epoch, also where a run resumes (Lightning with loader "
+        "call sampler.set_epoch(epoch) before each epoch, also when a run resumes (Lightning with loader "
         "workers does not: make the sampler in train_dataloader(), and set it to self.trainer.current_epoch "
         "there)",
     )
@@ -314,7 +314,7 @@ class Cause(StrEnum):
     SAMPLES_REPEATED = (
         "samples_repeated",
         "samples are repeated, and others are never seen",
-        "serve each sample once an epoch: one order for all ranks, each rank its own part of it",
+        "use each sample once per epoch: one order for all ranks, and a part of it for each rank",
     )
     ANOTHER_PLACE = (
         "another_place",
@@ -324,20 +324,20 @@ class Cause(StrEnum):
     )
     SAMPLER_COUNTS = (
         "sampler_counts",
-        "the sampler or loader of this version counts otherwise",
+        "this version's sampler or loader counts differently",
         "report it with the versions of torch and accelerate; until then plan with the numbers that were "
         "measured",
     )
     ANOTHER_RAMP = (
         "another_ramp",
-        "the sampler's ramp is another",
+        "the sampler's ramp differs from the plan's",
         "report it with the plan: its sampler and its arithmetic differ",
     )
 
     # Ranks and weights.
     OTHER_WEIGHTS = (
         "other_weights",
-        "other weights on some ranks",
+        "weights differ between ranks",
         "start all ranks from the same checkpoint or seed, and let nothing but the optimizer write weights",
     )
     RANKS_DIFFER = (
@@ -348,7 +348,7 @@ class Cause(StrEnum):
     OTHER_UPDATE = (
         "other_update",
         "the optimizer took another step from the same gradient",
-        "look for state that is not made anew, or for randomness, in the optimizer",
+        "look in the optimizer for state that it carries over, or for randomness",
     )
     DEAD_RANK = (
         "dead_rank",
@@ -382,7 +382,7 @@ class Cause(StrEnum):
     )
     SLOW_LINK = (
         "slow_link",
-        "a slow link, or another route than the expected one",
+        "a slow link, or an unexpected route",
         "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET "
         "decide it), its negotiated rate and its error counters (`ibstat`), and compare with nccl-tests "
         "(all_reduce_perf)",
@@ -394,14 +394,14 @@ class Cause(StrEnum):
     )
     OTHER_ENVIRONMENT = (
         "other_environment",
-        "another environment on some ranks",
+        "environments differ between ranks",
         "install the same versions on all hosts",
     )
 
     # A GPU, before anything is timed on it.
     GPU_SHARED = (
         "gpu_shared",
-        "a GPU that is not the job's alone",
+        "a GPU shared with other processes",
         "end the other processes (nvidia-smi shows them), or ask the scheduler for whole GPUs, exclusively",
     )
     GPU_THROTTLED = (

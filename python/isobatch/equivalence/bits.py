@@ -44,7 +44,7 @@ class SameBits(msgspec.Struct, frozen=True, kw_only=True):
         first = next((step for step, digests in enumerate(steps) if len({*digests}) > 1), None)
         where = "" if first is None else f" from step {first} on"
         why = (
-            "The script trains in chunks, so this is no rounding: ISOBATCH_CHUNK_DIGESTS names the chunk "
+            "The script trains in chunks, so this is not rounding: ISOBATCH_CHUNK_DIGESTS names the chunk "
             "that differs."
             if self.chunks
             else f"Without chunks rounding differs at each split; `isobatch same` says whether more does. For equal bits {HOW}."

@@ -71,7 +71,7 @@ def name_weights(weighing: Weighing) -> SplitCause | None:
     if lost:
         return SplitCause(
             "lost samples",
-            f"{lost} of {len(weights)} samples have weight 0: they are read and do not reach the gradient",
+            f"{lost} of {len(weights)} samples have weight 0: they are read but do not reach the gradient",
             "look for a zero_grad() between the passes of a step, or a step that is taken before the last "
             "pass",
         )
@@ -154,8 +154,7 @@ _AVERAGED = (
     "again"
 )
 _GLOBAL = (
-    "DDP averages over ranks: multiply a loss that is divided by the count of all ranks by the number of "
-    "ranks"
+    "DDP averages over ranks: if the loss is divided by the count of all ranks, multiply it by their number"
 )
 _TWICE = "the loss is divided by the accumulation twice, for example by the trainer and by the script"
 _MEAN = "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"

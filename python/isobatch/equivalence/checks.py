@@ -17,7 +17,7 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
     if step.first.world != split.ranks:
         yield SplitCause(
             "ranks train alone",
-            f"{split.ranks} processes run, and the process group has {step.first.world}",
+            f"{split.ranks} processes run, but the process group has {step.first.world}",
             "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
         )
         return
@@ -78,8 +78,8 @@ def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCa
         "learning rate",
         f"the learning rate of step {step.first.step} is {_few(rates)}, at one pass over the batch "
         f"{_few(reference_rates)}",
-        "the scheduler must step once an optimizer step, and count its warmup and length in optimizer steps: "
-        "a prepared scheduler of Accelerate steps once a process",
+        "the scheduler must step once per optimizer step, and count its warmup and length in these steps: a "
+        "prepared scheduler of Accelerate steps once per process",
     )
 
 

@@ -167,9 +167,7 @@ def _known_tool(tool: str) -> str:
     if plain not in known:
         close = nearest(tool, known)
         hint = f"did you mean {close!r}?" if close else f"there are {few(known, 40)}"
-        raise InputError(
-            f"--tool {tool!r} is no tool that can be split by its settings: {hint}", field="--tool"
-        )
+        raise InputError(f"--tool {tool!r} cannot be split by its settings: {hint}", field="--tool")
     return plain
 
 

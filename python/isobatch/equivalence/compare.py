@@ -235,7 +235,7 @@ class Comparison:
         if notes.get("batch norm"):
             return SplitCause(
                 "batch norm",
-                f"batch norm sees another batch in each pass: samples of a pass act on one another{residual}",
+                f"batch norm sees another batch in each pass: samples of a pass depend on each other{residual}",
                 "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without "
                 "batch statistics",
             )

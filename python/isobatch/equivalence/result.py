@@ -120,7 +120,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             weights = _weights_text(split.weights)
         else:
             weights = (
-                "not known" if split.residual is None else f"no weights fit: {split.residual:.0%} is left"
+                "not known" if split.residual is None else f"no weights fit: {split.residual:.0%} remains"
             )
         rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
         return split.split.replace("x", " × "), weights, f"differs by {split.difference:.1e}", rates

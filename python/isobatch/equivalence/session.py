@@ -244,7 +244,9 @@ def _not_comparable(unjudged: dict[str, SplitCause], judged: list[SplitResult]) 
     """Names the splits that cannot be judged with their first cause, and the splits with the same training."""
     same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
     cause = next(iter(unjudged.values()))
-    return InputError(f"{', '.join(unjudged)} cannot be compared: {cause.text}. To mend: {cause.mend}{same}")
+    return InputError(
+        f"{', '.join(unjudged)} cannot be compared: {cause.text}. To fix it: {cause.mend}{same}"
+    )
 
 
 def _reason(run: SplitRun) -> str:

@@ -6,7 +6,7 @@ from isobatch.diagnosis.causes import Cause, either
 from isobatch.guard.loader import Epoch, LoaderWatch
 from isobatch.guard.run import Run
 
-CALLED = "the model is called several times for a micro-batch, or for none; each {} counts as one"
+CALLED = "the model is called several times per micro-batch, or without one; each {} counts as a micro-batch"
 HALVES = ("fp16", "float16", "16-mixed")
 
 
@@ -106,10 +106,7 @@ class MicroBatches:
             self._elsewhere(served, epoch)
         known = bool(run.plan.samples_per_epoch) and not self.draws
         if known and epoch is not None and epoch.whole and epoch.trained > len(epoch.sizes):
-            text = (
-                "the epoch has ended, and the loop goes on with batches that it has kept (itertools.cycle "
-                "does)"
-            )
+            text = "the epoch has ended, but the loop continues with stored batches (as itertools.cycle does)"
             run.stop(Cause.SAMPLES_REPEATED, text)
         if run.near or crossing or run.micro != len(run.planned):
             self._count(last=run.micro - epoch.trained if epoch is not None and crossing else 0)

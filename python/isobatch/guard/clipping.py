@@ -14,7 +14,7 @@ from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 
 TOLERANCE = 0.02  # the relative distance of a clipped norm from its bound
 EXACT = 3e-3  # the relative distance between gradients of the same precision
-HIDDEN = "the gradient's size, though not its direction: nobody saw its norm before the clipping"
+HIDDEN = "the gradient's size (its direction was checked): its norm before the clipping is unknown"
 
 Summed = Callable[[str, list[float]], list[float]]
 """(tag, figures) → the figures, summed over ranks if each rank holds its own part of the gradient."""
@@ -201,7 +201,7 @@ class Clipping:
             return
         before, after = self.norms(grads)
         if math.isnan(like.ratio):
-            text = f"the gradient is shortened otherwise than by its norm; the plan's clip_norm is {bound:g}"
+            text = f"the gradient is not clipped by its norm; the plan's clip_norm is {bound:g}"
             self._run.note(text)
         elif after < before * (1 - TOLERANCE) and abs(after / min(bound, before) - 1) > TOLERANCE:
             text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"

@@ -36,7 +36,7 @@ class Epochs:
         if watch is None or epoch is None:
             return
         if not epoch.ids and epoch.odd:
-            text = f"whose samples: the sampler's ids are no whole numbers, such as {epoch.odd}"
+            text = f"which samples: the sampler's ids are not whole numbers, such as {epoch.odd}"
             run.unchecked.append(text)
         if epoch.place is not None:
             return
@@ -58,10 +58,10 @@ class Epochs:
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
             run.unchecked.append(
-                f"whether epoch {planned} has a new order: {kind} does not say which it gives"
+                f"whether epoch {planned} has a new order: {kind} does not say which order it gives"
             )
         elif epoch.order < planned and getattr(watch.sampler, "shuffle", True):
-            text = f"the run goes on in epoch {planned}, and {kind} gives the order of epoch {epoch.order}"
+            text = f"the run resumes in epoch {planned}, but {kind} gives the order of epoch {epoch.order}"
             run.stop(Cause.MISSING_SET_EPOCH.likely("where the run resumes"), text)
 
     def check(self) -> None:

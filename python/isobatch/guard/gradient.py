@@ -66,7 +66,7 @@ class Gradient:
             run.unchecked.append(f"the gradient's size: {why}")
         elif self._scaled and run.plan.recipe.clip_norm is not None:
             run.unchecked.append(
-                "the gradient's size, though not its direction: clipped behind a loss scaler"
+                "the gradient's size (its direction was checked): clipped behind a loss scaler"
             )
         if self._sharded:
             run.unchecked.append(
@@ -122,7 +122,7 @@ class Gradient:
             if self._sharded and self._clipping.hidden:
                 text = "no gradient has reached the sharded parameters before this step"
                 run.stop(Cause.NEVER_AVERAGED, text)
-            run.stop(Cause.NO_GRADIENT, "all gradients are zero, or none is there")
+            run.stop(Cause.NO_GRADIENT, "all gradients are zero or missing")
         if not self._sharded and (ranks := run.unlike("gradients", grads)):
             run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", ranks)
         self._clipping.check(grads)
@@ -182,7 +182,7 @@ class Gradient:
             own, error, same = self._recomputed(batches, states, shares)
             answers = run.exchange("reference", (error, same))
             if why := next((error for error, _ in answers if error), None):
-                self._leave(f"the loss cannot be computed of the loader's batches ({why})")
+                self._leave(f"the loss cannot be computed from the loader's batches ({why})")
                 return
             if states is attempts[0]:
                 self._check_reduction(summed)
@@ -207,7 +207,7 @@ class Gradient:
         except Exception as raised:  # such as for rows that a trainer turns into samples itself
             error = first_line(raised)
         if why := next(filter(None, self._run.exchange("weight", error)), None):
-            self._leave(f"the weight cannot be computed of the loader's batches ({why})")
+            self._leave(f"the weight cannot be computed from the loader's batches ({why})")
             return None
         return self._shares(units)
 

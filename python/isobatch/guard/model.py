@@ -89,13 +89,13 @@ class ModelWatch:
         if run.micro:
             return
         if in_eval_mode:
-            run.stop(Cause.EVAL_MODE, "the forwards before this step were in eval mode")
+            run.stop(Cause.EVAL_MODE, "the forward passes before this step were in eval mode")
         if not any(p.grad is not None for p in self.inner.parameters()):
             return
         if self.inner is not self.model and (bypassed or not run.since):
             run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
         if run.since:
-            run.stop(Cause.STEPPED_TWICE, "no forward since the last optimizer step")
+            run.stop(Cause.STEPPED_TWICE, "no forward pass since the last optimizer step")
 
     def check_weights(self) -> None:
         """Compares the ranks' weights."""

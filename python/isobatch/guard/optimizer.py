@@ -52,7 +52,7 @@ def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
     """
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
-        text = f"the model has gradients, and none of the optimizer's {len(own)} parameters has one"
+        text = f"the model has gradients, but none of the optimizer's {len(own)} parameters has one"
         run.stop(Cause.OPTIMIZER_PARAMETERS, text)
 
 
@@ -92,7 +92,7 @@ class Optimizers:
         ]
         if untrained and owned & self._named.keys():
             self._run.note(
-                f"{len(untrained)} of the model's {len(self._named)} parameters have gradients and are in no "
+                f"{len(untrained)} of the model's {len(self._named)} parameters have gradients but are in no "
                 f"optimizer that steps, such as {untrained[0]}: they do not train"
             )
 
@@ -135,7 +135,7 @@ def check_state(run: Run, optimizer: Any) -> None:
     """Stops a resumed run without its optimizer's state."""
     keeps = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
     if run.start and keeps and not optimizer.state:
-        text = f"the optimizer has no state at step {run.step:,}, where the run goes on"
+        text = f"the optimizer has no state at step {run.step:,}, where the run resumes"
         run.stop(Cause.NEW_STATE, text)
 
 
@@ -163,7 +163,7 @@ def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[
     planned = run.plan.position(int(run.start))
     if (planned.epoch, planned.offset) != place:
         text = (
-            f"the sampler begins in epoch {place[0]} behind sample {place[1]}; planned: epoch "
+            f"the sampler begins in epoch {place[0]} after sample {place[1]}; planned: epoch "
             f"{planned.epoch}, {planned.offset}"
         )
         run.stop(Cause.ANOTHER_PLACE, text)
@@ -216,7 +216,7 @@ class LearningRates:
             run.unchecked.append("the learning rate: the recipe has no duration")
         elif any(group["lr"] is None for group in optimizer.param_groups):  # transformers' Adafactor
             self._planned = False
-            run.unchecked.append("the learning rate: the optimizer has a relative one of its own")
+            run.unchecked.append("the learning rate: the optimizer sets a relative one itself")
         self._own_warmup = 0
         if self._planned and (lengths := {own_warmup(group) for group in optimizer.param_groups} - {0}):
             self._own_warmup = max(lengths)

@@ -12,9 +12,8 @@ from torch.overrides import TorchFunctionMode
 from isobatch.guard.run import Run
 
 SAME_NOISE = (
-    "all ranks draw the same random numbers beside their batches (noise, timesteps, masks): their generators "
-    "are equal at the first step; seed each rank by its number, torch.manual_seed(seed + rank), once the "
-    "model is made"
+    "all ranks draw the same random numbers for noise, timesteps or masks: their generators are equal at the "
+    "first step; seed each rank differently once the model is made, torch.manual_seed(seed + rank)"
 )
 NORMAL = {"randn", "randn_like", "normal", "normal_"}
 MAX_COMPARED_DRAWS = 64

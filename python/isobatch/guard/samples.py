@@ -75,7 +75,7 @@ class Samples:
         """Checks the length of torch's sampler, before an epoch."""
         run, plan = self._run, self._run.plan
         if sampler.num_replicas != run.ranks:
-            text = f"the sampler divides by {sampler.num_replicas}, there are {run.ranks} ranks"
+            text = f"the sampler divides by {sampler.num_replicas}, but there are {run.ranks} ranks"
             run.stop(Cause.SAMPLER_REPLICAS.likely(f"num_replicas={sampler.num_replicas}"), text)
         drop = bool(getattr(watch.batch_sampler, "drop_last", False))
         size = int(getattr(watch.batch_sampler, "batch_size", 0) or 0)

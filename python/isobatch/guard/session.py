@@ -225,7 +225,7 @@ class Guard:
         self._remove()
         run, total = self.run, self.run.plan.total_steps
         if not run.since and run.micro:
-            text = f"{run.micro} micro-batches, and no step of the optimizer that is attached"
+            text = f"{run.micro} micro-batches without a step of the attached optimizer"
             run.stop(Cause.NO_STEP, text)
         self.epochs.finish()
         if run.since and total is not None and run.step < total:

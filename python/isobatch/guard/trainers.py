@@ -166,9 +166,9 @@ def every_label(batch: Any) -> float:
 
 FIRST_LABELS = OtherUnits(
     every_label,
-    "the Trainer counts each row's first label, which the model has no prediction for: the gradient is "
-    "{ratio:.4g} × that of the mean loss, as if the learning rate were; set the first label of each row to "
-    "-100 to avoid it",
+    "the Trainer counts each row's first label, which the model does not predict: the gradient is "
+    "{ratio:.4g} × that of the mean loss, like a learning rate multiplied by that; set the first label of each "
+    "row to -100 to avoid it",
 )
 
 

@@ -110,7 +110,7 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
     assert rosters == ["the ranks that hold the run's state did not come in 3 s: r0"]
 
 
-HALVES = "no replica is left: r0, r1 applied a step by half; start a new run from a checkpoint"
+HALVES = "no replica is left: r0, r1 applied half of a step; start a new run from a checkpoint"
 
 
 def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_come(store):

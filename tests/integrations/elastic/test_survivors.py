@@ -96,8 +96,8 @@ def test_a_run_of_which_all_ranks_hold_half_a_step_ends_with_the_checkpoint_s_st
         codes = ranks.wait(60)
     assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
     why = (
-        "no replica is left: r0, r1, r2 applied a step by half; start a new run from a checkpoint; the run "
-        "ends here at step 12, and the last state that was taken is of step 10"
+        "no replica is left: r0, r1, r2 applied half of a step; start a new run from a checkpoint; the run "
+        "ends here at step 12, and the last state_dict() is of step 10"
     )
     assert all(why in ranks.said(name) for name in codes)
 
@@ -240,7 +240,9 @@ def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
 @pytest.mark.slow
 def test_too_few_that_came_end_with_their_number(tmp_path):
     (message,) = ended(tmp_path, {"ranks": 2, "timeout": 3.0}, ["r0"])
-    assert "1 of 2 ranks came in 3 s; the run ends here at step 0, and no state of it was taken" in message
+    assert (
+        "1 of 2 ranks came in 3 s; the run ends here at step 0, and state_dict() was never called" in message
+    )
 
 
 @pytest.mark.slow
@@ -252,7 +254,7 @@ def test_fewer_than_asked_for_end_with_the_checkpoint_s_step(tmp_path):
     assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD}
     assert (
         "1 of 3 ranks are left, and more than half is 2 (min_ranks= lets fewer go on); the run ends here at "
-        "step 12, and the last state that was taken is of step 10" in ranks.said("r0")
+        "step 12, and the last state_dict() is of step 10" in ranks.said("r0")
     )
 
 

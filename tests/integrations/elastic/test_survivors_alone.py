@@ -74,10 +74,13 @@ def test_a_run_that_nobody_disturbs_ends(store):
 @pytest.mark.parametrize(
     ("forget", "why"),
     [
-        ("steps", "the loop took no steps: .*; the run ends here at step 0, and no state of it was taken"),
+        (
+            "steps",
+            r"the loop took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called",
+        ),
         (
             "scheduler",
-            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and no state",
+            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state_dict",
         ),
         ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
@@ -98,7 +101,9 @@ def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one():
                 process.wait()
             crew.run.state_dict()
 
-        with pytest.raises(ib.InputError, match=r"is gone .*at step 2, and the last state .* is of step 1$"):
+        with pytest.raises(
+            ib.InputError, match=r"is gone .*at step 2, and the last state_dict.* is of step 1$"
+        ):
             train(address, after=after)
 
 
@@ -146,7 +151,7 @@ def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store)
     timer.start()
     net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with pytest.raises(LeftOut, match="was asked to stop in no crew: its weights are not the run's"):
+    with pytest.raises(LeftOut, match="was asked to stop while in no crew: its weights are not the run's"):
         next(survivors(RECIPE, net, optimizer, store=store, ranks=2, lease=2.0))
     timer.join()
 

@@ -1,4 +1,4 @@
-"""The manifest of docs/survive.md, played: its commands in network namespaces as pods, of which one is
+"""The manifest of examples/kubernetes, played: its commands in network namespaces as pods, of which one is
 deleted and made anew elsewhere.
 """
 
@@ -25,9 +25,8 @@ OPTIONS = {"ranks": 3, "min_ranks": 1, "lease": 3.0, "timeout": 60.0, "steps": 9
 
 def commands():
     """The commands of the manifest's store and ranks, by kind."""
-    text = (Path(__file__).parents[3] / "docs/survive.md").read_text()
-    (block,) = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
-    specs = {document["kind"]: document["spec"] for document in yaml.safe_load_all(block)}
+    text = (Path(__file__).parents[3] / "examples/kubernetes/survivors.yaml").read_text()
+    specs = {document["kind"]: document["spec"] for document in yaml.safe_load_all(text)}
     pods = {"Pod": specs["Pod"], "Job": specs["Job"]["template"]["spec"]}
     (port,) = specs["Service"]["ports"]
     assert str(port["port"]) == PORT

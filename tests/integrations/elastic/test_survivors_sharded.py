@@ -125,7 +125,7 @@ def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
         "at step 12"
     )
     for name in "r0", "r3":
-        assert f"{why}, and the last state that was taken is of step 10" in ranks.said(name)
+        assert f"{why}, and the last state_dict() is of step 10" in ranks.said(name)
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_a_run_of_which_each_replica_holds_half_a_step_ends(tmp_path):
             ranks.start(f"r{rank}", **({"tears": 12} if rank in (0, 3) else {}))
         codes = ranks.wait(60)
     assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
-    why = "of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start"
+    why = "of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start"
     assert all(why in ranks.said(name) and "is of step 10" in ranks.said(name) for name in codes)
 
 
@@ -277,7 +277,7 @@ def test_half_a_step_in_each_replica_ends_the_run(replicas):
     [thread.join(20) for thread in (*half_threads, *whole_threads)]
     (why,) = {*halves.values(), *rosters.values()}
     assert why.endswith(
-        "only r0, r1, r2, r3 are left, and r0, r3 applied a step by half; start a new run from a checkpoint"
+        "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start a new run from a checkpoint"
     )
 
 

@@ -20,7 +20,7 @@ def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:
         RuntimeError: a rank announces more than MAX_BYTES, or the ranks cannot reach each other.
     """
     if len(written) > MAX_BYTES:
-        raise ValueError(f"a value of {len(written):,} bytes is too large for the other ranks, {MAX_BYTES:,}")
+        raise ValueError(f"a value of {len(written):,} bytes is too large to send: at most {MAX_BYTES:,}")
     size = torch.tensor([len(written)])
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, size, group=group)

@@ -207,7 +207,7 @@ def judge_sums(table: list[AllReduceRow], left_out: int) -> Proof:
     if not bad:
         text = f"no wrong element in {len(table)} sizes and formats"
         if left_out:
-            text += f"; {left_out} of the table left out, which would take too long here, or find no room"
+            text += f"; {left_out} skipped, which would take too long here or not fit"
         return pass_claim("all_reduce", text, 0)
     text = f"{bad[0].wrong_elements} wrong elements at {bad[0].bytes} bytes of {bad[0].dtype}"
     wrong = sum(row.wrong_elements for row in bad)
@@ -234,7 +234,7 @@ def judge_bandwidth(
         text += "; emulated, several ranks on a GPU: function only, not performance"
         return skip_claim("bandwidth", text, **values)
     if options.bus_gb_s is None and large.bytes < PLATEAU_BYTES * group.world_size:
-        return skip_claim("bandwidth", f"{text}; too small a size to reach the cluster's", **values)
+        return skip_claim("bandwidth", f"{text}; this size is too small to reach the cluster's", **values)
     if expected is None:
         return skip_claim("bandwidth", f"{text}; no expected bandwidth was given (--bus-gb-s)", **values)
     short = 1 - large.bus_bw_gb_s / expected

@@ -101,7 +101,7 @@ def prove(trial: Trial) -> list[Proof]:
     if not math.isfinite(error):
         return [skip_claim("coupling", "no room for a second gradient, or a gradient that is not finite")]
     count = sample_count(training)
-    text = f"the gradient of {count} samples in one pass is {error:.2g} from that in two"
+    text = f"the gradient of {count} samples in one pass differs by {error:.2g} from that in two"
     values = {"relative_l2": error, "samples": count}
     if error <= gate:
         return [pass_claim("coupling", text, gate, **values)]

@@ -132,7 +132,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
     The ranks share all of the plan's replicas.
     """
     if plan.recipe.convention == "megatron":
-        text = "megatron's own samplers, which are in no package, serve a megatron plan"
+        text = "a megatron plan uses Megatron's own samplers, which no package has"
         return [skip_claim(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset, no_epoch = plan.recipe.dataset_size, skip_claim("epoch", "the recipe has no dataset_size")
@@ -221,7 +221,7 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
         if measured[name] != value
     ]
     if len(counts) > 1:
-        wrong.append(f"replicas take {sorted(counts)} steps")
+        wrong.append(f"replicas take different numbers of steps: {sorted(counts)}")
     how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
     text = "; ".join(wrong) or (
         f"{measured['steps_per_epoch']} steps, {measured['samples_per_epoch']} samples, "

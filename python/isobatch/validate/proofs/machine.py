@@ -117,7 +117,7 @@ def judge_windows(
         count, often = seconds.shape[1], int((times[slowest] >= caution).sum())
         text = (
             f"{description}: {who(slowest)} takes {typical[slowest]:.2f} × the median of the others, and "
-            f"{caution} × or more in {often} of {count} windows, where a slow rank has nine of ten"
+            f"{caution} × or more in {often} of {count} windows; a slow rank is in nine of ten"
         )
         return judge_claim(name, Verdict.INCONCLUSIVE, text, Cause.NOISY_HOST.likely(), caution, **values)
     named = few([f"{who(rank)} {typical[rank]:.2f} ×" for rank in slow])
@@ -217,9 +217,7 @@ def same_versions(
     for rank, names in (strays or {}).items():
         for name in names:
             ranks_by_variable.setdefault(name, []).append(who(rank))
-    differ += [
-        f"{name} is another on {few(ranks)} than on {who(0)}" for name, ranks in ranks_by_variable.items()
-    ]
+    differ += [f"{name} on {few(ranks)} differs from {who(0)}" for name, ranks in ranks_by_variable.items()]
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
         differ.append(
             "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is "

@@ -311,7 +311,7 @@ def prove_search(trial: Trial) -> list[Proof]:
     if best is None:
         text += "; no size that was tried leaves the GPU a reserve"
     elif best != largest:
-        text += f"; {best} recommended, which leave the GPU a reserve for NCCL and fragmentation"
+        text += f"; {best} recommended, to leave a reserve for NCCL and fragmentation"
     text += f"; {trial.training.micro_batch} planned, {len(result.tries)} sizes tried"
     values = {"largest_micro_batch": largest, "recommended_micro_batch": best, "complete": result.complete}
     return [pass_claim("micro_batch", text, **values)]

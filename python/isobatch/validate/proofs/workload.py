@@ -52,7 +52,7 @@ def prove_runs(trial: Trial) -> list[Proof]:
         if first_fault := next(filter(None, faults_by_rank), None):
             raise fault or InputError(first_fault[0], field=first_fault[1])
         if not any(good):
-            text = "the loss is not finite on any rank, at the model's first weights"
+            text = "the loss is not finite on any rank, with the model's initial weights"
             raise InputError(text, field="workload")
     return []
 

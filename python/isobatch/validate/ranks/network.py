@@ -277,16 +277,14 @@ def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> li
         present = {peer: key for peer, key in enumerate(keys) if not late or store.check([key])}
         read = store.multi_get(list(present.values()))
     except RuntimeError:  # rank 0 hosts the store, and has already left
-        raise InputError(
-            "rank 0 has ended the run before all ranks had come: look at what it logged"
-        ) from None
+        raise InputError("rank 0 ended the run before all ranks arrived: see its log") from None
     facts = {peer: msgspec.json.decode(text, type=Facts) for peer, text in zip(present, read, strict=True)}
     _refuse_unlike(facts)
     if late:
         missing = [peer for peer in range(own.ranks) if peer not in facts]
         raise InputError(
-            f"{few_ranks(missing)} of {own.ranks} did not come within {limit.total_seconds():g} s: start all "
-            "of them, and look at what they logged"
+            f"{few_ranks(missing)} of {own.ranks} did not arrive within {limit.total_seconds():g} s: start "
+            "all of them, and see their logs"
         )
     return [facts[peer] for peer in range(own.ranks)]
 

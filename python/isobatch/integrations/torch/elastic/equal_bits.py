@@ -191,8 +191,8 @@ class _Network:
         ):
             if before != now:
                 raise InputError(
-                    f"buffer {name!r} of {type(module).__name__} changes in forward: with chunk= it would be "
-                    "other on each rank"
+                    f"buffer {name!r} of {type(module).__name__} changes in forward: with chunk= it would "
+                    "differ between ranks"
                 )
 
     def _buffer_versions(self) -> list[tuple[int, int]]:

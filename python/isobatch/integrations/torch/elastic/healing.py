@@ -208,9 +208,9 @@ def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
     )
     if (name := next(names, None)) is not None:
         raise InputError(
-            f"net and optimizer must be whole on every rank, got a {name}: the part of a lost rank is lost "
-            "with it. Where replicas are sharded alike (HSDP), pass net whole, and shard= and shards=; else "
-            "train with ElasticRun and go on from a checkpoint"
+            f"net and optimizer must be whole on every rank, got a {name}: a lost rank would take its "
+            "part with it. For HSDP, pass net whole with shard= and shards=; otherwise train with ElasticRun "
+            "and resume from a checkpoint"
         )
 
 
@@ -299,7 +299,7 @@ def _send(
         try:
             if pieces is None or pieces[0].size > _MAX_LAYOUT or pieces[1].size > training.room:
                 raise InputError(
-                    f"the others' state is larger than this rank can have use for: {training.room:,} bytes"
+                    f"the others' state is larger than this rank can use: {training.room:,} bytes"
                 )
             written, digest = _received(pieces[0].size, source, patience)
             _check_digest(digest, pieces[0].digest)
@@ -318,7 +318,7 @@ def _send(
         # The state is complete here: from now on only this process's own end can leave it half loaded.
         training.read(received, tensors)
         if training.checksum() != checksum:
-            raise InputError("the others' state is another once it is loaded here: its checksum differs")
+            raise InputError("the others' state changed while it was loaded here: its checksum differs")
 
 
 def _without_error(messages: list[Parcel]) -> list[Parcel]:

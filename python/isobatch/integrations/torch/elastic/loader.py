@@ -291,5 +291,5 @@ def next_batch(loader: Iterator[Any], step: int) -> Any:
         return next(loader)
     except StopIteration:
         raise InputError(
-            f"the loader ended in step {step}, before the run: make it by run.loader", field="loader"
+            f"the loader ended in step {step}, before the run: make it with run.loader", field="loader"
         ) from None

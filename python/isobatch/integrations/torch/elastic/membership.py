@@ -374,7 +374,7 @@ def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[l
 def _no_replica(members: list[Seat], before: int, shards: int) -> str:
     names = ", ".join(seat.name for seat in members)
     half = ", ".join(seat.name for seat in members if seat.vote == HALF)
-    torn = f"{half} applied a step by half"
+    torn = f"{half} applied half of a step"
     shards_left = f"of {before // shards} replicas of {shards} ranks only {names} are left"
     if half:
         shards_left += f", and {torn}"

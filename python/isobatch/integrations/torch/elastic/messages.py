@@ -214,7 +214,7 @@ class Seal:
 
 _VARIABLE, _FILE, _NONE = "ISOBATCH_RUN_KEY", "ISOBATCH_RUN_KEY_FILE", "none"
 _MIN_LENGTH = 16
-_HOW = f"set {_VARIABLE}, or {_FILE} to a file that has it, to what isobatch store printed"
+_HOW = f"set {_VARIABLE} to the key that isobatch store printed, or {_FILE} to a file that has it"
 
 
 def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:

@@ -105,5 +105,5 @@ def _bound(address: str, port: int) -> socket.socket:
 def _key_help(key: str, path: Path | None, *, local: bool) -> str:
     """Explains how to pass a new key to the ranks; printed only once."""
     how = f"export ISOBATCH_RUN_KEY={key}" if path is None else f"export ISOBATCH_RUN_KEY_FILE={path}"
-    whom = "all ranks of this host, or none of them (then its other users can join)" if local else "all ranks"
-    return f"a key for this run was made; pass it to {whom}:\n  {how}"
+    whom = "all ranks on this host, or to none (other users can then join)" if local else "all ranks"
+    return f"made a key for this run; pass it to {whom}:\n  {how}"

@@ -333,11 +333,7 @@ class _Survivors:
         that are not the run's.
         """
         name, is_asked = self._members.name, self._signals.received
-        why = (
-            f"{name} was asked to stop in no crew"
-            if is_asked
-            else f"the run is over, and {name} had no part in its end"
-        )
+        why = f"{name} was asked to stop while in no crew" if is_asked else f"the run ended without {name}"
         raise LeftOut(f"{why}: its weights are not the run's")
 
     def _check_sendable(self) -> None:
@@ -392,8 +388,8 @@ class _Survivors:
         step = self._step if self._crew is None else max(self._step, self._crew.applied)
         saved = self._members.last_saved()
         last = (
-            "no state of it was taken"
+            "state_dict() was never called"
             if saved is None
-            else f"the last state that was taken is of step {saved:,}"
+            else f"the last state_dict() is of step {saved:,}"
         )
         return f"the run ends here at step {step:,}, and {last}"
