@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
+from isobatch.fleet.counts import SCHEMA as SCHEMA_OF_COUNTS
+from isobatch.fleet.counts import GoodCounts
 from isobatch.forecast import profile
 from isobatch.planning import saved
 from isobatch.planning.plan import Plan
@@ -73,6 +75,25 @@ def profiles() -> Schema:
     return {"title": f"isobatch.profile/{profile.SCHEMA}", **schema}
 
 
+def counts() -> Schema:
+    """The GPU counts that a scheduler may give to a job, and the best of them."""
+    schema = msgspec.json.schema(GoodCounts)
+    record = schema["$defs"]["GoodCounts"]
+    for name, text in attribute_texts(GoodCounts).items():
+        record["properties"][name]["description"] = text
+    record["properties"]["schema"] = {"const": SCHEMA_OF_COUNTS}
+    record["properties"]["gpus"]["items"] = {"type": "integer", "minimum": 1}
+    record["required"] = [*record["properties"]]
+    return {"title": SCHEMA_OF_COUNTS, **schema}
+
+
+def attribute_texts(kind: type) -> dict[str, str]:
+    """Reads what a docstring says of each attribute."""
+    _, _, section = (kind.__doc__ or "").partition("Attributes:")
+    parts = re.split(r"\n {8}(\w+): ", section)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
 def _of_recipe(record: Schema) -> Schema:
     _described(record, "recipe")
     # A schedule is a text, or the table that Schedule.to_json gives.
@@ -115,6 +136,7 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "plan": plan,
     "profile": profiles,
     "report": json_schema,
+    "counts": counts,
 }
 
 
