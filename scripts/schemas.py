@@ -79,19 +79,14 @@ def counts() -> Schema:
     """The GPU counts that a scheduler may give to a job, and the best of them."""
     schema = msgspec.json.schema(GoodCounts)
     record = schema["$defs"]["GoodCounts"]
-    for name, text in attribute_texts(GoodCounts).items():
+    record["description"], _, attributes = record["description"].partition("Attributes:")
+    texts = re.split(r"^ *(\w+): ", attributes.replace("None", "null"), flags=re.MULTILINE)[1:]
+    for name, text in zip(texts[::2], texts[1::2], strict=True):
         record["properties"][name]["description"] = text
-    record["properties"]["schema"] = {"const": SCHEMA_OF_COUNTS}
+    record["properties"]["schema"] |= {"const": SCHEMA_OF_COUNTS}
     record["properties"]["gpus"]["items"] = {"type": "integer", "minimum": 1}
     record["required"] = [*record["properties"]]
     return {"title": SCHEMA_OF_COUNTS, **schema}
-
-
-def attribute_texts(kind: type) -> dict[str, str]:
-    """Reads what a docstring says of each attribute."""
-    _, _, section = (kind.__doc__ or "").partition("Attributes:")
-    parts = re.split(r"\n {8}(\w+): ", section)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def _of_recipe(record: Schema) -> Schema:

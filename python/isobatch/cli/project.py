@@ -149,7 +149,11 @@ def _read(project: Project, key: str, reader: Any, value: Any) -> Any:
     try:
         return value if is_text else reader(str(value))
     except (argparse.ArgumentTypeError, ValueError) as error:
-        text = str(error) if isinstance(error, argparse.ArgumentTypeError) else f"must be a number, got {value}"
+        text = (
+            str(error)
+            if isinstance(error, argparse.ArgumentTypeError)
+            else f"must be a number, got {value!r}"
+        )
         raise InputError(f"{key} {text}", field=key, file=project.file) from None
 
 

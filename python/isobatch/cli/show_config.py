@@ -51,9 +51,7 @@ def _of_recipe(args: argparse.Namespace, source: Source) -> Iterator[tuple[str, 
             yield ("tuned_gpus" if name == "gpus" else name), value, origins.get(name, DEFAULT)
 
 
-def _of_options(
-    args: argparse.Namespace, source: Source, cluster: Cluster
-) -> Iterator[tuple[str, Any, str]]:
+def _of_options(args: argparse.Namespace, source: Source, cluster: Cluster) -> Iterator[tuple[str, Any, str]]:
     project = getattr(args, "project", {})
     demands = {name: page.file for page in reversed(source.pages) for name in page.demands}
     values = source.settings(options.settings(args)) | {"profile": args.profile}

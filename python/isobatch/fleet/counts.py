@@ -37,6 +37,7 @@ class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU counts that a scheduler may give to a job.
 
     Attributes:
+        schema: name and version of this form.
         gpus: the counts with a plan, in order; empty if there is none.
         best: one of them, by `best_by`; None if there is none.
         best_by: `deadline`: with the fewest GPU-hours of those that meet the deadline; `knee`: past it, one
@@ -44,15 +45,14 @@ class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
             `most`: the largest, since no hours are known. None without a best.
         effective_batch: samples in a step, the same at each of the counts; None if they differ.
         gpus_per_node: GPUs of a node; counts above it are whole nodes.
-        schema: name and version of this form.
     """
 
+    schema: Literal["isobatch.counts/1"] = SCHEMA
     gpus: list[int]
     best: int | None
     best_by: Literal["deadline", "knee", "fastest", "most"] | None
     effective_batch: int | None
     gpus_per_node: int
-    schema: Literal["isobatch.counts/1"] = SCHEMA
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,12 +94,12 @@ def rows_of(folder):
         for path in folder.glob(f"{start}-*.jsonl"):
             for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
                 steps.setdefault(row["step"], []).append(row)
-        for step, rows in steps.items():
-            assert len(rows) == rows[0]["world"]
+        for step, of_workers in steps.items():
+            assert len(of_workers) == of_workers[0]["world"]
             rows[step] = (
-                sorted(i for row in rows for i in row["ids"]),
-                {row["lr"] for row in rows},
-                rows[0]["world"],
+                sorted(i for row in of_workers for i in row["ids"]),
+                {row["lr"] for row in of_workers},
+                of_workers[0]["world"],
             )
     return rows
 
@@ -107,12 +107,21 @@ def rows_of(folder):
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.timeout(1500)
-def test_two_nodes_one_and_two_again(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "config", "steps"),
+    [
+        pytest.param([], {}, STEPS, id="any-count"),
+        # Three slots, one, and three again, of which Ray alone would take three for a batch of 8.
+        pytest.param(["good"], elastic_ray.GOOD, 27, id="good-counts"),
+    ],
+)
+def test_two_workers_one_and_two_again(tmp_path, words, config, steps):
     alone, out = tmp_path / "alone", tmp_path / "out"
     alone.mkdir()
     out.mkdir()
-    elastic_ray.train({"folder": str(alone), "ray": False})
-    process = subprocess.Popen([sys.executable, elastic_ray.__file__, str(out)], start_new_session=True)
+    elastic_ray.train({"folder": str(alone), "ray": False} | config)
+    line = [sys.executable, elastic_ray.__file__, str(out), *words]
+    process = subprocess.Popen(line, start_new_session=True)
     try:
         assert process.wait(1200) == 0
     finally:
@@ -123,13 +132,13 @@ def test_two_nodes_one_and_two_again(tmp_path):
             except subprocess.TimeoutExpired:
                 process.kill()
     # Ray may end the workers before it has noted the checkpoint that they reported last.
-    assert as_alone(out, alone) == [2, 1, 2]
+    assert as_alone(out, alone, steps) == [2, 1, 2]
 
 
-def as_alone(out, alone):
+def as_alone(out, alone, steps=STEPS):
     """Asserts equal steps with the undisturbed run; returns the numbers of workers, in turn."""
     expected, rows = rows_of(alone), rows_of(out)
-    assert [*sorted(rows)] == [*range(STEPS)]
+    assert [*sorted(rows)] == [*range(steps)]
     assert {step: row[:2] for step, row in rows.items()} == {step: row[:2] for step, row in expected.items()}
     weights, weights_alone = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
     for name in weights_alone:
@@ -137,7 +146,7 @@ def as_alone(out, alone):
             float((weights[name] - weights_alone[name]).abs().max() / weights_alone[name].abs().max())
             <= 1e-12
         )
-    return [workers for workers, _ in itertools.groupby(rows[step][2] for step in range(STEPS))]
+    return [workers for workers, _ in itertools.groupby(rows[step][2] for step in range(steps))]
 
 
 @pytest.mark.slow
