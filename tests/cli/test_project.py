@@ -39,7 +39,7 @@ def test_values_come_from_flag_file_project_or_default(folder, ran):
     values = values_of(
         ran, "job.json", "--gpus", "8", "--memory-gib", "40", "--policy", "grow", "--set", "lr=0.2"
     )
-    file = os.path.join("..", "..", "pyproject.toml")
+    file = "../../pyproject.toml"
     assert values["memory_gib"] == (40, "--memory-gib") and values["policy"] == ("grow", "--policy")
     assert values["gpus_per_node"] == (4, file) and values["price_per_gpu_hour"] == (2.5, file)
     assert values["nodes"] == (2, "--gpus") and values["split"] == ("even", "default")

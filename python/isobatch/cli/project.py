@@ -139,7 +139,7 @@ def _value(project: Project, key: str, action: argparse.Action) -> Any:
     paths = value if isinstance(value, list) else [value]
     if not paths or not all(isinstance(path, str) and path for path in paths):
         raise must_be("a path, or a list of paths", value, field=key, file=project.file)
-    return [os.path.normpath(os.path.join(os.path.dirname(project.file), path)) for path in paths]
+    return [str(Path(project.file).parent / path) for path in paths]
 
 
 def _read(project: Project, key: str, reader: Any, value: Any) -> Any:
