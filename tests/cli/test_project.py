@@ -137,13 +137,14 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("tool.isobatch = 5", "pyproject.toml: tool.isobatch must be a table, got 5"),
         ("[[tool.isobatch]]", "tool.isobatch must be a table, got [{}]"),
         ("[tool]\nisobatch = 'x'", "tool.isobatch must be a table, got 'x'"),
-        ("[tool.isobatch]\ngpus-per-node = 4", "unknown key of [tool.isobatch] 'gpus-per-node': did you mean 'gpus_per_node'?"),
-        ("[tool.isobatch]\nprice = 4", "unknown key of [tool.isobatch] 'price': did you mean 'price_per_gpu_hour'?"),
+        ("[tool.isobatch]\ngpus-per-node = 4", "unknown key of [tool.isobatch] 'gpus-per-node': did you mean "
+                                              "'gpus_per_node'?"),
+        ("[tool.isobatch]\nprice = 4", "'price': did you mean 'price_per_gpu_hour'?"),
         ("[tool.isobatch.gpus_per_node]\nx = 1", "gpus_per_node must be a number, got {'x': 1}"),
         ("[tool.isobatch]\ngpus_per_node = 0", "gpus_per_node must be at least 1, got 0"),
         ("[tool.isobatch]\ngpus_per_node = true", "gpus_per_node must be a number, got True"),
-        ("[tool.isobatch]\nmemory_gib = '80 GB'", "memory_gib must be a number, got '80 GB': write 74.5058 or 80"),
-        ("[tool.isobatch]\nprice_per_gpu_hour = nan", "pyproject.toml: price_per_gpu_hour must be a finite number"),
+        ("[tool.isobatch]\nmemory_gib = '80 GB'", "memory_gib must be a number, got '80 GB': write 74.5058"),
+        ("[tool.isobatch]\nprice_per_gpu_hour = nan", "price_per_gpu_hour must be a finite number"),
         ("[tool.isobatch]\ninter_gb_s = '1,5'", "inter_gb_s must be a number, got '1,5'"),
         ("[tool.isobatch]\ngpu = 5", "gpu must be a text, got 5"),
         ("[tool.isobatch]\nprofile = ['']", "profile must be a path, or a list of paths, got ['']"),
@@ -189,7 +190,10 @@ def test_a_folder_that_is_gone_has_no_project(folder):
 
 def test_a_file_without_the_table_is_not_parsed(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 80\n")
-    code = "import sys; from isobatch.cli import project; assert project.find() is None; print('tomllib' in sys.modules)"
+    code = (
+        "import sys; from isobatch.cli import project; assert project.find() is None; "
+        "print('tomllib' in sys.modules)"
+    )
     for table, is_parsed in (("", "False"), ("[tool.isobatch]\n[tool.y]\n", "AssertionError")):
         (tmp_path / "pyproject.toml").write_text(f"[tool.x]\n{table}")
         run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The admin policy of examples/skypilot, in SkyPilot itself where it is installed, and in a double of its classes."""
+"""The admin policy of examples/skypilot, in SkyPilot itself where installed, and in a double of its classes."""
 
 import importlib.util
 import sys
