@@ -1,5 +1,6 @@
 """A run under Ray Train loses a node, gets another, and equals the undisturbed run."""
 
+import importlib
 import itertools
 import json
 import os
@@ -102,6 +103,36 @@ def rows_of(folder):
                 of_workers[0]["world"],
             )
     return rows
+
+
+@pytest.fixture
+def good_counts(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples" / "ray")
+    return importlib.import_module("good_counts")
+
+
+def test_only_counts_that_work_are_taken(good_counts):
+    scaling = ray.train.ScalingConfig(num_workers=(2, 8), resources_per_worker={"slot": 1})
+    policy = good_counts.GoodCounts(
+        scaling, ib.counts(ib.Recipe(effective_batch=12, lr=0.1), range(1, 17)).working
+    )
+    nodes = {f"node-{number}": {"slot": slots} for number, slots in enumerate((1, 2, 2, 6))}
+    taken = [policy._count_possible_workers(dict([*nodes.items()][:number])) for number in range(5)]
+    assert (policy.counts, taken) == ([2, 3, 4, 6], [0, 0, 3, 4, 6])
+    assert policy._get_num_workers_for_resource_request() == 6
+
+
+def test_a_range_without_a_count_that_works_is_refused(good_counts):
+    def train():
+        raise AssertionError
+
+    for workers, message in (
+        ((5, 7), r"\[1, 2, 4, 8\] lies in num_workers=\(5, 7\)"),
+        (4, "must be a range"),
+    ):
+        with pytest.raises(ib.InputError, match=message):
+            scaling = ray.train.ScalingConfig(num_workers=workers)
+            good_counts.GoodCountsTrainer(train, counts=(1, 2, 4, 8), scaling_config=scaling)
 
 
 @pytest.mark.slow
