@@ -49,15 +49,15 @@ def test_values_come_from_flag_file_project_or_default(folder, ran):
 
 
 def test_every_command_with_the_option_takes_the_value_and_says_so(folder, ran):
-    said = "defaults of ../../pyproject.toml: gpus_per_node 4"
+    defaults = "defaults of ../../pyproject.toml: gpus_per_node 4"
     counts = ran(["counts", "job.json", "--gpus", "1..8", "--json"])
     rows = [json.loads(line)["gpus"] for line in counts.out.splitlines()]
-    assert rows == [1, 2, 3, 4, 8] and said in counts.err
+    assert rows == [1, 2, 3, 4, 8] and defaults in counts.err
     (folder / "jobs.csv").write_text("job,effective_batch,lr\na,64,0.1\n")
     fleet = ran(["fleet", "jobs.csv", "--gpus", "6,8", "--columns", "world_size"])
     assert "8" in fleet.out and "left out 1 GPU count that fill no whole nodes of 4 GPUs" in fleet.err
     doctor = ran(["doctor", "args.json", "--gpus", "8"], 1)
-    assert "2 × the 32 that it was tuned with" in doctor.out and said in doctor.err
+    assert "2 × the 32 that it was tuned with" in doctor.out and defaults in doctor.err
     plan = json.loads(ran(["plan", "--from", "args.json", "--gpus", "8", "--json"]).out)
     assert plan["effective_batch"] == 32 and plan["recipe"]["gpus"] == 4
 

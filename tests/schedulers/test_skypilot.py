@@ -1,4 +1,4 @@
-"""The admin policy of examples/skypilot, in SkyPilot itself where installed, and in a double of its classes."""
+"""The admin policy of examples/skypilot, in SkyPilot itself where installed, and in a double."""
 
 import importlib.util
 import sys

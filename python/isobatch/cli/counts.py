@@ -69,10 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
 
-    if args.to and not args.output and args.to not in PLATFORMS:
-        raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
-    if args.short and (not args.json or args.to or args.output):
-        raise InputError("--short goes with --json, and without --to and --output", field="--short")
+    _check_options(args)
     recipe_source, tool = _source(args)
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
@@ -106,11 +103,7 @@ def run(args: argparse.Namespace) -> int:
         good = listing.good(deadline)
         write_json(good)
         return 0 if good.gpus else 1
-    rows = [
-        dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)
-    ]
-    for row, groups in zip(rows, listing.groups, strict=True):
-        row["groups"] = groups
+    rows = _rows(listing)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
@@ -133,6 +126,21 @@ def run(args: argparse.Namespace) -> int:
     for line in _summary(listing, rows, args, deadline):
         say(line)
     return 0 if feasible or listing.best_batch else 1
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together."""
+    if args.to and not args.output and args.to not in PLATFORMS:
+        raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
+    if args.short and (not args.json or args.to or args.output):
+        raise InputError("--short goes with --json, and without --to and --output", field="--short")
+
+
+def _rows(listing: Any) -> list[dict[str, Any]]:
+    """Returns a row for each count: its columns, and the groups of its replicas."""
+    values = zip(*listing.columns.values(), strict=True)
+    rows = [dict(zip(listing.columns, row, strict=True)) for row in values]
+    return [row | {"groups": groups} for row, groups in zip(rows, listing.groups, strict=True)]
 
 
 def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:

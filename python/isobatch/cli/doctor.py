@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     recipe_fields = {
         ("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()
     }
-    codes = []
+    codes = list[int]()
     for file in args.file:
         if codes and not args.json:
             print()

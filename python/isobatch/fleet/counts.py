@@ -30,7 +30,7 @@ _MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
 
 
-SCHEMA = "isobatch.counts/1"
+SCHEMA: Literal["isobatch.counts/1"] = "isobatch.counts/1"
 
 
 class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
