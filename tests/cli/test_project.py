@@ -198,3 +198,12 @@ def test_a_file_without_the_table_is_not_parsed(tmp_path):
         (tmp_path / "pyproject.toml").write_text(f"[tool.x]\n{table}")
         run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
         assert is_parsed in run.stdout + run.stderr
+
+
+def test_values_of_a_stranger_control_no_terminal(folder, ran):
+    text = '[tool.isobatch]\ngpu = "\\u001b]0;owned\\u0007"\ncurrency = "\\u001b[2J"\nprofile = "\\u0000"\n'
+    (folder / "pyproject.toml").write_text(text)
+    shown = ran(["plan", "job.json", "--gpus", "8", "--profile", "x", "--show-config"])
+    counted = ran(["counts", "job.json", "--gpus", "8"], 2)
+    assert "owned" in shown.out and "owned" in shown.err and "[2J" in counted.err
+    assert "\x1b" not in shown.out + shown.err + counted.err and "\x00" not in counted.err

@@ -40,7 +40,7 @@ EXAMPLES = (
 
 EVERYDAY = (
     f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch "
-    "--micro-batches --to --json --short --output"
+    "--micro-batches --to --json --output"
 )
 
 
