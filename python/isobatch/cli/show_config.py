@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from isobatch.cli import options
 from isobatch.cli.source import Source, fields
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import write_json
@@ -54,7 +53,9 @@ def _of_recipe(args: argparse.Namespace, source: Source) -> Iterator[tuple[str, 
 def _of_options(args: argparse.Namespace, source: Source, cluster: Cluster) -> Iterator[tuple[str, Any, str]]:
     project = getattr(args, "project", {})
     demands = {name: page.file for page in reversed(source.pages) for name in page.demands}
-    values = source.settings(options.settings(args)) | {"profile": args.profile}
+    # A profile is named here, and not read: this is to say where a wrong one comes from.
+    typed = {name: value for name in Settings._fields if (value := getattr(args, name)) is not None}
+    values = source.settings(typed) | {"profile": args.profile}
     known: Mapping[str, Any] = dict(zip(Settings._fields, DEFAULTS, strict=True))
     for name in (*known, "profile"):
         value = values.get(name, known.get(name))
