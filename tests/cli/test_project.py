@@ -48,6 +48,19 @@ def test_values_come_from_flag_file_project_or_default(folder, ran):
     assert [line.split() for line in shown.splitlines() if "memory" in line] == [["memory_gib", "80", file]]
 
 
+def test_values_of_another_tools_file_are_its_own_or_its_tools_defaults(folder, ran):
+    values = values_of(ran, "--from", "args.json", "--gpus", "8")
+    assert values["lr"] == (1e-4, "args.json")
+    assert values["clip_norm"] == (1.0, "default of transformers TrainingArguments")
+    assert values["tuned_gpus"] == (4, "../../pyproject.toml")
+
+
+def test_a_schedule_of_a_table_is_shown_in_words(folder, ran):
+    linear = ib.schedules.linear(0.1, 100)
+    ib.Recipe(effective_batch=8, lr=0.1, duration="100st", schedule=linear).save(folder / "linear.json")
+    assert values_of(ran, "linear.json", "--gpus", "8")["schedule"] == (str(linear), "linear.json")
+
+
 def test_every_command_with_the_option_takes_the_value_and_says_so(folder, ran):
     defaults = "defaults of ../../pyproject.toml: gpus_per_node 4"
     counts = ran(["counts", "job.json", "--gpus", "1..8", "--json"])

@@ -12,6 +12,8 @@ from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import with_our_names
 from isobatch.recipes.recipe import Recipe
+from isobatch.schedules.schedule import Schedule
+from isobatch.tools.read import is_default
 
 DEFAULT = "default"
 
@@ -20,7 +22,11 @@ def show(args: argparse.Namespace, source: Source, cluster: Cluster) -> None:
     """Prints each value that is known and its origin: an option, a file, the project's file, or a default."""
     rows = [*_of_recipe(args, source), *_of_options(args, source, cluster)]
     if args.json:
-        write_json({name: {"value": value, "from": origin} for name, value, origin in rows})
+        plain = [
+            (name, str(value) if isinstance(value, Schedule) else value, origin)
+            for name, value, origin in rows
+        ]
+        write_json({name: {"value": value, "from": origin} for name, value, origin in plain})
     else:
         show_table(("name", "value", "from"), [(name, _text(value), origin) for name, value, origin in rows])
 
@@ -33,7 +39,8 @@ def _of_recipe(args: argparse.Namespace, source: Source) -> Iterator[tuple[str, 
     typed = {**dict.fromkeys(fields(args), "--set")}
     in_files: dict[str, str] = {}
     for page in reversed(source.pages):
-        in_files |= dict.fromkeys(page.fields, page.file)
+        own = f"default of {page.title}"
+        in_files |= {name: own if is_default(page, name) else page.file for name in page.fields}
     if args.recipe is not None:
         known = [*Recipe.__struct_fields__, "batch_per_gpu"]
         in_files |= dict.fromkeys(with_our_names(read_fields(args.recipe), known), args.recipe)
