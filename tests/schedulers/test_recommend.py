@@ -117,6 +117,7 @@ def test_the_patch_changes_what_the_proposal_lets_a_plugin_change(port):
         (train_job("gone"), "gone.toml: cannot be read"),
         (train_job("broken"), "broken.toml: cannot be read"),
         (train_job(numNodes=-1), "must be whole numbers, got -1"),
+        (train_job(numNodes=0), "must be whole numbers, got 0"),
         (train_job(numNodes=True), "must be whole numbers, got True"),
         (train_job(numNodes=2.5), "must be whole numbers, got 2.5"),
         (train_job(numProcPerNode="auto"), "must be whole numbers"),
