@@ -76,7 +76,7 @@ def profiles() -> Schema:
 
 
 def counts() -> Schema:
-    """The GPU counts that a scheduler may give to a job, and the best of them."""
+    """GPU counts for a scheduler to choose from, and the best of them."""
     schema = msgspec.json.schema(GoodCounts)
     record = schema["$defs"]["GoodCounts"]
     record["description"], _, attributes = record["description"].partition("Attributes:")

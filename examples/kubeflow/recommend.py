@@ -1,4 +1,4 @@
-"""Answers a TrainJob with a number of nodes at which its recipe works: python recommend.py FOLDER [PORT].
+"""Recommends a feasible number of nodes for a TrainJob: python recommend.py FOLDER [PORT].
 
 Its annotation `isobatch/recipe: NAME` names FOLDER/NAME.toml; `numNodes` is the most that it may get.
 """
@@ -14,7 +14,7 @@ MAX_BYTES, MAX_NODES, DONE = 1 << 20, 1024, "trainer.kubeflow.org/autoconf-plugi
 
 
 def recommend(job, folder):
-    """Returns the nodes, all numbers of nodes that work, the plan's variables, and the patch."""
+    """Returns the nodes, all feasible numbers of nodes, the plan's variables, and the patch."""
     try:
         name = job["metadata"]["annotations"]["isobatch/recipe"]
         trainer = job["spec"].get("trainer") or {}

@@ -1,4 +1,4 @@
-"""Ray Train on the numbers of workers at which a recipe works.
+"""Keeps Ray Train to feasible numbers of workers.
 
 `ScalingConfig(num_workers=(1, 8))` alone takes any number from 1 to 8. `GoodCountsTrainer` takes the same
 arguments as TorchTrainer, and the counts:
@@ -29,7 +29,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class GoodCounts(ElasticScalingPolicy):
-    """Ray's elastic policy, with the number of workers rounded down to a count that works.
+    """Rounds the workers of Ray's elastic policy down to a feasible count.
 
     Raises:
         InputError: no count lies within the range of the scaling configuration.
@@ -52,7 +52,7 @@ class GoodCounts(ElasticScalingPolicy):
 
 
 class GoodCountsTrainer(TorchTrainer):
-    """A TorchTrainer that takes only these numbers of workers."""
+    """Trains on these numbers of workers alone, otherwise as TorchTrainer."""
 
     def __init__(
         self, train: Any, *, counts: Sequence[int], scaling_config: ScalingConfig, **more: Any

@@ -12,7 +12,7 @@ import isobatch as ib
 
 
 class GoodCounts(sky.AdminPolicy):
-    """Rounds a task's nodes down to a number that works; tasks without a recipe pass as they are."""
+    """Rounds a task's nodes down to a feasible number; tasks without a recipe pass as they are."""
 
     @classmethod
     def validate_and_mutate(cls, user_request: sky.UserRequest) -> sky.MutatedUserRequest:
@@ -38,7 +38,7 @@ class GoodCounts(sky.AdminPolicy):
 
 
 def gpus_of(task: sky.Task) -> int:
-    """Returns the GPUs of a node, which must be the same for all resources that the task may take."""
+    """Returns the GPUs of a node, the same for all resources of the task."""
     numbers = {sum((resources.accelerators or {}).values()) for resources in task.resources}
     if len(numbers) != 1 or (number := numbers.pop()) < 1 or number != int(number):
         why = f"must be one whole number of GPUs, got {sorted(numbers)}"

@@ -1,4 +1,4 @@
-"""What docs/ci.md shows: a test of three lines around `same`, and the hook of pre-commit."""
+"""Examples of docs/ci.md: a test of three lines around `same`, and the hook of pre-commit."""
 
 import os
 import re
@@ -53,7 +53,7 @@ def test_the_test_of_three_lines_fails_where_accumulation_is_another_training(tm
 
 
 def hooks():
-    """The repository's hook, and that of the page."""
+    """Reads the repository's hook and the page's."""
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
     (config,) = [block for block in blocks if "repos" in block]
     (own,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ FILE = Path(__file__).parents[2] / "examples/skypilot/good_counts.py"
 
 @dataclass
 class DoubleTask:
-    """What the policy uses of a `sky.Task`."""
+    """Stands for a `sky.Task`."""
 
     num_nodes: int
     resources: set
@@ -26,7 +26,7 @@ class DoubleTask:
 
 
 def double():
-    """A module with what the policy uses of `sky`."""
+    """Makes a module in the place of `sky`."""
     sky = ModuleType("sky")
     sky.AdminPolicy = object
     for name in ("Task", "UserRequest"):

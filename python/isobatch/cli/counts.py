@@ -129,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Refuses options that do not go together."""
+    """Refuses contradictory options."""
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     if args.short and (not args.json or args.to or args.output):

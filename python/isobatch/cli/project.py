@@ -49,17 +49,17 @@ def find() -> Project | None:
         InputError: the file with the table is no TOML, or the table is none or has an unknown key.
     """
     try:
-        here = Path.cwd()
+        working = Path.cwd()
     except OSError:
         return None  # the folder is gone
-    for path in (folder / "pyproject.toml" for folder in (here, *here.parents)):
+    for path in (folder / "pyproject.toml" for folder in (working, *working.parents)):
         try:
             status = path.stat()
         except OSError:
             continue
         if not stat.S_ISREG(status.st_mode):
             continue
-        file = os.path.relpath(path, here)
+        file = os.path.relpath(path, working)
         try:
             why = _distrusted(path, status)
             data = b"" if why else path.read_bytes()
@@ -101,7 +101,7 @@ def _table(data: bytes, file: str) -> dict[str, Any] | None:
 
 
 def read(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
-    """Reads the typed words; options that are not typed take the project's values.
+    """Reads the typed words, with the project's values as defaults.
 
     In the result, `project` has the values that were taken, by option, and `project_file` is their file.
 
@@ -112,22 +112,22 @@ def read(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     if project is None:
         return parser.read(words)
     actions = {action.dest: action for action in parser._actions if action.option_strings}
-    taken = {
+    replaced = {
         key: (actions[key], actions[key].default)
         for key in project.values
         if key in actions and (parser.prog, key) not in _ANOTHER_MEANING
     }
-    for action, _ in taken.values():
+    for action, _ in replaced.values():
         action.default = argparse.SUPPRESS  # an option that is typed is then the only one that is there
     args = parser.read(words)
-    own = {key: action for key, (action, _) in taken.items() if not hasattr(args, key)}
+    own = {key: action for key, (action, _) in replaced.items() if not hasattr(args, key)}
     values = {key: _value(project, key, action) for key, action in own.items()}
     if "tuned_gpus" in project.values and "set" in actions:
         values["tuned_gpus"] = _read(project, "tuned_gpus", options.count, project.values["tuned_gpus"])
     for name, value in values.items():
         setattr(args, name, value)
     args.project, args.project_file = values, project.file
-    args.unset = {key: taken[key][1] for key in own}
+    args.unset = {key: replaced[key][1] for key in own}
     return args
 
 
@@ -158,14 +158,14 @@ def _read(project: Project, key: str, reader: Any, value: Any) -> Any:
 
 
 def drop(args: argparse.Namespace, names: Iterable[str] = KEYS) -> None:
-    """Takes the project's values back, for a use in which typed options alone count."""
+    """Restores the defaults of options in the place of the project's values."""
     for name in {*names} & {*getattr(args, "project", ())}:
         del args.project[name]
         setattr(args, name, args.unset.get(name))
 
 
 def note(args: argparse.Namespace) -> str:
-    """Says which values are the project's; empty if none is."""
+    """Lists the project's values in a line; empty without any."""
     project = getattr(args, "project", {})
     values = ", ".join(f"{name} {_shown(value)}" for name, value in project.items())
     return printable(f"defaults of {args.project_file}: {values}", 300) if project else ""

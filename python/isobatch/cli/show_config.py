@@ -19,7 +19,7 @@ DEFAULT = "default"
 
 
 def show(args: argparse.Namespace, source: Source, cluster: Cluster) -> None:
-    """Prints each value that is known and its origin: an option, a file, the project's file, or a default."""
+    """Prints each known value with its origin, such as an option, a file or a default."""
     rows = [*_of_recipe(args, source), *_of_options(args, source, cluster)]
     if args.json:
         plain = [

@@ -34,7 +34,7 @@ SCHEMA: Literal["isobatch.counts/1"] = "isobatch.counts/1"
 
 
 class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU counts that a scheduler may give to a job.
+    """GPU counts for a scheduler to choose from.
 
     Attributes:
         schema: name and version of this form.
@@ -130,7 +130,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _best(self, works: NDArray[np.bool_], deadline_hours: float | None) -> tuple[int | None, Any]:
-        """Chooses the best of the counts that work, and says by what."""
+        """Chooses the best of the working counts, and names the criterion."""
         gpus = self.columns["gpus"][works]
         if not gpus.size:
             return None, None
