@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
+from isobatch.fleet.counts import SCHEMA as SCHEMA_OF_COUNTS
+from isobatch.fleet.counts import GoodCounts
 from isobatch.forecast import profile
 from isobatch.planning import saved
 from isobatch.planning.plan import Plan
@@ -73,6 +75,20 @@ def profiles() -> Schema:
     return {"title": f"isobatch.profile/{profile.SCHEMA}", **schema}
 
 
+def counts() -> Schema:
+    """GPU counts for a scheduler to choose from, and the best of them."""
+    schema = msgspec.json.schema(GoodCounts)
+    record = schema["$defs"]["GoodCounts"]
+    record["description"], _, attributes = record["description"].partition("Attributes:")
+    texts = re.split(r"^ *(\w+): ", attributes.replace("None", "null"), flags=re.MULTILINE)[1:]
+    for name, text in zip(texts[::2], texts[1::2], strict=True):
+        record["properties"][name]["description"] = text
+    record["properties"]["schema"] |= {"const": SCHEMA_OF_COUNTS}
+    record["properties"]["gpus"]["items"] = {"type": "integer", "minimum": 1}
+    record["required"] = [*record["properties"]]
+    return {"title": SCHEMA_OF_COUNTS, **schema}
+
+
 def _of_recipe(record: Schema) -> Schema:
     _described(record, "recipe")
     # A schedule is a text, or the table that Schedule.to_json gives.
@@ -115,6 +131,7 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "plan": plan,
     "profile": profiles,
     "report": json_schema,
+    "counts": counts,
 }
 
 

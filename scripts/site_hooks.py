@@ -17,11 +17,8 @@ from mkdocs.structure.files import File
 from isobatch.cli import main
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = {
-    "bench/results": "results",
-    "examples/kubernetes": "examples/kubernetes",
-    "examples/slurm": "examples/slurm",
-}
+EXAMPLES = [f"examples/{scheduler}" for scheduler in ("kubeflow", "kubernetes", "ray", "skypilot", "slurm")]
+OUTSIDE = {"bench/results": "results", **{folder: folder for folder in EXAMPLES}}
 """Folders of the repository, and where the site has them."""
 MEASURED = "measured.md"
 WHAT_IF = {

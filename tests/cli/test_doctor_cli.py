@@ -60,3 +60,16 @@ def test_findings_as_json_name_the_setting_and_its_line(clean, ran):
 def test_a_setting_that_was_typed_is_no_finding(clean, ran):
     output = ran(["doctor", clean, "--gpus", "8", "--set", "lr=-1"], 2).err
     assert "--set lr must be a finite number above 0, got -1" in output
+
+
+def test_several_files_end_with_the_highest_code(clean, tmp_path, ran):
+    changed = str(written(tmp_path, "other.json", json.dumps(CLEAN | {"learning_rate": -1})))
+    broken = str(written(tmp_path, "broken.json", "{"))
+    words = ["--gpus", "8", "--set", "gpus=8"]
+    both = ran(["doctor", clean, changed, *words], 1).out
+    assert both == f"{ran(['doctor', clean, *words]).out}\n{ran(['doctor', changed, *words], 1).out}"
+    every = ran(["doctor", broken, clean, changed, *words, "--json"], 2)
+    assert [json.loads(line)["file"] for line in every.out.splitlines()] == [clean, changed]
+    assert f"isobatch doctor: {broken}: cannot be read" in every.err
+    wrong = ran(["doctor", clean, changed, *words, "--set", "gpus=x"], 2)
+    assert wrong.out == "" and wrong.err.count("--set gpus must be a whole number") == 1

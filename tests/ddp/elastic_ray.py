@@ -7,6 +7,7 @@ and waits for its end: no step of this depends on how long anything takes.
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 RECIPE = {
@@ -35,11 +36,11 @@ def train(config):
     own = torch.nn.Linear(3, 1).double()
     model = ray.train.torch.prepare_model(own) if config["ray"] else own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    recipe = ib.Recipe(**RECIPE)
+    recipe, settings = ib.Recipe(**RECIPE | config.get("recipe", {})), config.get("settings", SETTINGS)
     run, saved = (
-        elastic_run(recipe, **SETTINGS)
+        elastic_run(recipe, **settings)
         if config["ray"]
-        else (ib.integrations.torch.ElasticRun(recipe, **SETTINGS), {})
+        else (ib.integrations.torch.ElasticRun(recipe, **settings), {})
     )
     if saved:
         own.load_state_dict(saved["model"])
@@ -99,7 +100,11 @@ def divided(config):
     train({"folder": str(folder), "ray": True, "sizes": (1, 2, None)})
 
 
-def nodes_follow(cluster, second, folder, ended):
+GOOD = {"recipe": {"effective_batch": 8}, "settings": {"max_micro_batch": 2}}
+"""A run that works on 1, 2, 4 and 8 workers alone."""
+
+
+def nodes_follow(cluster, second, folder, ended, slots):
     """Takes the second node away, and gives another, where the training waits for it."""
     for name in ("change", "again"):
         while not (folder / name).exists():
@@ -108,10 +113,11 @@ def nodes_follow(cluster, second, folder, ended):
         if name == "change":
             cluster.remove_node(second)
         else:
-            cluster.add_node(num_cpus=1, resources={"slot": 1})
+            cluster.add_node(num_cpus=slots, resources={"slot": slots})
 
 
-def main(folder):
+def main(folder, good_counts=False):
+    """Runs the training on nodes that go and come; with `good_counts` on the second node are two slots."""
     import threading
 
     import ray
@@ -124,21 +130,28 @@ def main(folder):
     cluster = Cluster(
         shutdown_at_exit=False, initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"slot": 1}}
     )
-    second = cluster.add_node(num_cpus=1, resources={"slot": 1})
+    slots, most = (2, 4) if good_counts else (1, 2)
+    second = cluster.add_node(num_cpus=slots, resources={"slot": slots})
     ended = threading.Event()
-    follower = threading.Thread(target=nodes_follow, args=(cluster, second, folder, ended))
+    follower = threading.Thread(target=nodes_follow, args=(cluster, second, folder, ended, slots))
     try:
         ray.init(cluster.address, log_to_driver=False)
         follower.start()
         scaling = ray.train.ScalingConfig(
-            num_workers=(1, 2),
+            num_workers=(1, most),
             resources_per_worker={"CPU": 1, "slot": 1},
             elastic_resize_monitor_interval_s=1.0,
         )
         failures = ray.train.FailureConfig(max_failures=-1)
-        TorchTrainer(
+        trainer, config = TorchTrainer, {"folder": str(folder), "ray": True}
+        if good_counts:
+            sys.path.append(str(Path(__file__).parents[2] / "examples" / "ray"))
+            from good_counts import GoodCountsTrainer
+
+            trainer, config = partial(GoodCountsTrainer, counts=(1, 2, 4, 8)), config | GOOD
+        trainer(
             train,
-            train_loop_config={"folder": str(folder), "ray": True},
+            train_loop_config=config,
             scaling_config=scaling,
             run_config=ray.train.RunConfig(name="run", storage_path=str(folder), failure_config=failures),
         ).fit()
@@ -151,4 +164,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), good_counts="good" in sys.argv[2:])

@@ -1,4 +1,6 @@
-"""Counts: groups, plans at a count, and platforms' tables."""
+"""Counts: groups, plans at a count, platforms' tables, and the short form for schedulers."""
+
+import json
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import yaml
 
 import isobatch as ib
 from isobatch.tools.platforms import write
+from test_schemas import problems
 
 NODE = ib.Cluster(gpus_per_node=8)
 RECIPE = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=8, accumulation=2, lr=1e-4, duration="1000st")
@@ -79,3 +82,68 @@ def test_the_command(tmp_path, ran):
     shown = ran(["counts", *job])
     assert "groups" not in shown.out and "no plan on 24 GPUs" in shown.err
     assert ran(["counts", *job, "--to", "slurm"]).out == "#SBATCH --nodes=1\n#SBATCH --gpus-per-node=8\n"
+
+
+MEASURED = ib.Profile.estimate(
+    parameters=10**9, flops_per_sample=6e12, gpu_tflops=989, intra_gb_s=400.0, inter_gb_s=50.0
+)
+
+
+def short(ran, folder, *words, code=0):
+    """Runs `counts --json --short`, whose answer fits its schema."""
+    RECIPE.save(folder / "job.json")
+    answer = json.loads(ran(["counts", str(folder / "job.json"), *words, "--json", "--short"], code).out)
+    assert problems("counts", answer) == []
+    return answer
+
+
+def test_schedulers_get_the_counts_that_work(tmp_path, ran):
+    answer = short(ran, tmp_path, "--gpus", "1..512")
+    assert answer == {
+        "schema": "isobatch.counts/1",
+        "gpus": [1, 2, 4, 8, 16, 32, 64, 128],
+        "best": 128,
+        "best_by": "most",
+        "effective_batch": 128,
+        "gpus_per_node": 8,
+    }
+    assert short(ran, tmp_path, "--gpus", "16,8,8")["gpus"] == [8, 16]
+    grown = short(ran, tmp_path, "--gpus", "8,16", "--policy", "grow")
+    assert (grown["gpus"], grown["effective_batch"]) == ([8, 16], None)
+    none = short(ran, tmp_path, "--gpus", "3,5", code=1)
+    assert (none["gpus"], none["best"], none["best_by"], none["effective_batch"]) == ([], None, None, None)
+
+
+def test_the_best_count_is_the_knee_or_the_cheapest_within_the_deadline(tmp_path, ran):
+    MEASURED.save(tmp_path / "speed.json")
+    profiled = ["--gpus", "1..128", "--profile", str(tmp_path / "speed.json")]
+    listing = ib.counts(RECIPE, range(1, 129), profile=MEASURED, cluster=NODE)
+    answer = short(ran, tmp_path, *profiled)
+    assert (answer["best"], answer["best_by"]) == (listing.knee, "knee")
+    hours = dict(zip(listing.columns["gpus"].tolist(), listing.columns["hours"].tolist(), strict=True))
+    limit = (hours[8] + hours[4]) / 2
+    answer = short(ran, tmp_path, *profiled, "--deadline-hours", f"{limit}")
+    assert answer["gpus"] == [8, 16, 32, 64, 128] and answer["best_by"] == "deadline"
+    work = {gpus: gpus * hours[gpus] for gpus in answer["gpus"]}
+    assert work[answer["best"]] == min(work.values())
+    assert short(ran, tmp_path, *profiled, "--deadline-hours", "1e-9", code=1)["gpus"] == []
+
+
+def test_with_max_batch_the_counts_are_those_of_the_best_batch(tmp_path, ran):
+    answer = short(ran, tmp_path, "--gpus", "1..8", "--max-batch", "100", "--micro-batches", "4")
+    assert (answer["gpus"], answer["effective_batch"], answer["best"]) == ([1, 2, 3, 4, 6, 8], 96, 8)
+
+
+def test_the_schema_of_counts_refuses_others(tmp_path, ran):
+    answer = short(ran, tmp_path, "--gpus", "1..8")
+    assert problems("counts", {**answer, "later": 1}) == []  # a later version may add a field
+    for change in ({"gpus": [0]}, {"gpus": ["8"]}, {"schema": "isobatch.counts/2"}, {"best": "8"}):
+        assert problems("counts", {**answer, **change})
+    assert problems("counts", {name: value for name, value in answer.items() if name != "best"})
+
+
+@pytest.mark.parametrize("words", [[], ["--json", "--to", "slurm"], ["--json", "-o", "page.html"]])
+def test_the_short_form_is_one_of_json(tmp_path, ran, words):
+    RECIPE.save(tmp_path / "job.json")
+    error = ran(["counts", str(tmp_path / "job.json"), "--short", *words], 2).err
+    assert "--short goes with --json, and without --to and --output" in error

@@ -14,6 +14,7 @@ from isobatch.doctor import examine
 from isobatch.tools.detect import readers, tool_of
 from isobatch.tools.installed import installed
 from isobatch.tools.read import read_file
+from tools import test_tools
 
 PAGE = Path(__file__).parents[2] / "docs/tools.md"
 (TOY,) = [
@@ -122,6 +123,20 @@ def test_no_distribution_takes_the_name_of_our_own_tool(packages):
         ib.InputError, match="the tool axolotl of .*: isobatch itself has a tool of that name"
     ):
         read_file({"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        test_tools.test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out,
+        test_tools.test_only_what_starts_a_script_may_start_it_on_any_gpus,
+        test_tools.test_a_writer_that_runs_ragged_plans_writes_them_and_another_refuses,
+        test_tools.test_a_writer_that_runs_no_ramps_says_so,
+    ],
+)
+def test_a_writer_of_another_distribution_keeps_the_laws_of_our_own(packages, monkeypatch, law):
+    monkeypatch.setitem(test_tools.WRITERS, "mytrainer", tool_of("mytrainer"))
+    law("mytrainer")
 
 
 def test_it_is_loaded_when_a_tool_is_asked_for(packages):

@@ -103,12 +103,17 @@ def _run(words: list[str]) -> int:
         words = [*words[1:2], "--help", *words[2:]]
         name = words[0]
     if name in COMMANDS:
+        from isobatch.cli import project
+
         parser = parser_of(name)
-        args = parser.read(words[1:])
+        args = project.read(parser, words[1:])
         try:
             code: int = import_module(f"isobatch.cli.{name}").run(args)
         except InputError as error:
-            raise parser.typed(error) from None
+            raise parser.typed(project.placed(error, args)) from None
+        finally:
+            if defaults := project.note(args):
+                say(defaults)
     else:
         code = _top(words)
     sys.stdout.flush()

@@ -32,6 +32,7 @@ DESCRIPTION = (
 EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
+    "isobatch counts job.toml --gpus 1..512 --json --short",
     "isobatch counts job.toml --gpus 1..64 --max-batch 1024 --micro-batches 8,12",
     "isobatch counts job.toml --gpus 8..128 --split ragged --to hyperpod",
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
@@ -58,6 +59,7 @@ OPTIONS = {
     "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the "
     "tool whose lines the page has to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
+    "--short": "with --json: one object for schedulers in their place, the counts that work and the best",
     "-o/--output FILE": "write a page (.html) on which a slider shows the plan of each count, under "
     "policies keep and grow or that of --policy; or its charts (.svg, .png)",
 }
@@ -67,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
 
-    if args.to and not args.output and args.to not in PLATFORMS:
-        raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
+    _check_options(args)
     recipe_source, tool = _source(args)
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
@@ -98,11 +99,11 @@ def run(args: argparse.Namespace) -> int:
         for note in notes:
             say(note)
         return 0
-    rows = [
-        dict(zip(listing.columns, row, strict=True)) for row in zip(*listing.columns.values(), strict=True)
-    ]
-    for row, groups in zip(rows, listing.groups, strict=True):
-        row["groups"] = groups
+    if args.short:
+        good = listing.good(deadline)
+        write_json(good)
+        return 0 if good.gpus else 1
+    rows = _rows(listing)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if args.json:
@@ -120,11 +121,26 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
         say(why)
-    if not profiles and args.price_per_gpu_hour is not None:
+    if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(listing, rows, args, deadline):
         say(line)
     return 0 if feasible or listing.best_batch else 1
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses contradictory options."""
+    if args.to and not args.output and args.to not in PLATFORMS:
+        raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
+    if args.short and (not args.json or args.to or args.output):
+        raise InputError("--short goes with --json, and without --to and --output", field="--short")
+
+
+def _rows(listing: Any) -> list[dict[str, Any]]:
+    """Returns a row for each count: its columns, and the groups of its replicas."""
+    values = zip(*listing.columns.values(), strict=True)
+    rows = [dict(zip(listing.columns, row, strict=True)) for row in values]
+    return [row | {"groups": groups} for row, groups in zip(rows, listing.groups, strict=True)]
 
 
 def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.doctor import Examination, examine
-from isobatch.errors import missing
+from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.planning.plan import plan
+from isobatch.recipes.cluster import Cluster
 from isobatch.tools.page import Reading
 from isobatch.tools.tool import Issue
 
@@ -25,11 +26,11 @@ DESCRIPTION = (
     "plan refuses, and what the tool does silently. With a training command after --, it starts the command, "
     "ends it before its second optimizer step, and compares what runs with what the command says. Exit codes: "
     "0 nothing found, 1 something stops the run, changes the training, cannot be planned, or differs from the "
-    "command, 2 cannot be read."
+    "command, 2 cannot be read; of several files the highest."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
-    "isobatch doctor training_args.json --nodes 4 --gpus-per-node 8 --json",
+    "isobatch doctor training_args.json ds_config.json --nodes 4 --gpus-per-node 8 --json",
     "isobatch doctor --gpus 8 -o recipe.toml -- torchrun --nproc-per-node 2 train.py --learning_rate 2e-5",
 )
 LIMIT = 600.0
@@ -37,30 +38,52 @@ LIMIT = 600.0
 
 OPTIONS = {
     "file": (
-        "another tool's configuration, or a checkpoint folder of transformers' Trainer; or, after --, a "
-        "training command",
+        "another tool's configuration, or several; a checkpoint folder of transformers' Trainer; or, after "
+        "--, a training command",
         {"nargs": "*"},
     ),
     "GPUs to run on (default: every row of a HyperPod recipe; of a command, none)": options.GPUS,
     **TOOL,
     "--limit SECONDS": (f"time of a command until its second step (default {LIMIT:.0f})", LIMIT),
-    "--json": "print the findings as JSON",
+    "--json": "print the findings as JSON, a line for each file",
     "-o/--output FILE": "save the recipe of a command: .toml, .yaml or .json",
 }
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings; 1 where one of them is more than good to know."""
+    """Prints the findings on each file; the highest code of all files."""
     if "--" in args.words:
         return _run_command(args, args.words[args.words.index("--") + 1 :])
-    if len(args.file) != 1:
+    if not args.file:
         raise missing("file", "name a configuration, or a training command after --")
     cluster = options.cluster(args, optional=True)
     recipe_fields = {
         ("tuned_gpus" if name == "gpus" else name): value for name, value in fields(args).items()
     }
+    codes = list[int]()
+    for file in args.file:
+        if codes and not args.json:
+            print()
+        try:
+            codes.append(_examine_file(args, file, cluster, recipe_fields))
+        except InputError as error:
+            if error.file is None or len(args.file) == 1:
+                raise
+            say(f"isobatch doctor: {error}", error=True)
+            codes.append(2)
+    return max(codes)
+
+
+def _examine_file(
+    args: argparse.Namespace, file: str, cluster: Cluster | None, recipe_fields: Mapping[str, Any]
+) -> int:
+    """Prints the findings on one file; 1 where one of them is more than good to know."""
+    tuned_gpus = getattr(args, "tuned_gpus", None)
     with naming_set(recipe_fields):
-        examination = examine(args.file[0], cluster, tool=args.tool, **recipe_fields)
+        examination = examine(file, cluster, tool=args.tool, **recipe_fields)
+        if tuned_gpus is not None and cluster is not None and examination.tuned is None:
+            own = {"tuned_gpus": tuned_gpus, **recipe_fields}
+            examination = examine(file, cluster, tool=args.tool, **own)
     if args.json:
         write_json(examination.to_json())
     else:

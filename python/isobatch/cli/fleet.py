@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isobatch import words
-from isobatch.cli import options
+from isobatch.cli import options, project
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
@@ -144,12 +144,13 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 
 def _clusters(args: argparse.Namespace) -> Any:
     """Returns the clusters of the options, or their file; None if each row of the jobs has its own."""
-    about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
-    options_given = [name for name, value in about.items() if value is not None]
     if args.gpus is None:
-        if options_given:
-            option = f"--{options_given[0].replace('_', '-')}"
-            raise InputError(f"{option} needs --gpus: a table of clusters has the column {options_given[0]}")
+        about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
+        typed = options.typed(about, args)
+        project.drop(args, about)
+        for name in typed:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} needs --gpus: a table of clusters has the column {name}")
         return args.clusters
     # Clusters are called by their GPU counts. Columns, as there may be millions of rows.
     import numpy as np

@@ -239,7 +239,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.nodes is not None:
         per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
-    if optional and all(value is None for value in (args.gpus_per_node, *hardware(args).values())):
+    if optional and not typed({"gpus_per_node": args.gpus_per_node, **hardware(args)}, args):
         return None
     gpu = hardware(args)["gpu"]
     if gpu is not None and gpu.isdecimal():
@@ -285,6 +285,12 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
     parallel = ("model_parallel", "expert_parallel")
     names = (*parallel, "gpu", "memory_gib", "price_per_gpu_hour", "inter_gb_s", "intra_gb_s")
     return {name: getattr(args, name, None) for name in names}
+
+
+def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Keeps the values that were typed: neither absent nor a project's default."""
+    project = getattr(args, "project", {})
+    return {name: value for name, value in values.items() if value is not None and name not in project}
 
 
 def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> Iterator[str]:

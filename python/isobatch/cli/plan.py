@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import msgspec
 
-from isobatch.cli import options
+from isobatch.cli import options, project
 from isobatch.cli.source import (
     FROM,
     TO,
@@ -58,6 +58,7 @@ OPTIONS = {
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
     "tensors from your own model and optimizer: a function that returns an isobatch.validate.Workload",
+    "--show-config": "print each value that would be planned with, and where it came from, and plan nothing",
     "--json": "print the plan as JSON",
     "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its place",
 }
@@ -66,6 +67,7 @@ OPTIONS = {
 def run(args: argparse.Namespace) -> int:
     """Prints the plan; 1 where it is infeasible."""
     if args.recipe == "-":
+        project.drop(args)  # an answer depends on its request and the typed options alone
         for option in ("source", "to", "memory_of", "output"):
             if getattr(args, option) is not None:
                 does = "reads requests from stdin, one a line, and answers each"
@@ -73,9 +75,15 @@ def run(args: argparse.Namespace) -> int:
         return serve(fields(args), options.cluster(args, optional=True), options.settings(args))
     tool = target(args)
     if tool is not None and args.recipe is not None and is_plan(args.recipe):
+        project.drop(args)
         return _write_saved(args)
     suffix = None if tool is None else form(args)
     recipe_source, where = source(args), options.cluster(args)
+    if args.show_config:
+        from isobatch.cli.show_config import show as show_config
+
+        show_config(args, recipe_source, where)
+        return 0
     tuned, how = recipe_source.recipe, recipe_source.settings(options.settings(args))
     if args.memory_of is not None:
         how["max_micro_batch"] = _fitting(args.memory_of, tuned, where, how)

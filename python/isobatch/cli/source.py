@@ -4,10 +4,10 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from isobatch import _core
 from isobatch.cli.terminal import called, say, stdin
@@ -43,6 +43,9 @@ TO: dict[str, Any] = {
     "--elastic": "the script trains with ElasticRun: launchers' files start on any number of GPUs",
 }
 """The options of a target and its job."""
+
+
+_Read = TypeVar("_Read")
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
@@ -135,7 +138,9 @@ def read(args: argparse.Namespace) -> Source:
         typed["betas"] = tuple(typed["betas"])
     ends = getattr(args, "to", None) is not None
     with naming_set(typed):
-        recipe, pages = read_recipe(Recipe, args.source, typed, tool=args.tool, ends=ends)
+        recipe, pages = _with_tuned_gpus(
+            args, typed, lambda values: read_recipe(Recipe, args.source, values, tool=args.tool, ends=ends)
+        )
     for page in pages:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
@@ -153,8 +158,26 @@ def source(args: argparse.Namespace) -> Source:
     changes = fields(args)
     if args.recipe is None and not changes:
         raise missing("recipe", "pass a file, or fields with --set")
+
+    def load(values: Mapping[str, Any]) -> Recipe:
+        return Recipe.of(values) if args.recipe is None else Recipe.load(args.recipe, values)
+
     with naming_set(changes):
-        return Source(Recipe.of(changes) if args.recipe is None else Recipe.load(args.recipe, changes))
+        return Source(_with_tuned_gpus(args, changes, load))
+
+
+def _with_tuned_gpus(
+    args: argparse.Namespace, typed: Mapping[str, Any], read: Callable[[Mapping[str, Any]], _Read]
+) -> _Read:
+    """Reads a recipe; with the project's `tuned_gpus` where it needs these and its files do not say them."""
+    try:
+        return read(typed)
+    except InputError as error:
+        tuned = getattr(args, "tuned_gpus", None)
+        lacks = any(each.field == "gpus" and "missing" in each.message for each in (error, *error.causes))
+        if tuned is None or not lacks:
+            raise
+    return read({**typed, "gpus": tuned})
 
 
 def target(args: argparse.Namespace) -> str | None:

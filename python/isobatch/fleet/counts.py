@@ -1,7 +1,7 @@
 """One job over many GPU counts: which work and how, what more GPUs buy, and what they cost."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -28,6 +28,31 @@ _COLUMNS = (
 
 _MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
+
+
+SCHEMA: Literal["isobatch.counts/1"] = "isobatch.counts/1"
+
+
+class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU counts for a scheduler to choose from.
+
+    Attributes:
+        schema: name and version of this form.
+        gpus: the counts with a plan, in order; empty if there is none.
+        best: one of them, by `best_by`; None if there is none.
+        best_by: `deadline`: with the fewest GPU-hours of those that meet the deadline; `knee`: past it, one
+            percent less time costs more than one percent more GPU-hours; `fastest`: with the fewest hours;
+            `most`: the largest, since no hours are known. None without a best.
+        effective_batch: samples in a step, the same at each of the counts; None if they differ.
+        gpus_per_node: GPUs of a node; counts above it are whole nodes.
+    """
+
+    schema: Literal["isobatch.counts/1"] = SCHEMA
+    gpus: list[int]
+    best: int | None
+    best_by: Literal["deadline", "knee", "fastest", "most"] | None
+    effective_batch: int | None
+    gpus_per_node: int
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +98,49 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     def working(self) -> list[int]:
         """Lists the counts with a plan."""
         return [int(gpus) for gpus, group in zip(self.columns["gpus"], self.groups, strict=True) if group]
+
+    def good(self, deadline_hours: float | None = None) -> GoodCounts:
+        """Returns the counts with a plan and the best of them, as schedulers need them.
+
+        Where `best_batch` was looked for, they are the counts at which that batch works.
+
+        Args:
+            deadline_hours: the hours that the run may take; counts that take longer, or whose hours are not
+                known, are left out.
+
+        >>> counts(Recipe(effective_batch=12, lr=0.1), range(1, 9)).good().gpus
+        [1, 2, 3, 4, 6]
+        """
+        works = np.array([bool(group) for group in self.groups])
+        batches = self.columns["effective_batch"]
+        if "best_micro_batch" in self.columns:
+            works = self.columns["best_micro_batch"] > 0
+            batches = np.full(len(works), self.best_batch or -1)
+        if deadline_hours is not None:
+            works &= self.columns["hours"] <= deadline_hours
+        gpus = [int(count) for count in self.columns["gpus"][works]]
+        samples = {int(batch) for batch in batches[works]}
+        best, best_by = self._best(works, deadline_hours)
+        return GoodCounts(
+            gpus=sorted(set(gpus)),
+            best=best,
+            best_by=best_by,
+            effective_batch=samples.pop() if len(samples) == 1 else None,
+            gpus_per_node=self.cluster.gpus_per_node,
+        )
+
+    def _best(self, works: NDArray[np.bool_], deadline_hours: float | None) -> tuple[int | None, Any]:
+        """Chooses the best of the working counts, and names the criterion."""
+        gpus = self.columns["gpus"][works]
+        if not gpus.size:
+            return None, None
+        if deadline_hours is not None:
+            return int(gpus[np.argmin(self.columns["gpu_hours"][works])]), "deadline"
+        for name in ("knee", "fastest"):
+            count = getattr(self, name)
+            if count is not None and count in gpus and "best_micro_batch" not in self.columns:
+                return count, name
+        return int(gpus.max()), "most"
 
     def plan_at(self, gpus: int) -> Plan:
         """Plans the job at one count, as the row has it."""

@@ -177,7 +177,7 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
         elif kind in ("accumulation", "effective_batch") and not _is_said(reading, "accumulation"):
             reading.fields.pop("accumulation", None)
             page.ask("accumulation", text, page.name(key))
-        elif kind == "duration" and "samples" not in key and _is_default(reading, "duration"):
+        elif kind == "duration" and "samples" not in key and is_default(reading, "duration"):
             del reading.fields["duration"]
             page.ask("duration", text, page.name(key))
 
@@ -322,7 +322,7 @@ def _is_said(page: Reading, field: str) -> bool:
     return plain != "" and value_at(page.settings, plain) is not None
 
 
-def _is_default(page: Reading, field: str) -> bool:
+def is_default(page: Reading, field: str) -> bool:
     """Tells whether a field has a value that the file does not say."""
     return field in page.fields and not _is_said(page, field)
 

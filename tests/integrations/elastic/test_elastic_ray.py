@@ -1,5 +1,6 @@
 """A run under Ray Train loses a node, gets another, and equals the undisturbed run."""
 
+import importlib
 import itertools
 import json
 import os
@@ -104,15 +105,54 @@ def rows_of(folder):
     return rows
 
 
+@pytest.fixture
+def good_counts(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples" / "ray")
+    return importlib.import_module("good_counts")
+
+
+def test_only_counts_that_work_are_taken(good_counts):
+    scaling = ray.train.ScalingConfig(num_workers=(2, 8), resources_per_worker={"slot": 1})
+    policy = good_counts.GoodCounts(
+        scaling, ib.counts(ib.Recipe(effective_batch=12, lr=0.1), range(1, 17)).working
+    )
+    nodes = {f"node-{number}": {"slot": slots} for number, slots in enumerate((1, 2, 2, 6))}
+    taken = [policy._count_possible_workers(dict([*nodes.items()][:number])) for number in range(5)]
+    assert (policy.counts, taken) == ([2, 3, 4, 6], [0, 0, 3, 4, 6])
+    assert policy._get_num_workers_for_resource_request() == 6
+
+
+def test_a_range_without_a_count_that_works_is_refused(good_counts):
+    def train():
+        raise AssertionError
+
+    for workers, message in (
+        ((5, 7), r"\[1, 2, 4, 8\] lies in num_workers=\(5, 7\)"),
+        (4, "must be a range"),
+    ):
+        with pytest.raises(ib.InputError, match=message):
+            scaling = ray.train.ScalingConfig(num_workers=workers)
+            good_counts.GoodCountsTrainer(train, counts=(1, 2, 4, 8), scaling_config=scaling)
+
+
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.timeout(1500)
-def test_two_nodes_one_and_two_again(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "config", "steps"),
+    [
+        pytest.param([], {}, STEPS, id="any-count"),
+        # Three slots, one, and three again, of which Ray alone would take three for a batch of 8.
+        pytest.param(["good"], elastic_ray.GOOD, 27, id="good-counts"),
+    ],
+)
+def test_two_workers_one_and_two_again(tmp_path, words, config, steps):
     alone, out = tmp_path / "alone", tmp_path / "out"
     alone.mkdir()
     out.mkdir()
-    elastic_ray.train({"folder": str(alone), "ray": False})
-    process = subprocess.Popen([sys.executable, elastic_ray.__file__, str(out)], start_new_session=True)
+    elastic_ray.train({"folder": str(alone), "ray": False} | config)
+    line = [sys.executable, elastic_ray.__file__, str(out), *words]
+    process = subprocess.Popen(line, start_new_session=True)
     try:
         assert process.wait(1200) == 0
     finally:
@@ -123,13 +163,13 @@ def test_two_nodes_one_and_two_again(tmp_path):
             except subprocess.TimeoutExpired:
                 process.kill()
     # Ray may end the workers before it has noted the checkpoint that they reported last.
-    assert as_alone(out, alone) == [2, 1, 2]
+    assert as_alone(out, alone, steps) == [2, 1, 2]
 
 
-def as_alone(out, alone):
+def as_alone(out, alone, steps=STEPS):
     """Asserts equal steps with the undisturbed run; returns the numbers of workers, in turn."""
     expected, rows = rows_of(alone), rows_of(out)
-    assert [*sorted(rows)] == [*range(STEPS)]
+    assert [*sorted(rows)] == [*range(steps)]
     assert {step: row[:2] for step, row in rows.items()} == {step: row[:2] for step, row in expected.items()}
     weights, weights_alone = (torch.load(Path(folder) / "model.pt") for folder in (out, alone))
     for name in weights_alone:
@@ -137,7 +177,7 @@ def as_alone(out, alone):
             float((weights[name] - weights_alone[name]).abs().max() / weights_alone[name].abs().max())
             <= 1e-12
         )
-    return [workers for workers, _ in itertools.groupby(rows[step][2] for step in range(STEPS))]
+    return [workers for workers, _ in itertools.groupby(rows[step][2] for step in range(steps))]
 
 
 @pytest.mark.slow
