@@ -59,6 +59,8 @@ OPTIONS = {
     },
     "how to plan": {"settings": options.add_settings},
 }
+_OF_A_FILE = ("only what the plan decides:", "for ")
+"""How notes begin on a tool's file that somebody fills in, or checks; the command is for these GPUs."""
 _SECONDS_TO_READ = 3.0
 """Time that other ranks leave rank 0 to say why nothing starts, before their end ends it."""
 
@@ -87,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         notes = (
             "the command has neither braces nor a known tool's flags: it must read ISOBATCH_PLAN itself",
         )
-        notes = notes if export is None else (f"{export.tool}: {note}" for note in export.notes)
+        if export is not None:
+            notes = (f"{export.tool}: {note}" for note in export.notes if not note.startswith(_OF_A_FILE))
     for note in notes if rank == 0 else ():
         say(f"isobatch exec: {note}")
     return _become(command, {**os.environ, **variables(planned), PLAN: path})

@@ -39,7 +39,7 @@ def set_values(
         export = _export(plan, page.tool)
         copy = _copy(page, export, plan, folder)
         words = [
-            copy.join(word.rsplit(page.file, 1)) if word.endswith(page.file) else word for word in command
+            word.removesuffix(page.file) + copy if word.endswith(page.file) else word for word in command
         ]
         return words, export
     try:

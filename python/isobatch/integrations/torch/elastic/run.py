@@ -22,8 +22,8 @@ from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
 from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
-from isobatch.planning.leg import Position
 from isobatch.planning.handed import handed_plan
+from isobatch.planning.leg import Position
 from isobatch.planning.plan import Plan, plan_of
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster
@@ -136,11 +136,12 @@ class ElasticRun:
         Raises:
             InputError: no plan was handed, its file is not on this host, or as for the class.
 
-        >>> import isobatch as ib, os
+        >>> import isobatch as ib, os, tempfile, unittest.mock
         >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
-        >>> ib.plan(recipe, 1).save("/tmp/isobatch-from-env.json")
-        >>> os.environ["ISOBATCH_PLAN"] = "/tmp/isobatch-from-env.json"
-        >>> ElasticRun.from_env().plan.effective_batch
+        >>> path = os.path.join(tempfile.mkdtemp(), "plan.json")
+        >>> ib.plan(recipe, 1).save(path)
+        >>> with unittest.mock.patch.dict(os.environ, ISOBATCH_PLAN=path):
+        ...     ElasticRun.from_env().plan.effective_batch
         4
         """
         plan = handed_plan()
