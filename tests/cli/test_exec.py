@@ -369,7 +369,8 @@ def test_a_signal_while_it_plans_ends_it_before_anything_starts(job, tmp_path):
         recipe.write("lr = 0.1\n")
         recipe.flush()
         started.send_signal(signal.SIGTERM)
-        assert started.wait(30) == -signal.SIGTERM
+        assert started.communicate(timeout=30) == ("", "")
+    assert started.returncode == -signal.SIGTERM
     assert not (tmp_path / "0.1").exists()
 
 

@@ -14,13 +14,14 @@ import msgspec
 
 from isobatch.cli import options
 from isobatch.cli.braces import fill_braces, has_braces
-from isobatch.cli.processes import count_processes, rank_of, read_claims
+from isobatch.cli.processes import count_gpus, rank_of, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import read_fields
 from isobatch.files.whole import write_whole
 from isobatch.planning.handed import PLAN, variables
 from isobatch.planning.plan import Plan, plan
+from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import few
 
@@ -69,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
     """Becomes the command; returns only where it does not start."""
     if not args.command or "--" not in args.words:
         raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
-    claims = read_claims(os.environ, command := args.command)
-    gpus, rank = count_processes(claims, args.gpus, args.gpus_per_process), rank_of(claims)
-    planned, page = _planned(args, gpus)
+    counts = read_counts(os.environ, command := args.command)
+    gpus, rank = count_gpus(counts, args.gpus, args.gpus_per_process), rank_of(counts)
+    planned = _planned(args, gpus)
     if args.state is not None:
         from isobatch.cli.resuming import go_on
 
@@ -85,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         from isobatch.cli.tool_command import set_values
 
-        command, export = set_values(command, planned, page, Path(path).parent)
+        mark = zlib.crc32("\0".join((str(Path.cwd()), *command)).encode(errors="surrogateescape"))
+        folder = Path(path).with_suffix("") / f"{mark:08x}"  # runs of one plan have files of their own
+        command, export = set_values(command, planned.require(), folder)
         notes = (
             "the command has neither braces nor a known tool's flags: it must read ISOBATCH_PLAN itself",
         )
@@ -96,37 +99,33 @@ def run(args: argparse.Namespace) -> int:
     return _become(command, {**os.environ, **variables(planned), PLAN: path})
 
 
-def _planned(args: argparse.Namespace, gpus: int) -> tuple[Plan, Any]:
-    """Plans FILE for a number of GPUs; also returns the reading of another tool's file, or None."""
+def _planned(args: argparse.Namespace, gpus: int) -> Plan:
+    """Plans FILE for a number of GPUs."""
     cluster, how = options.in_nodes(gpus, args), options.settings(args)
     is_table = Path(args.recipe).suffix in (".toml", ".json", ".yaml", ".yml")
     fields = read_fields(args.recipe) if is_table else {}
     if str(fields.get("schema")).startswith("isobatch.plan/"):
-        if args.set:
-            raise InputError(
-                "is a saved plan, which has its recipe: --set goes with a recipe", file=args.recipe
-            )
-        saved = Plan.load(args.recipe)
-        typed = {name: value for name, value in msgspec.structs.asdict(cluster).items() if value is not None}
-        cluster = msgspec.structs.replace(saved.cluster, **typed)
-        if saved.moves and (cluster != saved.cluster or how):
-            raise InputError(
-                "is the plan of a run that moved: go on by its recipe and --state", file=args.recipe
-            )
-        return saved if saved.moves else plan(
-            saved.recipe, cluster, **{**saved.settings._asdict(), **how}
-        ), None
+        return _planned_again(Plan.load(args.recipe), cluster, how, args)
     is_recipe = args.tool is None and not {"effective_batch", "batch_per_gpu"}.isdisjoint(fields)
     if is_recipe and not args.set:
-        return plan(Recipe.load(args.recipe), cluster, **how), None
+        return plan(Recipe.load(args.recipe), cluster, **how)
     from isobatch.cli import source
 
-    if not is_recipe:
-        args.source, args.recipe, args.to = [args.recipe], None, None
-    else:
-        args.source = None
+    args.source = None if is_recipe else [args.recipe]
+    args.recipe = args.recipe if is_recipe else None
     read = source.source(args)
-    return plan(read.recipe, cluster, **read.settings(how)), next(iter(read.pages), None)
+    return plan(read.recipe, cluster, **read.settings(how))
+
+
+def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: argparse.Namespace) -> Plan:
+    """Plans the recipe of a saved plan, by its settings and on its kind of GPU, for another number of GPUs."""
+    typed = {name: value for name, value in msgspec.structs.asdict(cluster).items() if value is not None}
+    where = msgspec.structs.replace(saved.cluster, **typed)
+    if args.set:
+        raise InputError("is a saved plan, which has its recipe: --set goes with a recipe", file=args.recipe)
+    if saved.moves and (where != saved.cluster or how):
+        raise InputError("is the plan of a run that moved: go on by its recipe and --state", file=args.recipe)
+    return saved if saved.moves else plan(saved.recipe, where, **{**saved.settings._asdict(), **how})
 
 
 def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:

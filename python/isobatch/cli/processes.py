@@ -27,7 +27,7 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.com
 _BEHIND = "put exec behind the launcher (torchrun … --no-python isobatch exec FILE -- python train.py)"
 
 
-class Claim(NamedTuple):
+class ProcessCount(NamedTuple):
     """A number of processes, and who says it.
 
     Attributes:
@@ -45,53 +45,53 @@ class Claim(NamedTuple):
     starts: bool = False
 
 
-def read_claims(environment: Mapping[str, str], command: Sequence[str]) -> list[Claim]:
+def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[ProcessCount]:
     """Lists who says a number of processes, innermost first.
 
     Raises:
         InputError: a variable is no number.
 
-    >>> read_claims({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].count
+    >>> read_counts({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].count
     4
     """
-    claims = []
+    counts = []
     if (started := _started(command, environment)) is not None:
-        claims.append(started)
+        counts.append(started)
     for size, rank in _RANKS:
         if not environment.get(size) or (size == "SLURM_NTASKS" and environment.get("SLURM_STEP_NUM_TASKS")):
             continue
         is_task = not size.startswith("SLURM")
         nests = is_task and (size != "WORLD_SIZE" or any(name in environment for name in _AGENTS))
         starts = size == "SLURM_NTASKS" and bool(environment.get("SLURM_JOB_ID"))
-        claims.append(Claim(size, _number(environment, size), _rank(environment, rank), nests, starts))
+        counts.append(ProcessCount(size, _number(environment, size), _rank(environment, rank), nests, starts))
     if environment.get("PET_NNODES"):
         names = ("PET_NNODES", "PET_NPROC_PER_NODE")
         nodes, each = (
             _number(environment, name) if environment.get(name, "1").isdecimal() else None for name in names
         )
         count = nodes * each if nodes and each else None
-        claims.append(Claim(" × ".join(names), count, _rank(environment, "PET_NODE_RANK")))
-    return claims
+        counts.append(ProcessCount(" × ".join(names), count, _rank(environment, "PET_NODE_RANK")))
+    return counts
 
 
-def count_processes(claims: Sequence[Claim], typed: int | None, each: int = 1) -> int:
+def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1) -> int:
     """Returns the number of GPUs: the innermost launcher's processes, each with `each` GPUs.
 
     Args:
-        claims: as `read_claims` lists them.
+        counts: as `read_counts` lists them.
         typed: `--gpus`, which must agree with processes that are there.
         each: GPUs of a process.
 
     Raises:
         InputError: there is no number, or two disagree; both are named.
     """
-    inner = claims[0] if claims else None
-    for claim, outer in pairwise(claims):
-        if claim.nests:
+    inner = counts[0] if counts else None
+    for first, outer in pairwise(counts):
+        if first.nests:
             break
-        if None not in (claim.count, outer.count) and claim.count != outer.count:
+        if None not in (first.count, outer.count) and first.count != outer.count:
             raise InputError(
-                f"{claim.name} is {claim.count}, and {outer.name} is {outer.count}: two counts of processes "
+                f"{first.name} is {first.count}, and {outer.name} is {outer.count}: two counts of processes "
                 "disagree. Unset the one that is not this run's (env -u NAME isobatch exec …)"
             )
     if typed is not None:
@@ -117,9 +117,9 @@ def count_processes(claims: Sequence[Claim], typed: int | None, each: int = 1) -
     return inner.count * each
 
 
-def rank_of(claims: Sequence[Claim]) -> int:
+def rank_of(counts: Sequence[ProcessCount]) -> int:
     """Returns this process's rank, 0 where nobody numbers it."""
-    return next((claim.rank for claim in claims if claim.rank is not None), 0)
+    return next((count.rank for count in counts if count.rank is not None), 0)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -134,8 +134,8 @@ def _rank(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else None
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> Claim | None:
-    """Returns the claim of a launcher in the command; None where the command starts by itself."""
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
+    """Returns the count of a launcher in the command; None where the command starts by itself."""
     names = [PurePath(word).name for word in command[:8]]
     if names[0] in _TASKS:
         return _of_tasks(names[0], command, environment)
@@ -152,10 +152,10 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Claim | 
     launch = read_launch(words)
     if launch.name in ("", "python"):
         return None
-    return Claim(f"the number of {launch.name}'s processes", launch.ranks, nests=True)
+    return ProcessCount(f"the number of {launch.name}'s processes", launch.ranks, nests=True)
 
 
-def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Claim | None:
+def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
     """Returns the tasks that srun or mpirun starts: by its option, else what Slurm has allocated."""
     options = []
     for before, word in pairwise(command):
@@ -164,6 +164,6 @@ def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str])
         options.append(word)
     typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", "\0".join(options))
     if typed:
-        return Claim(f"the number of {name}'s tasks", int(typed[1]), nests=True)
+        return ProcessCount(f"the number of {name}'s tasks", int(typed[1]), nests=True)
     tasks = environment.get("SLURM_NTASKS") if not environment.get("SLURM_STEP_NUM_TASKS") else None
-    return Claim("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True) if tasks else None
+    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True) if tasks else None
