@@ -122,13 +122,17 @@ def test_a_launcher_in_the_command_says_the_count(become, command, environment, 
             "WORLD_SIZE is 4, and SLURM_NTASKS is 2: two counts",
         ),
         ("--gpus 4 -- t", {"WORLD_SIZE": "2"}, "--gpus is 4, and WORLD_SIZE is 2: two counts"),
-        ("--gpus 4 -- torchrun --nproc-per-node 2 t.py", {}, "--gpus is 4, and the number of torchrun's"),
+        (
+            "--gpus 4 -- torchrun --nproc-per-node 2 t.py",
+            {},
+            "--gpus is 4, and torchrun's number of processes is 2",
+        ),
         (
             "-- torchrun --nnodes 1:4 t.py",
             {},
-            "torchrun's processes leaves it open: pass --gpus N, or put exec",
+            "torchrun's number of processes is open: pass --gpus N, or put exec",
         ),
-        ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE leaves it open"),
+        ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE is open: pass"),
         ("-- t", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "no srun has started them here"),
         ("--gpus 0 -- t", {}, "--gpus must be at least 1, got 0"),
         ("--gpus 4 --", {}, "COMMAND is missing: write it behind --"),
@@ -225,6 +229,12 @@ def test_a_file_of_a_tool_that_the_command_names_is_copied_with_the_values(becom
     assert copy["per_device_train_batch_size"] * copy["gradient_accumulation_steps"] == 12
     assert (copy["output_dir"], copy["learning_rate"], copy["max_steps"]) == ("out", 1e-4, 84)
     assert json.loads(file.read_text())["gradient_accumulation_steps"] == 3
+
+
+def test_a_misspelt_recipe_is_still_read_as_one(become, tmp_path):
+    (tmp_path / "typo.toml").write_text('effective_bacth = 24\nlr = 0.1\nduration = "84st"\n')
+    code, error = become("--gpus", "2", "--", "t", "{lr}", file=str(tmp_path / "typo.toml"))
+    assert code == 2 and "did you mean 'effective_batch'" in error
 
 
 def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys):

@@ -28,7 +28,7 @@ LOOP = ("loop.py", "--bs", "{micro_batch}", "--accum", "{accumulation}", "--lr",
 TRAINER = ("trainer.py", "--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps",
     "{accumulation}", "--learning_rate", "{lr}", "--max_steps", "{total_steps}", "--warmup_steps",
     "{warmup_steps}", "--output_dir", "out", "--save_steps", "2", "--use_cpu", "--report_to", "none",
-    "--remove_unused_columns", "False", "--ddp_backend", "gloo")  # fmt: skip
+    "--remove_unused_columns", "False")  # fmt: skip
 
 
 def settings():
@@ -37,11 +37,18 @@ def settings():
     return {**os.environ, **own, "PAUSE": "0.8", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def line(folder, script, *words):
+def line(folder, script, *words, options=()):
     """The words of `isobatch exec` in front of a script."""
     (folder / "job.toml").write_text(RECIPE)
     command = [sys.executable, str(SCRIPTS / script), *words]
-    return [sys.executable, "-m", "isobatch", "exec", "job.toml", "--max-micro-batch", "4", "--", *command]
+    words = ["-m", "isobatch", "exec", "job.toml", "--max-micro-batch", "4", *options]
+    return [sys.executable, *words, "--", *command]
+
+
+def undisturbed(folder, script):
+    """The run of one process alone."""
+    words = line(folder, *script, options=("--gpus", "1"))
+    subprocess.run(words, check=True, env={**settings(), "PAUSE": "0"}, cwd=folder, timeout=300)
 
 
 WAITS = "import torch.distributed.run as torchrun; input(); torchrun.main()"
@@ -146,8 +153,7 @@ def test_each_step_is_the_undisturbed_runs(tmp_path, script, counts):
         assert agents.agents[0].wait(300) == 0, (moved / "agent-0.txt").read_text()[-3000:]
     finally:
         agents.end()
-    environment = {**settings(), "WORLD_SIZE": "1", "PAUSE": "0"}
-    subprocess.run(line(alone, *script), check=True, env=environment, cwd=alone, timeout=300)
+    undisturbed(alone, script)
 
     steps, worlds = compared(moved), [rows[0][3] for _, rows in sorted(steps_of(moved).items())]
     assert [*dict.fromkeys(worlds)] == [*dict.fromkeys(counts)] and worlds[-1] == counts[-1]

@@ -1,17 +1,18 @@
 """A job that Slurm starts again on other GPUs: with `isobatch exec` an unchanged script does the same steps."""
 
-import subprocess
 import sys
 import time
 
 import pytest
 
-from cli.test_exec_moved import LOOP, STEPS, compared, line, settings, steps_of
+from cli.test_exec_moved import LOOP, STEPS, compared, line, steps_of, undisturbed
 from slurm.test_elastic import requeued, torch_load
 
 pytestmark = pytest.mark.slow
 HEAD = "#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=2 --ntasks-per-node=4 --requeue --open-mode=append\n"
-TORCHRUN = f"{sys.executable} -m torch.distributed.run --nproc-per-node $SLURM_GPUS_ON_NODE --master-port 29611"
+TORCHRUN = (
+    f"{sys.executable} -m torch.distributed.run --nproc-per-node $SLURM_GPUS_ON_NODE --master-port 29611"
+)
 RANK = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=127.0.0.1 MASTER_PORT=29612; exec"
 WAYS = {
     "torchrun in srun": "srun -n 1 {torchrun} --no-python {words}",
@@ -40,8 +41,7 @@ def test_a_job_that_is_requeued_with_three_gpus_does_the_same_steps(cluster, tmp
     requeued(cluster, number, file)
     assert cluster.wait(number) == "COMPLETED", cluster.output(number)
 
-    environment = {**settings(), "WORLD_SIZE": "1"}
-    subprocess.run(line(alone, *LOOP), check=True, env=environment, cwd=alone, timeout=300)
+    undisturbed(alone, LOOP)
     assert [*dict.fromkeys(rows[0][3] for _, rows in sorted(steps_of(moved).items()))] == [2, 3]
     assert compared(moved) == compared(alone)
     assert [*compared(moved)] == [*range(STEPS)]

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +106,19 @@ def _planned(args: argparse.Namespace, gpus: int) -> Plan:
     fields = read_fields(args.recipe) if is_table else {}
     if str(fields.get("schema")).startswith("isobatch.plan/"):
         return _planned_again(Plan.load(args.recipe), cluster, how, args)
-    is_recipe = args.tool is None and not {"effective_batch", "batch_per_gpu"}.isdisjoint(fields)
+    own = fields.keys() & {*Recipe.__struct_fields__, "batch_per_gpu"}
+    is_recipe = args.tool is None and ("effective_batch" in own or 2 * len(own) > len(fields))
     if is_recipe and not args.set:
-        return plan(Recipe.load(args.recipe), cluster, **how)
-    from isobatch.cli import source
+        recipe = Recipe.load(args.recipe)
+    else:
+        from isobatch.cli import source
 
-    args.source = None if is_recipe else [args.recipe]
-    args.recipe = args.recipe if is_recipe else None
-    read = source.source(args)
-    return plan(read.recipe, cluster, **read.settings(how))
+        args.source = None if is_recipe else [args.recipe]
+        args.recipe = args.recipe if is_recipe else None
+        read = source.source(args)
+        recipe, how = read.recipe, read.settings(how)
+    planned: Plan = plan(recipe, cluster, **how)
+    return planned
 
 
 def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: argparse.Namespace) -> Plan:
@@ -137,6 +141,7 @@ def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
         is_even: whether the command takes the same numbers on every rank, so that weighted splits are no way out.
     """
     if rank:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # of torchrun, once rank 0 has ended
         time.sleep(_SECONDS_TO_READ)
         return 1
     from isobatch.planning.explain import explain
@@ -190,7 +195,7 @@ def _save(planned: Plan, output: str | None) -> str:
     raise InputError(f"the plan cannot be saved in {few(places)} ({failure.strerror}): pass -o FILE")
 
 
-def _become(command: Sequence[str], environment: dict[str, str]) -> int:
+def _become(command: list[str], environment: dict[str, str]) -> int:
     """Becomes the command; 127 where there is no such program, 126 where it cannot be started, as a shell."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

@@ -32,14 +32,14 @@ class ProcessCount(NamedTuple):
 
     Attributes:
         name: the variables or the option.
-        count: the number; None where a launcher leaves it open.
+        number: of them; None where a launcher leaves it open.
         rank: of this process; None if unknown.
         nests: whether outer launchers may count otherwise: their tasks are this one's nodes.
         starts: whether the processes are still to be started.
     """
 
     name: str
-    count: int | None
+    number: int | None
     rank: int | None = None
     nests: bool = False
     starts: bool = False
@@ -51,7 +51,7 @@ def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[
     Raises:
         InputError: a variable is no number.
 
-    >>> read_counts({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].count
+    >>> read_counts({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].number
     4
     """
     counts = []
@@ -89,15 +89,15 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
     for first, outer in pairwise(counts):
         if first.nests:
             break
-        if None not in (first.count, outer.count) and first.count != outer.count:
+        if None not in (first.number, outer.number) and first.number != outer.number:
             raise InputError(
-                f"{first.name} is {first.count}, and {outer.name} is {outer.count}: two counts of processes "
+                f"{first.name} is {first.number}, and {outer.name} is {outer.number}: two counts of processes "
                 "disagree. Unset the one that is not this run's (env -u NAME isobatch exec …)"
             )
     if typed is not None:
-        if inner is not None and inner.count and not inner.starts and inner.count * each != typed:
+        if inner is not None and inner.number and not inner.starts and inner.number * each != typed:
             raise InputError(
-                f"--gpus is {typed}, and {inner.name} is {inner.count}: two counts of processes disagree. "
+                f"--gpus is {typed}, and {inner.name} is {inner.number}: two counts of processes disagree. "
                 "Leave --gpus out, or give --gpus-per-process where a process drives several"
             )
         return typed
@@ -107,14 +107,14 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
             "no launcher has set WORLD_SIZE, SLURM_NTASKS, PET_NNODES or MPI's: pass --gpus N, or start "
             "isobatch exec by the launcher",
         )
-    if inner.count is None:
-        raise missing("the number of processes", f"{inner.name} leaves it open: pass --gpus N, or {_BEHIND}")
-    if inner.starts and inner.count > 1:
+    if inner.number is None:
+        raise InputError(f"{inner.name} is open: pass --gpus N, or {_BEHIND}")
+    if inner.starts and inner.number > 1:
         raise InputError(
-            f"{inner.name} is {inner.count}, but no srun has started them here: write srun isobatch exec …, "
+            f"{inner.name} is {inner.number}, but no srun has started them here: write srun isobatch exec …, "
             "or -- srun COMMAND, or pass --gpus N"
         )
-    return inner.count * each
+    return inner.number * each
 
 
 def rank_of(counts: Sequence[ProcessCount]) -> int:
@@ -152,7 +152,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> ProcessC
     launch = read_launch(words)
     if launch.name in ("", "python"):
         return None
-    return ProcessCount(f"the number of {launch.name}'s processes", launch.ranks, nests=True)
+    return ProcessCount(f"{launch.name}'s number of processes", launch.ranks, nests=True)
 
 
 def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
@@ -164,6 +164,6 @@ def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str])
         options.append(word)
     typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", "\0".join(options))
     if typed:
-        return ProcessCount(f"the number of {name}'s tasks", int(typed[1]), nests=True)
+        return ProcessCount(f"{name}'s number of tasks", int(typed[1]), nests=True)
     tasks = environment.get("SLURM_NTASKS") if not environment.get("SLURM_STEP_NUM_TASKS") else None
     return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True) if tasks else None
