@@ -1,4 +1,4 @@
-"""`isobatch exec`: the count of the innermost launcher, the plan in the command, and the command's own end."""
+"""`isobatch exec`: the innermost launcher's count, the plan in the command, the command's end."""
 
 import json
 import os
@@ -20,7 +20,7 @@ WORDS = ("{gpus}", "{micro_batch}", "{accumulation}", "{lr}", "{total_steps}")
 
 
 class Started(Exception):
-    """The command that a process would have become, and its environment."""
+    """The command and the environment in the place of the process."""
 
 
 @pytest.fixture
@@ -396,11 +396,12 @@ def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
     code = (
         "import os, sys\nos.execvpe = lambda *_: sys.exit(print([name for name in sys.modules if name in "
         "('numpy', 'torch', 'isobatch.tools', 'isobatch.schedules', 'isobatch.cli.source')]))\n"
-        f"from isobatch.cli import command\nsys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
+        f"from isobatch.cli import command\n"
+        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
         "command()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 def test_two_runs_at_once_have_their_own_plans(job):
