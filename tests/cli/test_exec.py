@@ -233,6 +233,12 @@ def test_a_file_of_a_tool_that_the_command_names_is_copied_with_the_values(becom
     assert json.loads(file.read_text())["gradient_accumulation_steps"] == 3
 
 
+def test_a_file_whose_batch_has_a_name_of_the_users_is_left_alone(become):
+    file = str(ROOT / "examples" / "configs" / "lightning.yaml")
+    words, _ = become("--gpus", "2", "--", "python", "main.py", "--config", file)
+    assert words == ["python", "main.py", "--config", file]
+
+
 def test_a_misspelt_recipe_is_still_read_as_one(become, tmp_path):
     (tmp_path / "typo.toml").write_text('effective_bacth = 24\nlr = 0.1\nduration = "84st"\n')
     code, error = become("--gpus", "2", "--", "t", "{lr}", file=str(tmp_path / "typo.toml"))
