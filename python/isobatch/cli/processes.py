@@ -162,8 +162,11 @@ def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str])
         if not word.startswith("-") and not before.startswith("-"):
             break
         options.append(word)
-    typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", "\0".join(options))
-    if typed:
-        return ProcessCount(f"{name}'s number of tasks", int(typed[1]), nests=True)
-    tasks = environment.get("SLURM_NTASKS") if not environment.get("SLURM_STEP_NUM_TASKS") else None
-    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True) if tasks else None
+    text = "\0".join(options)
+    typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", text)
+    is_open = re.search(r"(?:^|\0)(?:-N|--nodes|--ntasks-per|--npernode|--map-by)", text)
+    if typed or is_open:
+        return ProcessCount(f"{name}'s number of tasks", int(typed[1]) if typed else None, nests=True)
+    if not environment.get("SLURM_NTASKS") or environment.get("SLURM_STEP_NUM_TASKS"):
+        return None
+    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True)
