@@ -411,9 +411,9 @@ def test_the_guard_stops_an_unchanged_trainer_script(job, tmp_path):
     same = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path)
     assert same.returncode == 0, same.stderr
     flags = ["--learning_rate", "0.2", "--gradient_accumulation_steps", "{accumulation}", "--max_steps", "4"]
-    other = subprocess.run([*command, *words, *flags], capture_output=True, text=True, cwd=tmp_path)
-    assert other.returncode == 1
-    assert "learning rate 0.2, 0.05 planned" in other.stderr
+    wrong = subprocess.run([*command, *words, *flags], capture_output=True, text=True, cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "learning rate 0.2, 0.05 planned" in wrong.stderr
 
 
 # ---- becoming the command ----
