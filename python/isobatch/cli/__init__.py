@@ -22,6 +22,7 @@ GROUPS = {
         "plan": "plan one recipe on one cluster, also as another tool's file",
         "counts": "list the GPU counts that work; find a batch for the most of them",
         "replan": "move a running job to other hardware or another batch",
+        "exec": "start a training command with the plan for the GPUs that there are",
         "store": "run the store where ranks meet that survive the loss of others",
     },
     "plan many": {
