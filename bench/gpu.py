@@ -1,4 +1,4 @@
-"""What one GPU can tell in a quarter of an hour, row by row; `scripts/gpu` prepares, runs and collects it.
+"""Plays a day with one GPU, row by row, in calls of some minutes; `scripts/gpu` prepares and collects it.
 
 A run goes on where the last one ended, by `day.json` in the folder, which is written whole after each row.
 A row has a process and a limit of its own, begins where its expected seconds fit (gpu_rows.py), and leaves
@@ -39,7 +39,7 @@ TAIL = 6000
 
 
 def end_marked(mark: str) -> None:
-    """Kills every process of a run, whatever session it is in: all have the run's mark in their environment."""
+    """Kills every process with the run's mark in its environment, in any session."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (folder / "environ").read_bytes():
@@ -47,7 +47,7 @@ def end_marked(mark: str) -> None:
 
 
 def guard_exit(mark: str, seconds: float) -> int:
-    """Starts a process that ends the run's others when this one ends in whatever way, or is over its time.
+    """Forks a watcher to end the run's processes when this one ends or is over its time.
 
     Returns the descriptor to close at the end.
     """
@@ -67,7 +67,7 @@ def guard_exit(mark: str, seconds: float) -> int:
 
 def play(row: Row, limit: float, mark: str, *, small: bool) -> dict[str, Any]:
     """Plays a row in a process and a folder of its own; returns its figures, or why there are none."""
-    begun = time.monotonic()
+    begun, before = time.monotonic(), os.times()
     result: dict[str, Any] = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
     while (state := machine()).get("other_processes") and time.monotonic() < begun + 5:
         time.sleep(0.25)  # The last row's processes are leaving the GPU.
@@ -96,6 +96,8 @@ def play(row: Row, limit: float, mark: str, *, small: bool) -> dict[str, Any]:
         result["outcome"] = OVER if code is None else "failed" if code else "wrong" if wrong else "done"
         if result["outcome"] != "done":
             result["output"] = (folder / "output.txt").read_text(errors="replace")[-TAIL:]
+    after = os.times()
+    result["processor_seconds"] = round(sum(after[2:4]) - sum(before[2:4]), 1)  # Of the row's processes.
     return result | {"seconds": round(time.monotonic() - begun, 1)}
 
 
@@ -116,7 +118,7 @@ def save(day: dict[str, Any], *folders: Path) -> None:
 
 
 def run(parts: list[str], out: list[Path], *, seconds: float, again: bool, small: bool) -> int:
-    """Plays the rows that are left, as many as the time allows.
+    """Plays the remaining rows, as many as the time allows.
 
     Returns 0 where all are done, 1 where a row is not, 3 where some are left.
     """
@@ -145,8 +147,8 @@ def run(parts: list[str], out: list[Path], *, seconds: float, again: bool, small
             print(f"{line} ({row.expected:g} expected)", *texts, sep="\n  ", flush=True)
     finally:
         os.close(guard)
-    if left := [row for row in rows_left(day["parts"]) if row.part in parts]:
-        print(f"{len(left)} rows are left, first {left[0].part}, {left[0].name}: give the same command again")
+    if rows := [row for row in rows_left(day["parts"]) if row.part in parts]:
+        print(f"{len(rows)} rows are left, first {rows[0].part}, {rows[0].name}: give the same command again")
         return 3
     return int(any(row["outcome"] != "done" for part in parts for row in day["parts"].get(part, {}).values()))
 
@@ -178,13 +180,13 @@ def main() -> int:
     running.add_argument("--small", action="store_true", help="a rehearsal")
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("--to", type=Path, default=HERE / "results" / "gpu")
-    given = vars(parser.parse_args())
-    command = given.pop("command")
+    arguments = vars(parser.parse_args())
+    command = arguments.pop("command")
     if command == "run":
-        given["parts"] = given["parts"] or [*PARTS]
-        if unknown := [part for part in given["parts"] if part not in PARTS]:
+        arguments["parts"] = arguments["parts"] or [*PARTS]
+        if unknown := [part for part in arguments["parts"] if part not in PARTS]:
             running.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return {"run": run, "simulate": print_simulation, "collect": collect}[command](**given) or 0
+    return {"run": run, "simulate": print_simulation, "collect": collect}[command](**arguments) or 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A training loop as users write it, in the process that calls it, on a clock; and a bare all-reduce."""
+"""Times a bare training loop and a bare all-reduce in the calling process."""
 
 from __future__ import annotations
 

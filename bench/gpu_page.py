@@ -1,4 +1,4 @@
-"""What may be published of a day with one GPU, and its page: bench/results/gpu/README.md."""
+"""The page of a day with one GPU, and the reasons against publishing it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def page_of(day: dict[str, Any]) -> str:
     """Returns the day for people: the machine, what is left, and a table in the order of the rows."""
     state = next(result["machine"] for rows in day["parts"].values() for result in rows.values())
     calls = "; ".join(f"{call['used']:.0f} of {call['seconds']:.0f} s" for call in day["calls"])
-    left = "; ".join(f"{row.part}, {row.name}" for row in rows_left(day["parts"]))
+    waiting = "; ".join(f"{row.part}, {row.name}" for row in rows_left(day["parts"]))
     lines = [
         f"**{day['rehearsal'].capitalize()}.**" if day["rehearsal"] else "[All figures](day.json).",
         f"{state['device']}, driver {state.get('driver')}, torch {state['torch']}, Python {state['python']}, "
-        f"{state['cores']} cores; at the start SM clock {state.get('clocks')}, power {state.get('power')}; not "
-        f"divided, no other process. Two ranks on it prove function, not speed. Calls: {calls}.",
-        *(["", f"**Unfinished**, not run: {left}."] if left else []),
+        f"{state['cores']} cores; at the start clocks {state.get('clocks')}, power {state.get('power')}; "
+        f"not divided, no other process. Two ranks on it prove function, not speed. Calls: {calls}.",
+        *(["", f"**Unfinished**, not run: {waiting}."] if waiting else []),
         "",
         "| part | row | outcome | expected, s | measured, s | figures |",
         "|---|---|---|---|---|---|",
@@ -84,5 +84,5 @@ def print_simulation() -> None:
         parts: Any = {}
         calls = simulate(scale, parts)
         counts, idle = [len(rows) for rows, _ in calls], [round(seconds) for _, seconds in calls]
-        left = "; ".join(f"{row.part}, {row.name}" for row in rows_left(parts))
-        print(f"| × {scale:g} | {counts[0]}, {counts[1]} of {len(ROWS)} | {idle[0]}, {idle[1]} | {left} |")
+        waiting = "; ".join(f"{row.part}, {row.name}" for row in rows_left(parts))
+        print(f"| × {scale:g} | {counts[0]}, {counts[1]} of {len(ROWS)} | {idle[0]}, {idle[1]} | {waiting} |")

@@ -110,7 +110,7 @@ def calibration_error(measured: Any) -> Figures:
 
 
 def search(name: str) -> Figures:
-    """The micro-batch that the search recommends, and real steps at it: does it hold?"""
+    """The search's recommended micro-batch, and real steps at it."""
     options = ["--quick", "--find-micro-batch", *(["--memory-limit", "0.7"] if SMALL else [])]
     ran = validate(plan(1, MICRO[name], precision="bf16"), *options, "--workload", f"gpu_models:{name}")
     sizes = (ran["report"] or {}).get("micro_batch_search")
@@ -139,7 +139,7 @@ def same(name: str) -> Figures:
 
 
 def bits(row: str) -> Figures:
-    """The SHA of the weights at one rank and at two that share the GPU; the price of a step beside DDP's."""
+    """The SHA of the weights at one rank and at two ranks on the GPU; or the price of a step beside DDP's."""
     words = [
         sys.executable,
         str(BENCH / "bits.py"),

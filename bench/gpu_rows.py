@@ -1,4 +1,4 @@
-"""The rows of a day with one GPU in the order of their worth, and the rule by which the next one begins."""
+"""The rows of a day with one GPU in the order of their worth, and the choice of the next row."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ PARTS = tuple(dict.fromkeys(row.part for row in ROWS))
 
 
 def expected_seconds(row: Row, parts: Parts) -> float:
-    """Returns a row's expected seconds, by the pace of its part: the median of measured over expected seconds."""
-    numbers = {other.name: other.expected for other in ROWS if other.part == row.part}
+    """Returns a row's expected seconds at its part's pace, the median of measured over expected seconds."""
+    numbers = {name: expected for part, name, expected, _ in ROWS if part == row.part}
     paces = [
         result["seconds"] / numbers[name]
         for name, result in parts.get(row.part, {}).items()
@@ -83,12 +83,12 @@ def expected_seconds(row: Row, parts: Parts) -> float:
 
 
 def next_row(waiting: Iterable[Row], parts: Parts, seconds: float) -> Row | None:
-    """Returns the first waiting row that is expected to fit into the seconds left; None if no row does."""
+    """Returns the first row expected to fit into the remaining seconds; None if no row does."""
     return next((row for row in waiting if expected_seconds(row, parts) <= seconds), None)
 
 
 def rows_left(parts: Parts, *, again: bool = False) -> list[Row]:
-    """Lists the rows without a result, and those that the end of a call cut short.
+    """Lists the rows without a result, and the rows cut short by the end of a call.
 
     Args:
         again: also the rows that failed or were wrong.
@@ -103,7 +103,9 @@ def play_rows(
     seconds_left: Callable[[], float],
     play: Callable[[Row, float], dict[str, Any]],
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
-    """Plays the rows that fit, each at most for its limit or the seconds left, and yields each with its result.
+    """Plays the rows in their order while they fit; yields each with its result.
+
+    A row has its limit, cut to the seconds left.
 
     Args:
         parts: takes the results.
@@ -124,20 +126,18 @@ def play_rows(
 def simulate(scale: float, parts: Parts | None = None) -> list[tuple[list[Row], float]]:
     """Plays a day by its numbers alone; returns each call's whole rows and idle seconds.
 
-    Args:
-        scale: real seconds of a row over its expected ones.
-        parts: takes the results.
+    `scale` is real over expected seconds of each row; `parts` takes the results.
     """
     parts = {} if parts is None else parts
     return [_simulate_call(scale, parts, seconds - LEAVE_SECONDS) for seconds in CALLS]
 
 
-def _simulate_call(scale: float, parts: Parts, left: float) -> tuple[list[Row], float]:
+def _simulate_call(scale: float, parts: Parts, clock: float) -> tuple[list[Row], float]:
     def play(row: Row, limit: float) -> dict[str, Any]:
-        nonlocal left
+        nonlocal clock
         seconds = min(scale * row.expected, limit)
-        left -= seconds
+        clock -= seconds
         return {"outcome": OVER if scale * row.expected > limit else "done", "seconds": seconds}
 
-    played = play_rows(rows_left(parts), parts, lambda: left, play)
-    return [row for row, result in played if result["outcome"] == "done"], left
+    played = play_rows(rows_left(parts), parts, lambda: clock, play)
+    return [row for row, result in played if result["outcome"] == "done"], clock

@@ -1,4 +1,4 @@
-"""What the parts share: a plan, a command, a validation by command, the state of the GPU; without torch."""
+"""A plan, a command, a validation and the state of the GPU, for all parts; without torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(
 
 
 def run_command(words: list[str], **environment: str) -> tuple[int, str]:
-    """Runs a command in the row's folder; returns its exit code and what it printed.
+    """Runs a command in the row's folder; returns its exit code and its output.
 
     That is also in the row's output, which the day keeps where the row is not done.
     """
@@ -49,10 +49,9 @@ def run_command(words: list[str], **environment: str) -> tuple[int, str]:
         return code, output.read().decode(errors="replace")
 
 
-def validate(planned: Any, *options: str, ranks: int = 1, start: list[str] | None = None) -> Figures:
-    """Runs `isobatch validate`, or what else starts a validation: exit code, seconds, and the report if any."""
-    validating = ["-m", "isobatch", "validate", "plan.json", "-o", "report.json"]
-    words = start or [*validating, "--nproc-per-node", str(ranks)]
+def validate(planned: Any, *options: str, ranks: int = 1) -> Figures:
+    """Runs `isobatch validate`; returns its exit code, seconds, and the report if any."""
+    words = ["-m", "isobatch", "validate", "plan.json", "-o", "report.json", "--nproc-per-node", str(ranks)]
     planned.save("plan.json")
     begun = time.perf_counter()
     code, output = run_command([sys.executable, *words, *options])
@@ -62,7 +61,7 @@ def validate(planned: Any, *options: str, ranks: int = 1, start: list[str] | Non
 
 
 def failed_proofs(ran: Figures) -> list[str]:
-    """Lists what failed in a validation, in words."""
+    """Lists the failed proofs of a validation, in words."""
     if ran["report"] is None:
         return [f"no report: exit code {ran['exit_code']}: {ran['output']}"]
     proofs = ran["report"]["proofs"]
@@ -70,10 +69,9 @@ def failed_proofs(ran: Figures) -> list[str]:
 
 
 def machine() -> Figures:
-    """Returns what figures of a GPU mean nothing without: driver, clocks, power, MIG, other processes.
+    """Returns the state of the GPU: driver, clocks, power, MIG, other processes.
 
-    NVML answers without a CUDA context, so that the process that asks is none of the GPU's. Without a GPU:
-    only that there is none.
+    NVML answers without a CUDA context, so that this process is none of the GPU's.
     """
     versions = {"torch": importlib.metadata.version("torch"), "python": sys.version.split()[0]}
     state: Figures = {**versions, "cores": os.cpu_count(), "device": "cpu"}
