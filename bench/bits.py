@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,12 @@ def compare_splits(steps: int, workloads: list[str], counts: list[int], device: 
     print(f"| training | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
     digests: dict[str, list[str]] = {workload: [] for workload in workloads}
     for count in counts:
-        pool = Pool(count)
-        for workload, row in digests.items():
-            answers = pool(chunked.train, workload, steps=steps, device=device)
-            (digest,) = {ends["end"] for _, ends in answers}
-            row.append(digest[:8])
-            print(f"  {count} ranks, {workload}: {digest[:16]}", file=sys.stderr, flush=True)
-        pool.close()
+        with closing(Pool(count)) as pool:
+            for workload, row in digests.items():
+                answers = pool(chunked.train, workload, steps=steps, device=device)
+                (digest,) = {ends["end"] for _, ends in answers}
+                row.append(digest[:8])
+                print(f"  {count} ranks, {workload}: {digest[:16]}", file=sys.stderr, flush=True)
     for workload, row in digests.items():
         print(f"| {chunked.WORKLOADS[workload]} | {' | '.join(row)} |")
 
@@ -200,21 +200,22 @@ def compare_price(
     )
     print("|---|---|---|---|---|---|---|")
     for count in counts:
-        pool = Pool(count)
-        for size in sizes:
-            for chunks in chunks_of_rank:
-                answers = pool(price_of, size, chunks, pairs, device)
-                seconds = answers[0]["seconds"]
-                ratios = sorted(ours / ddp for ddp, ours in zip(seconds[False], seconds[True], strict=True))
-                quartiles = statistics.quantiles(ratios, n=4)
-                ddp, ours = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
-                used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
-                print(
-                    f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {ours:.0f} | "
-                    f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
-                    flush=True,
-                )
-        pool.close()
+        with closing(Pool(count)) as pool:
+            for size in sizes:
+                for chunks in chunks_of_rank:
+                    answers = pool(price_of, size, chunks, pairs, device)
+                    seconds = answers[0]["seconds"]
+                    ratios = sorted(
+                        ours / ddp for ddp, ours in zip(seconds[False], seconds[True], strict=True)
+                    )
+                    quartiles = statistics.quantiles(ratios, n=4)
+                    ddp, ours = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
+                    used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
+                    print(
+                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {ours:.0f} | "
+                        f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
+                        flush=True,
+                    )
 
 
 def peak_of(size: str, chunks: int, in_chunks: bool) -> tuple[float, float]:

@@ -174,7 +174,7 @@ def main() -> int:
     running, collecting = commands.add_parser("run"), commands.add_parser("collect")
     commands.add_parser("simulate")
     running.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
-    running.add_argument("--out", type=Path, nargs="+", required=True, help="one, and copies of its day.json")
+    running.add_argument("--out", type=Path, action="append", required=True, help="twice: day.json too")
     running.add_argument("--seconds", type=float, default=CALLS[0], help="of this call, its end included")
     running.add_argument("--again", action="store_true", help="also rows that failed or were wrong")
     running.add_argument("--small", action="store_true", help="a rehearsal")

@@ -117,12 +117,12 @@ def test_a_row_begins_where_its_expected_seconds_fit(rows):
 
 def test_a_parts_measured_median_decides_once_it_is_known(rows):
     numbers = {row.name: row.expected for row in rows.ROWS if row.part == "faults"}
-    parts = {"faults": {name: done(2 * numbers[name]) for name in ("killed", "out_of_memory")}}
+    parts = {"faults": {"killed": done(2 * numbers["killed"])}}
     hangs = next(row for row in rows.ROWS if row.name == "hangs")
     assert rows.expected_seconds(hangs, {}) == numbers["hangs"]
     assert rows.expected_seconds(hangs, parts) == 2 * numbers["hangs"]
     # Rows that failed at once or were cut short say nothing of the pace.
-    parts["faults"] |= {"asserts": done(1.0, "failed")}
+    parts["faults"] |= {"asserts": done(1.0, "failed"), "out_of_memory": done(1.0, "cut")}
     assert rows.expected_seconds(hangs, parts) == 2 * numbers["hangs"]
     assert rows.next_row([hangs], parts, 2 * numbers["hangs"] - 1) is None
 
@@ -295,7 +295,7 @@ class Copy:
     def start(self, *words, hangs="", **variables):
         command = [sys.executable, str(self.folder / "bench/gpu.py"), "run", *words]
         env = {**self.env, "HANGS": hangs, **variables}
-        out = ["--out", str(self.out), str(self.copy)]
+        out = ["--out", str(self.out), "--out", str(self.copy)]
         return subprocess.Popen([*command, *out], env=env, stdout=subprocess.PIPE, text=True)
 
     def run(self, *words, **more):
@@ -433,6 +433,21 @@ def test_nothing_is_left_running_when_a_command_is_killed(copy, number):
     copy.played()
     assert copy.run("facts", "starts")[0] == 0
     assert copy.played() == "torchrun notebook "
+
+
+def test_day_json_is_whole_whatever_ends_a_write(module, tmp_path, monkeypatch):
+    day = {"rehearsal": None, "calls": [], "parts": {"facts": {"machine": {"outcome": "done"}}}}
+    module("gpu").save(day, tmp_path)
+    write_text = Path.write_text
+
+    def write_half(path, text):
+        write_text(path, text[: len(text) // 2])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(OSError, match="no space"):
+        module("gpu").save(day | {"calls": [{}]}, tmp_path)
+    assert module("gpu").load(tmp_path) == day
 
 
 def test_a_rehearsals_records_are_not_gone_on_with(copy):
