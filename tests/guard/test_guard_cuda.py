@@ -21,11 +21,13 @@ NO_ROOM, NO_SIZE = (
     "no room on a GPU to read them",
     "the gradient's size: no room for another gradient on the GPU",
 )
+SUMMED = "summed loss (8×)"
 RUNS = [
     ("", {"precision": "bf16"}, []),
     ("", CLIPPED, [BEHIND]),
     ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
     ("no division", HALF, "no division by the accumulation (3×)"),
+    ("sum", {}, SUMMED),
     (
         "large",
         {"precision": "bf16"},
@@ -37,7 +39,6 @@ RUNS = [
 
 GPU = torch.cuda.is_available()
 ADAMW = {"optimizer": "adamw", "lr": 1e-3}
-SUMMED = "a gradient of another size (24×), or another loss than the reference"
 REAL = {
     "eager": [
         ("", {}, None),

@@ -52,7 +52,7 @@ def main(plan, kind):
     called = torch.compile(ddp) if kind == "compiled" else ddp
     if kind == "compiled step":
         optimizer.step = torch.compile(optimizer.step)
-    reduction = "sum" if kind == "sum" else "mean"
+    factor = plan.micro_batch if kind == "sum" else 1
     waits = []
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)
@@ -60,7 +60,7 @@ def main(plan, kind):
             before, last = GPU.syncs, (index + 1) % plan.accumulation == 0
             with contextlib.nullcontext() if last else ddp.no_sync():
                 with torch.autocast("cuda", halves, enabled=halves is not None):
-                    loss = mse_loss(called(x.to("cuda")), y.to("cuda"), reduction=reduction)
+                    loss = mse_loss(called(x.to("cuda")), y.to("cuda")) * factor
                 scaler.scale(loss if kind == "no division" else loss / plan.accumulation).backward()
             if last:
                 if plan.recipe.clip_norm:
