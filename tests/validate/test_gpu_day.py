@@ -180,6 +180,11 @@ def test_the_simulated_day_plays_what_matters_most_and_is_hardly_idle(rows, scal
     assert sum(scale * row.expected for row in first) + idle <= rows.CALLS[0]
 
 
+def test_the_page_has_the_simulation_of_todays_rows(module, capsys):
+    module("gpu_page").print_simulation()
+    assert capsys.readouterr().out in (BENCH / "results/gpu/README.md").read_text()
+
+
 # ---- what may be published ----
 
 
