@@ -30,9 +30,8 @@ from gpu_tools import machine
 
 HERE = Path(__file__).parent
 MARK, BEGUN = "ISOBATCH_GPU_DAY", "ISOBATCH_GPU_BEGUN"
-REHEARSAL = "a rehearsal on a made-up GPU at a small size: no evidence of anything on a GPU"
-TAIL = 6000
-"""Characters of a row's output that are kept where it is not done."""
+REHEARSAL = "A rehearsal on a made-up GPU at a small size: no evidence of anything on a GPU"
+TAIL = 6000  # Characters of a row's output, where it is not done.
 
 
 # ---- a row, in a process of its own, of which nothing is left ----

@@ -53,7 +53,7 @@ def page_of(day: dict[str, Any]) -> str:
     calls = "; ".join(f"{call['used']:.0f} of {call['seconds']:.0f} s" for call in day["calls"])
     waiting = "; ".join(f"{row.part}, {row.name}" for row in rows_left(day["parts"]))
     lines = [
-        f"**{day['rehearsal'].capitalize()}.**" if day["rehearsal"] else "[All figures](day.json).",
+        f"**{day['rehearsal']}.**" if day["rehearsal"] else "[All figures](day.json).",
         f"{state['device']}, driver {state.get('driver')}, torch {state['torch']}, Python {state['python']}, "
         f"{state['cores']} cores; at the start clocks {state.get('clocks')}, power {state.get('power')}; "
         f"not divided, no other process. Two ranks on it prove function, not speed. Calls: {calls}.",
@@ -64,7 +64,7 @@ def page_of(day: dict[str, Any]) -> str:
     ]
     for row in ROWS:
         if result := day["parts"].get(row.part, {}).get(row.name):
-            text = "; ".join(reasons(result) or figures_of(result)).replace("|", "/").replace("\n", " ")
+            text = "; ".join(reasons(result) or figures_of(result)).replace("|", "/").replace("\n", " ")[:600]
             numbers = f"{row.expected:g} | {result['seconds']}"
             lines.append(f"| {row.part} | {row.name} | {result['outcome']} | {numbers} | {text} |")
     return "\n".join([*lines, ""])
@@ -83,6 +83,6 @@ def print_simulation() -> None:
     for scale in (0.7, 1.0, 1.4):
         parts: Any = {}
         calls = simulate(scale, parts)
-        counts, idle = [len(rows) for rows, _ in calls], [round(seconds) for _, seconds in calls]
-        waiting = "; ".join(f"{row.part}, {row.name}" for row in rows_left(parts))
-        print(f"| × {scale:g} | {counts[0]}, {counts[1]} of {len(ROWS)} | {idle[0]}, {idle[1]} | {waiting} |")
+        counts, idle = zip(*((len(rows), round(seconds)) for rows, seconds in calls), strict=True)
+        rest = "; ".join(f"{row.part}, {row.name}" for row in rows_left(parts))
+        print(f"| × {scale:g} | {counts[0]}, {counts[1]} of {len(ROWS)} | {idle[0]}, {idle[1]} | {rest} |")

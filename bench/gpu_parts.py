@@ -94,9 +94,11 @@ def compare_step(row: str, *options: str) -> tuple[Figures, Any]:
 
 
 def calibration_error(measured: Any) -> Figures:
-    """Fits a profile to the smaller micro-batches; returns its errors and its stated range at the largest."""
+    """Fits a profile to the smaller micro-batches; returns its errors and stated range at the largest."""
     whole = msgspec.convert(measured, Measurements)
     *fitted, largest = sorted(whole.steps, key=lambda step: step.micro_batch)
+    if len(fitted) < 2:  # Then nothing is left out.
+        fitted.append(largest)
     try:
         profile = ib.calibrate(msgspec.structs.replace(whole, steps=tuple(fitted)))
     except ib.InputError as error:  # Too few sizes, or the times are noise, as on a busy machine.

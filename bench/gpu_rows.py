@@ -10,8 +10,7 @@ Parts = dict[str, dict[str, dict[str, Any]]]
 """Results by part and row."""
 CALLS = (540.0, 175.0)
 """Seconds of the day's two calls: beside them the machine starts and ends, in a quarter of an hour."""
-LEAVE_SECONDS = 5.0
-"""Of a call, for its end."""
+LEAVE_SECONDS = 5.0  # Of a call, for its end.
 OVER = "over its limit"
 """The outcome of a row that was ended; it becomes "cut" where the call had less left than the row's limit."""
 

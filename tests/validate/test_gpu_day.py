@@ -240,7 +240,7 @@ def test_the_page_of_a_rehearsal_says_so_first(module, tmp_path):
     assert (
         module("gpu_page")
         .page_of(day)
-        .startswith("**A rehearsal on a made-up gpu at a small size: no evidence")
+        .startswith("**A rehearsal on a made-up GPU at a small size: no evidence")
     )
 
 
@@ -457,7 +457,7 @@ def test_day_json_is_whole_whatever_ends_a_write(module, tmp_path, monkeypatch):
 
 def test_a_rehearsals_records_are_not_gone_on_with(copy):
     assert copy.run("facts", "--small")[0] == 0
-    assert copy.day()["rehearsal"].startswith("a rehearsal on a made-up GPU")
+    assert copy.day()["rehearsal"].startswith("A rehearsal on a made-up GPU")
     assert copy.run("facts")[0] == 1
     assert copy.rows("facts").keys() == {"machine"}
 
