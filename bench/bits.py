@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,17 @@ SIZES = {"1M": (128, 4, 1000), "10M": (320, 7, 4000), "50M": (640, 9, 8000)}
 """Width, layers and vocabulary."""
 
 
-def compare_splits(steps: int, workloads: list[str], counts: list[int]) -> None:
+def compare_splits(steps: int, workloads: list[str], counts: list[int], device: str) -> None:
     """Prints the SHA of each training at each number of ranks."""
     print(f"| training | {' | '.join(map(str, counts))} |\n|---|{'---|' * len(counts)}")
     digests: dict[str, list[str]] = {workload: [] for workload in workloads}
     for count in counts:
-        pool = Pool(count)
-        for workload, row in digests.items():
-            answers = pool(chunked.train, workload, steps=steps)
-            (digest,) = {ends["end"] for _, ends in answers}
-            row.append(digest[:8])
-            print(f"  {count} ranks, {workload}: {digest[:16]}", file=sys.stderr, flush=True)
-        pool.close()
+        with closing(Pool(count)) as pool:
+            for workload, row in digests.items():
+                answers = pool(chunked.train, workload, steps=steps, device=device)
+                (digest,) = {ends["end"] for _, ends in answers}
+                row.append(digest[:8])
+                print(f"  {count} ranks, {workload}: {digest[:16]}", file=sys.stderr, flush=True)
     for workload, row in digests.items():
         print(f"| {chunked.WORKLOADS[workload]} | {' | '.join(row)} |")
 
@@ -134,11 +134,11 @@ class Gpt(nn.Module):
         return self.output(self.layers(self.embedding(tokens)))
 
 
-def training(size: str, ranks: int, chunks: int, *, in_chunks: bool) -> Iterator[float]:
+def training(size: str, ranks: int, chunks: int, *, in_chunks: bool, device: str = "cpu") -> Iterator[float]:
     """Trains, a step at a time, by the same loop; yields the size of the network."""
     torch.manual_seed(0)
     width, layers, vocabulary = SIZES[size]
-    net = Gpt(width, layers, vocabulary)
+    net = Gpt(width, layers, vocabulary).to(device)
     data = torch.randint(0, vocabulary, (1000, TOKENS + 1))
     recipe = ib.Recipe(
         effective_batch=ranks * chunks * 2,
@@ -155,7 +155,7 @@ def training(size: str, ranks: int, chunks: int, *, in_chunks: bool) -> Iterator
     for step in run.steps(run.loader(data)):
         for micro in step:
             with micro.sync(model):
-                tokens = micro.batch
+                tokens = micro.batch.to(device)
                 loss = cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
                 (loss * micro.weight).backward()
         optimizer.step()
@@ -164,10 +164,13 @@ def training(size: str, ranks: int, chunks: int, *, in_chunks: bool) -> Iterator
         yield sum(parameter.numel() for parameter in net.parameters()) / 1e6
 
 
-def price_of(size: str, chunks: int, pairs: int) -> dict[str, Any]:
+def price_of(size: str, chunks: int, pairs: int, device: str) -> dict[str, Any]:
     """Returns the seconds of steps by turns, DDP's and those in chunks, and the CPU's seconds of this rank."""
     ranks = dist.get_world_size()
-    loops = {in_chunks: training(size, ranks, chunks, in_chunks=in_chunks) for in_chunks in (False, True)}
+    loops = {
+        in_chunks: training(size, ranks, chunks, in_chunks=in_chunks, device=device)
+        for in_chunks in (False, True)
+    }
     millions = 0.0
     for loop in loops.values():
         next(loop)
@@ -179,13 +182,17 @@ def price_of(size: str, chunks: int, pairs: int) -> dict[str, Any]:
             dist.barrier()
             begun, used = time.perf_counter(), time.process_time()
             next(loops[in_chunks])
+            if device != "cpu":
+                torch.cuda.synchronize()
             dist.barrier()
             seconds[in_chunks].append(time.perf_counter() - begun)
             cpu[in_chunks] += (time.process_time() - used) / pairs
     return {"millions": millions, "seconds": seconds, "cpu": cpu}
 
 
-def compare_price(sizes: list[str], counts: list[int], chunks_of_rank: list[int], pairs: int) -> None:
+def compare_price(
+    sizes: list[str], counts: list[int], chunks_of_rank: list[int], pairs: int, device: str
+) -> None:
     """Prints a step in chunks over DDP's, by size, ranks and chunks."""
     print(
         "| parameters | ranks | chunks a rank | DDP, ms | in chunks, ms | ratio of pairs: median (quartiles) "
@@ -193,21 +200,22 @@ def compare_price(sizes: list[str], counts: list[int], chunks_of_rank: list[int]
     )
     print("|---|---|---|---|---|---|---|")
     for count in counts:
-        pool = Pool(count)
-        for size in sizes:
-            for chunks in chunks_of_rank:
-                answers = pool(price_of, size, chunks, pairs)
-                seconds = answers[0]["seconds"]
-                ratios = sorted(ours / ddp for ddp, ours in zip(seconds[False], seconds[True], strict=True))
-                quartiles = statistics.quantiles(ratios, n=4)
-                ddp, ours = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
-                used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
-                print(
-                    f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {ours:.0f} | "
-                    f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
-                    flush=True,
-                )
-        pool.close()
+        with closing(Pool(count)) as pool:
+            for size in sizes:
+                for chunks in chunks_of_rank:
+                    answers = pool(price_of, size, chunks, pairs, device)
+                    seconds = answers[0]["seconds"]
+                    ratios = sorted(
+                        ours / ddp for ddp, ours in zip(seconds[False], seconds[True], strict=True)
+                    )
+                    quartiles = statistics.quantiles(ratios, n=4)
+                    ddp, ours = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
+                    used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
+                    print(
+                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {ours:.0f} | "
+                        f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
+                        flush=True,
+                    )
 
 
 def peak_of(size: str, chunks: int, in_chunks: bool) -> tuple[float, float]:
@@ -248,16 +256,19 @@ def main() -> None:
     parser.add_argument("--counts", help="of ranks")
     parser.add_argument("--chunks", default="1,4")
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--device", default="cpu", help="of same and price: cuda, which the ranks share")
     args = parser.parse_args()
     counts = [*map(int, (args.counts or ("1,2,3,5,8" if args.part == "same" else "2,3,4")).split(","))]
     if args.part == "same":
-        compare_splits(args.steps, args.workloads.split(","), counts)
+        compare_splits(args.steps, args.workloads.split(","), counts, args.device)
     elif args.part == "restarts":
         compare_restarts(args.steps, args.workloads.split(","))
     elif args.part == "losses":
         compare_losses(args.events, args.seed)
     elif args.part == "price":
-        compare_price(args.sizes.split(","), counts, [*map(int, args.chunks.split(","))], args.pairs)
+        compare_price(
+            args.sizes.split(","), counts, [*map(int, args.chunks.split(","))], args.pairs, args.device
+        )
     else:
         compare_memory(args.sizes.split(",")[0])
 

@@ -4,7 +4,7 @@ counting, which touches no memory.
 
     python bench/fleet_threads.py [WORDS...]
 
-With words, only the work whose names have one of them. One thread is one core, too, where the work is files.
+With words, only the work whose names have one of them. As many threads are as many cores, too, where the work is files.
 
 On a shared machine seconds are mostly those of waiting. The last column then says what two idle cores could do at best: the processor's seconds on
 one thread over twice those on the way through two, which are the caller's own and half of those of the others: the threads take their parts from
@@ -33,8 +33,8 @@ import numpy as np
 import isobatch as ib
 
 threads, what, repeats, folder, columns_of_files = int(os.environ["RAYON_NUM_THREADS"]), sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-if threads == 1 and what.startswith("files"):
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+if what.startswith("files"):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 rng = np.random.default_rng(0)
 def jobs(rows):
     return {

@@ -1,10 +1,12 @@
-"""The parts of a day with one GPU.
+"""The parts of a day with one GPU: `python gpu_parts.py PART ROW` plays a row in the current folder.
 
-Each is a function of its name, which `bench/gpu.py` calls with a row, in a process of its own. What it
-lists under "wrong" is not as it should be."""
+Each part is a function that returns a row's figures; what it lists under "wrong" is not as it should be.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import sys
@@ -13,230 +15,244 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from gpu_tools import BENCH, MICRO, SMALL, bad, command, machine, plan, validate
+from gpu_tools import BENCH, SMALL, TESTS, Figures, failed_proofs, plan, run_command, validate, write_figures
 
 import isobatch as ib
 from isobatch.forecast.measurements import Measurements
 
-Figures = dict[str, Any]
-TESTS = BENCH.parent / "tests"
+MICRO = {"convnet": 2, "gpt2": 2} if SMALL else {"convnet": 64, "gpt2": 8}
+BARE_SECONDS = 0.5 if SMALL else 5.0
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
-def facts(_: str) -> Figures:
-    """The machine in its own words: the driver's tables, torch's build, NCCL, processors and memory."""
+def facts(row: str) -> Figures:
+    """The machine in its own words; and an all-reduce of one rank over NCCL."""
+    if row == "nccl":
+        from gpu_loops import all_reduce_speed, alone
+
+        with alone():
+            return {f"{size} MiB, GB/s": all_reduce_speed(size) for size in ([1] if SMALL else [1, 64, 1024])}
     import torch
 
     from isobatch.validate.ranks.network import nccl_version
 
-    asked = ("nvidia-smi -q", "nvidia-smi topo -m", "lscpu", "free -g")
-    return {
-        **{words: command(["bash", "-c", words], 20, BENCH)[1] for words in asked},
-        "gpus": torch.cuda.device_count(),
-        "cuda": torch.version.cuda,
-        "nccl": nccl_version(),
-        "build": torch.__config__.show(),
-        "environment": {k: v for k, v in os.environ.items() if k.startswith(("CUDA_", "NCCL_"))},
-    }
+    commands = ("nvidia-smi -q", "nvidia-smi topo -m", "lscpu", "free -g")
+    texts = {words: run_command(["bash", "-c", words])[1] for words in commands}
+    versions = {"cuda": torch.version.cuda, "nccl": nccl_version(), "build": torch.__config__.show()}
+    own = {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "NCCL_"))}
+    return {**texts, **versions, "gpus": torch.cuda.device_count(), "environment": own}
 
 
-NOTEBOOK = """
-import isobatch as ib
-from gpu_models import gpt2
-def own():  # no module has it
-    return gpt2()
-report = ib.validate.launch("plan.json", 1, workload=own, options=ib.validate.Options(extent="quick"))
-report.save("report.json")
-"""
+# ---- a plan's step: validated, beside a bare loop, and predicted from smaller ones ----
 
 
-def starts(way: str) -> Figures:
-    """A way to start a validation: by command, by torchrun, from Python with a factory of its own.
-
-    None may fail.
-    """
-    options = ["--quick", "--workload", "gpu_models:gpt2"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
-    start = {
-        "command": None,
-        "torchrun": [*torchrun, "-m", "isobatch.validate", "plan.json", "-o", "report.json"],
-        "python": ["-c", NOTEBOOK],
-    }[way]
-    one = validate(plan(1, 16), *([] if way == "python" else options), seconds=80, start=start)
-    return {"exit_code": one["exit_code"], "wrong": bad(one)}
-
-
-def tests(name: str) -> Figures:
-    """One test of `pytest -m gpu`.
-
-    How many of its cases passed, failed and were skipped, each with its reason.
-    """
-    words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-rfEs"]
-    code, output = command([*words, f"tests/validate/test_gpu.py::{name}"], 230, BENCH.parent)
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output)}
-    lines = re.findall(r"^(?:SKIPPED|FAILED|ERROR).*", output, re.MULTILINE)
-    blind = machine()["device"] != "cpu" and "no CUDA device" in output
-    wrong = [f"exit code {code}: {output[-800:]}"] if code or not counts or blind else []
-    return {"exit_code": code, "counts": counts, "lines": lines, "wrong": wrong}
-
-
-def guards(way: str) -> Figures:
-    """The guard in a loop as it is written for GPUs: a good one must pass, the wrong one must not."""
-    from gpu_loops import CUDA, WAYS, alone, guarded
-
-    from isobatch.guard import GuardError
-
-    if way == "capturable" and not CUDA:
-        return {"says": "not asked: capturable optimizers need CUDA"}
-    says = "no complaint"
-    with alone():
-        try:
-            guarded(8 if SMALL else 40, **WAYS[way])
-        except GuardError as error:
-            says = str(error)[:500]
-    return {"says": says, "wrong": [says] if (says == "no complaint") == (way == "wrong loss") else []}
+def validation(row: str) -> Figures:
+    """A whole validation, the same step in a bare loop, and the error of a calibration."""
+    figures, report = compare_step(row)
+    if report is not None:
+        errors = calibration_error(report["measurements"])
+        figures |= {f"calibration_{name}": error for name, error in errors.items()}
+    return figures
 
 
 def prediction(row: str) -> Figures:
-    """The validator's step against one that runs freely afterwards.
+    """The step of a quick validation beside a bare loop."""
+    return compare_step(row, "--quick")[0]
 
-    Seconds, their ratio, peak memory, the gradient's error.
-    """
-    name, kind = row.split()
-    precision = None if kind == "fp32" else kind
-    words = ["--quick", "--workload", f"gpu_models:{name}"]
-    one = validate(plan(1, MICRO[name], precision=precision), *words, seconds=80)
-    report = one.get("report", {})
-    if report.get("step") is None:
-        return {"wrong": bad(one) or ["no step was timed"]}
+
+def bare_loop(name: str, micro_batch: int, precision: str | None) -> Figures:
+    """Trains a model of gpu_models.py without isobatch."""
     import gpu_models
     from gpu_loops import alone, free_running
 
     with alone():
-        bare = free_running(getattr(gpu_models, name)(), MICRO[name], precision, 10 if SMALL else 200)
-    predicted = report["step"]["planned_step_seconds"]
-    return {
-        "predicted_step_seconds": predicted,
-        "measured_step_seconds": bare["step_seconds"],
-        "ratio": predicted / bare["step_seconds"],
-        "predicted_peak_bytes": max(r["peak_memory_bytes"] for r in report["step"]["micro_batches"]),
-        "measured_peak_bytes": bare["peak_memory_bytes"],
-        "gradients": {
-            proof["name"]: (proof["values"].get("relative_l2"), proof["gate"])
-            for proof in report["proofs"]
-            if proof["name"].startswith("gradient")
-        },
-        "wrong": bad(one),
-    }
+        return free_running(getattr(gpu_models, name)(), micro_batch, precision, BARE_SECONDS)
+
+
+def compare_step(row: str, *options: str) -> tuple[Figures, Any]:
+    """Returns a validated step's figures beside those of a bare loop, and the report."""
+    name, kind = row.split()
+    precision = None if kind == "fp32" else kind
+    ran = validate(plan(1, MICRO[name], precision=precision), *options, "--workload", f"gpu_models:{name}")
+    report = ran["report"]
+    figures: Figures = {"validate_seconds": ran["seconds"], "wrong": failed_proofs(ran)}
+    if report is None or report["step"] is None:
+        return figures | {"wrong": figures["wrong"] or ["no step was timed"]}, None
+    proofs = report["proofs"]
+    figures |= {"verdict": report["verdict"], "proofs": {proof["name"]: proof["verdict"] for proof in proofs}}
+    for proof in proofs:
+        if proof["name"].startswith("gradient") and proof["values"].get("relative_l2") is not None:
+            figures[proof["name"]] = f"off by {proof['values']['relative_l2']:.2g}, limit {proof['gate']:.2g}"
+    write_figures(figures)
+    bare = bare_loop(name, MICRO[name], precision)
+    seconds = report["step"]["planned_step_seconds"]
+    memory = max(size["peak_memory_bytes"] for size in report["step"]["micro_batches"])
+    figures |= {"step_seconds": seconds, "bare_step_seconds": bare["step_seconds"]}
+    figures |= {"peak_gib": memory / 2**30, "bare_peak_gib": bare["peak_memory_bytes"] / 2**30}
+    figures["time_error"] = seconds / bare["step_seconds"] - 1
+    return figures | {"memory_error": memory / bare["peak_memory_bytes"] - 1}, report
+
+
+def calibration_error(measured: Any) -> Figures:
+    """Fits a profile to the smaller micro-batches; returns its errors and stated range at the largest."""
+    whole = msgspec.convert(measured, Measurements)
+    *fitted, largest = sorted(whole.steps, key=lambda step: step.micro_batch)
+    if len(fitted) < 2:  # Then nothing is left out.
+        fitted.append(largest)
+    try:
+        profile = ib.calibrate(msgspec.structs.replace(whole, steps=tuple(fitted)))
+    except ib.InputError as error:  # Too few sizes, or the times are noise, as on a busy machine.
+        return {"refused": str(error)}
+    columns = profile.forecast(gpus=1, gpus_per_node=1, micro_batch=largest.micro_batch)
+    forecast = {name: float(column[0]) for name, column in columns.items()}
+    seconds = sorted(largest.step_seconds)[len(largest.step_seconds) // 2]
+    errors = {"micro_batch": largest.micro_batch, "range": forecast["step_error"] / seconds}
+    errors |= {"time_error": forecast["step_seconds"] / seconds - 1}
+    return errors | {"memory_error": forecast["memory_gib"] / (largest.memory_gib or math.nan) - 1}
+
+
+def search(name: str) -> Figures:
+    """The search's recommended micro-batch, and real steps at it."""
+    options = ["--quick", "--find-micro-batch", *(["--memory-limit", "0.7"] if SMALL else [])]
+    ran = validate(plan(1, MICRO[name], precision="bf16"), *options, "--workload", f"gpu_models:{name}")
+    sizes = (ran["report"] or {}).get("micro_batch_search")
+    if sizes is None or not sizes["largest_micro_batch"]:
+        return {"wrong": [f"no search: {failed_proofs(ran)}"]}
+    size = sizes["recommended_micro_batch"] or sizes["largest_micro_batch"]
+    figures: Figures = {"largest": sizes["largest_micro_batch"], "micro_batch": size, "search": sizes}
+    write_figures(figures)
+    return figures | bare_loop(name, min(size, 64) if SMALL else size, "bf16")
+
+
+# ---- is it the same training? ----
+
+
+def same(name: str) -> Figures:
+    """`isobatch same` of a script with transformers' Trainer; two ranks share the GPU."""
+    splits = [word for split in ("1x4x2", "1x1x8", "2x2x2") for word in ("--split", split)]
+    script = [sys.executable, *TORCHRUN, "{gpus}", str(BENCH / "same" / f"{name}.py"), "llama"]
+    script += ["--per_device_train_batch_size", "{micro_batch}"]
+    script += ["--gradient_accumulation_steps", "{accumulation}"]
+    words = ["same", "--device", "cuda", *splits, "--steps", "2", "-o", "same.json", "--", *script]
+    code, output = run_command([sys.executable, "-m", "isobatch", *words])
+    answer = json.loads(Path("same.json").read_text()) if Path("same.json").exists() else None
+    wrong = [f"exit code {code}: {output[-1000:]}"] if code else []
+    return {"same": answer and answer["same"], "answer": answer, "wrong": wrong}
+
+
+def bits(row: str) -> Figures:
+    """The SHA of the weights at one rank and at two ranks on the GPU; or the price of a step beside DDP's."""
+    words = [
+        sys.executable,
+        str(BENCH / "bits.py"),
+        "price" if row == "price" else "same",
+        "--device",
+        "cuda",
+    ]
+    if row == "price":
+        sizes = ["--sizes", "1M" if SMALL else "10M,50M", "--chunks", "4"]
+        words += ["--counts", "1" if SMALL else "1,2", *sizes, "--pairs", "2" if SMALL else "7"]
+    else:
+        words += ["--counts", "1,2", "--workloads", "gpt,vit", "--steps", "8" if SMALL else "100"]
+    # cuBLAS has the same bits each time only with a workspace of a fixed size.
+    code, output = run_command(words, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+    _, *table = [line for line in output.splitlines() if line.startswith("| ")] or [""]
+    figures: Figures = {"wrong": [] if code == 0 and table else [output[-1000:]]}
+    for number, line in enumerate(table):
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        figures[f"{number + 1}. {name}"] = ", ".join(cells)
+        if row == "sha" and len({*cells}) > 1:
+            figures["wrong"].append(f"{name}: {', '.join(cells)}")
+    return figures
+
+
+# ---- what goes wrong ----
+
+FAULTS = {
+    "out_of_memory": ("no_gpu_has_the_memory", "out_of_memory"),
+    "killed": ("dies_on_rank_1", "dead_rank"),
+    "hangs": ("hangs_in_a_kernel", "rank_failed"),
+    "asserts": ("asserts_on_the_gpu", "rank_failed"),
+}
+"""A workload of tests/ddp/workloads.py, and the cause that must be named."""
+
+
+def faults(name: str) -> Figures:
+    """A fault on one of two ranks: whether the failed proof names the rank, its host and the cause."""
+    workload, cause = FAULTS[name]
+    # A rank over its limit hangs: its machine is not merely busy.
+    options = ["--quick", "--noise-steps", "0", "--phase-seconds", "60" if SMALL else "20"]
+    ran = validate(plan(2, 8, "sgd", lr=0.1), *options, "--workload", f"ddp.workloads:{workload}", ranks=2)
+    proofs = {proof["name"]: proof for proof in (ran["report"] or {}).get("proofs", [])}
+    proof = proofs.get("ranks_alive", {"text": f"exit code {ran['exit_code']}: {ran['output']}"})
+    causes, text = (proof.get("diagnosis") or {}).get("causes", []), proof["text"][-400:]
+    named = cause in causes and "rank 1" in text and "host " in text
+    wrong = [] if named else [f"should say {cause}, rank 1 and its host: {causes}, {text}"]
+    return {"causes": ", ".join(causes), "text": text, "seconds": ran["seconds"], "wrong": wrong}
 
 
 def survive(_: str) -> Figures:
-    """Two ranks, one of which is killed in the middle of a step.
-
-    The other goes on, and the run is the undisturbed one.
-    """
-    import torch
-
+    """Two ranks share the GPU over gloo, one is killed between passes: the other ends the undisturbed run."""
     sys.path.insert(0, str(TESTS))
     from ddp import surviving
     from ddp.crews import Ranks, faults, gaps
 
-    gpus = torch.cuda.device_count()
-    if gpus == 1 and torch.cuda.nccl.version() < (2, 30):
-        return {"says": "not asked: this NCCL has one rank on a GPU at most, from 2.30 on it can have more"}
-    os.environ |= {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"} if gpus == 1 else {}
-    options = {"ranks": 2, "min_ranks": 1, "steps": 40, "gpus": gpus, "inside": True, "timeout": 30.0}
-    with tempfile.TemporaryDirectory() as at, Ranks(Path(at), options) as ranks:
+    options = {"ranks": 2, "min_ranks": 1, "steps": 40, "inside": True, "timeout": 30.0}
+    options |= {"gpus": 1, "gloo": True}
+    with tempfile.TemporaryDirectory() as name, Ranks(Path(name), options) as ranks:
         ranks.start("0")
         ranks.start("1", kills=[[12, "between"]])
         codes = ranks.wait(70)
-        wrong, apart = faults(Path(at), surviving.undisturbed(options))
-        wrong += [f"exit codes {codes}: {ranks.said('0')[-500:]}"] if codes["0"] else []
-        return {
-            "exit_codes": codes,
-            "seconds_to_next_step": gaps(Path(at)),
-            "weights_apart": apart,
-            "wrong": wrong,
-        }
+        wrong, apart = faults(Path(name), surviving.undisturbed(options))
+        wrong += [f"exit codes {codes}: {ranks.said('0')[-1000:]}"] if codes["0"] else []
+        return {"seconds_to_next_step": max(gaps(Path(name)), default=None), "apart": apart, "wrong": wrong}
 
 
-def calibration(name: str) -> Figures:
-    """The error of a calibration in time and memory.
+# ---- the rest ----
 
-    Fitted to small micro-batches and asked about the largest.
-    """
-    precision = "bf16" if machine()["device"] != "cpu" else None
-    one = validate(plan(1, MICRO[name], precision=precision), "--workload", f"gpu_models:{name}", seconds=140)
-    measured = one.get("report", {}).get("measurements")
-    if measured is None:
-        return {"wrong": [f"no measurements: {bad(one)}"]}
-    whole = msgspec.convert(measured, Measurements)
-    *fitted, asked = sorted(whole.steps, key=lambda row: row.micro_batch)
-    if len(fitted) < 2:  # nothing is left out then
-        fitted, asked = [*fitted, asked], fitted[0]
-    try:
-        profile = ib.calibrate(msgspec.structs.replace(whole, steps=tuple(fitted)))
-    except ib.InputError as error:  # times among noise: where it is only rehearsed, that is no fault
-        return {"refused": str(error), "wrong": [] if SMALL else [str(error)]}
-    update = 0.0 if profile.update is None else profile.update.value
-    seconds = profile.compute_constant.value + profile.compute_per_sample.value * asked.micro_batch + update
-    real = sorted(asked.step_seconds)[len(asked.step_seconds) // 2]
-    found: Figures = {
-        "asked_micro_batch": asked.micro_batch,
-        "left_out": asked not in fitted,
-        "predicted_seconds": seconds,
-        "measured_seconds": real,
-        "time_error": seconds / real - 1,
-    }
-    fixed, per = profile.memory_fixed_gib, profile.memory_per_sample_gib
-    if fixed is not None and per is not None and asked.memory_gib:
-        found["memory_error"] = (fixed.value + per.value * asked.micro_batch) / asked.memory_gib - 1
-    return found
-
-
-def search(name: str) -> Figures:
-    """The largest micro-batch that the search recommends, and 60 real steps at it: does it hold?"""
-    cpu = machine()["device"] == "cpu"
-    precision, limit = None if cpu else "bf16", ["--memory-limit", "0.7"] if SMALL else []
-    words = ["--quick", "--find-micro-batch", *limit, "--workload", f"gpu_models:{name}"]
-    one = validate(plan(1, MICRO[name], precision=precision), *words, seconds=180)
-    found = one.get("report", {}).get("micro_batch_search")
-    if found is None or not found["largest_micro_batch"]:
-        return {"wrong": [f"no search: {bad(one)}"]}
-    size = found["recommended_micro_batch"] or found["largest_micro_batch"]
-    figures: Figures = {"search": found, "micro_batch": size, "wrong": []}
-    import gpu_models
-    from gpu_loops import alone, free_running
-
-    with alone():
-        try:
-            tried = min(size, 64) if SMALL else size
-            workload = getattr(gpu_models, name)()
-            figures["real"] = free_running(workload, tried, precision, 6 if SMALL else 60)
-        except RuntimeError as error:
-            figures["wrong"].append(f"micro-batch {size} did not hold: {error}"[:400])
-    return figures
-
-
-FAULTS = {
-    "killed": ("ranks_alive", "dead_rank"),
-    "out_of_memory": ("ranks_alive", "out_of_memory"),
-    "hangs": ("ranks_alive", "rank_failed"),
-    "asserts": ("ranks_alive", "rank_failed"),
+WORK = {
+    "fleet": "plan, 20,000 jobs × 100 clusters, 11 columns",
+    "schedules": "schedules, 1,000 cosines × 20,000 steps, float32",
+    "files": "files, 8 of 100,000 jobs × 10 clusters, 12 columns",
 }
 
 
-def faults(name: str) -> Figures:
-    """A fault on one of two ranks: the proof that failed, whom it names, its cause, in what time."""
-    proof_name, cause = FAULTS[name]
-    words = ["--quick", "--noise-steps", "0", "--workload", f"gpu_models:{name}"]
-    # Over its limit is a rank that hangs, and not one whose machine is busy with others.
-    words += ["--phase-seconds", "60" if SMALL else "20"]
-    one = validate(plan(2, 8), *words, ranks=2, seconds=100)
-    proofs = {proof["name"]: proof for proof in one.get("report", {}).get("proofs", [])}
-    proof = proofs.get(proof_name, {})
-    causes = (proof.get("diagnosis") or {}).get("causes", [])
-    text = proof.get("text", f"exit code {one['exit_code']}: {one.get('output')}")[-400:]
-    found = {"verdict": proof.get("verdict"), "text": text, "causes": causes}
-    known = cause in causes and "rank 1" in text and "host " in text
-    wrong = [] if known else [f"{proof_name} should say {cause}, rank 1 and its host: {causes}, {text}"]
-    return {**found, "seconds": one["command_seconds"], "wrong": wrong}
+def cores(row: str) -> Figures:
+    """Seconds of planning on 1, 2, 4, 8 and 16 threads, the least of four."""
+    import fleet_threads
+
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= len(os.sched_getaffinity(0))]
+    with tempfile.TemporaryDirectory() as folder:
+        if row == "files":
+            fleet_threads.make_jobs(folder)
+        return {f"{count} threads, s": fleet_threads.run(count, WORK[row], folder)[0] for count in counts}
+
+
+def tests(names: str) -> Figures:
+    """Tests of `pytest -m gpu`: how many passed, failed or were skipped, and why."""
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        "-rfEs",
+        f"--rootdir={BENCH.parent}",
+    ]
+    files = [str(TESTS / name) for name in ("validate/test_gpu.py", "guard/test_guard_cuda.py")]
+    code, output = run_command([sys.executable, *words, "-k", names, *files])
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", output)}
+    lines = re.findall(r"^(?:SKIPPED|FAILED|ERROR).*", output, re.MULTILINE)
+    blind = code or not counts or "no CUDA device" in output
+    return {
+        "counts": counts,
+        "lines": lines,
+        "wrong": [f"exit code {code}: {output[-1000:]}"] if blind else [],
+    }
+
+
+if __name__ == "__main__":
+    part, row = sys.argv[1:]
+    write_figures(globals()[part](row))

@@ -30,6 +30,9 @@ print(torch.cuda.memory_allocated() >> 20, torch.cuda.max_memory_allocated() >> 
 model = torch.nn.Linear(4, 4).to("cuda")
 with torch.autocast("cuda", torch.bfloat16):
     loss = model(torch.ones(2, 4, device="cuda")).float().sum()
+attention = torch.nn.MultiheadAttention(4, 2, dropout=0.1).to("cuda")
+x, mask = torch.ones(3, 1, 4, device="cuda"), torch.ones(3, 3, device="cuda").triu(1).bool()
+print(attention(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0].device)
 loss.backward()
 before = GPU.syncs
 float(loss.detach())
@@ -46,5 +49,6 @@ def test_it_refuses_what_cuda_refuses(tmp_path):
         "cuda:1 True False 2097152.0 cpu cuda:1 True",
         "RuntimeError TypeError OutOfMemoryError",
         "4 8",
+        "cuda:1",
         "cuda:1 1",
     ], done.stderr

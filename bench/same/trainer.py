@@ -75,7 +75,7 @@ def main() -> None:
         "label_smoothing_factor": options.label_smoothing,
         "num_train_epochs": 2,
         "learning_rate": 1e-3,
-        "use_cpu": True,
+        "use_cpu": not torch.cuda.is_available(),
         "report_to": [],
         "save_strategy": "no",
         "disable_tqdm": True,

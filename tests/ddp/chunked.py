@@ -35,7 +35,9 @@ class Gpt(nn.Module):
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.output = nn.Linear(width, VOCABULARY, bias=False)
         self.output.weight = self.embedding.weight
-        self.mask = nn.Transformer.generate_square_subsequent_mask(LENGTH - 1)
+        self.register_buffer(
+            "mask", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1), persistent=False
+        )
 
     def forward(self, tokens):
         return self.output(self.layers(self.embedding(tokens), mask=self.mask, is_causal=True))
@@ -95,7 +97,7 @@ def augment(images):
     if random.random() < 0.5:
         images = images.flip(3)
     images = images.roll(int(np.random.randint(-2, 3)), 2)
-    return images * torch.empty(len(images), 1, 1, 1).uniform_(0.8, 1.2)
+    return images * images.new_empty(len(images), 1, 1, 1).uniform_(0.8, 1.2)
 
 
 def _optimizers(workload, net):
@@ -121,13 +123,22 @@ def loss_of(workload, model, batch):
     if workload == "vit":
         return cross_entropy(model(augment(batch[0])), batch[1])
     tokens, labels = batch
-    with torch.autocast("cpu", torch.bfloat16) if workload == "bf16" else nullcontext():
+    with torch.autocast(batch[0].device.type, torch.bfloat16) if workload == "bf16" else nullcontext():
         scores = model(tokens[:, :-1])
     return cross_entropy(scores.flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
 def train(
-    workload="gpt", checkpoint=None, *, steps=8, stop=None, planted=None, threads=1, every=0, **settings
+    workload="gpt",
+    checkpoint=None,
+    *,
+    steps=8,
+    stop=None,
+    planted=None,
+    threads=1,
+    every=0,
+    device="cpu",
+    **settings,
 ):
     """Trains from a checkpoint to step `stop` or the end.
 
@@ -138,7 +149,7 @@ def train(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    net = Vit() if workload == "vit" else Gpt()
+    net = (Vit() if workload == "vit" else Gpt()).to(device)
     torch.manual_seed(1000 + int(os.environ.get("RANK", 0)))  # What the user draws is no part of it.
     data = Images() if workload == "vit" else Sentences(unequal=workload == "muon")
     optimizers = _optimizers(workload, net)
@@ -163,7 +174,8 @@ def train(
     for step in run.steps(run.loader(data, num_workers=workers), counted):
         for micro in step:
             with micro.sync(model):
-                (loss_of(workload, model, micro.batch) * micro.weight).backward()
+                batch = [tensor.to(device) for tensor in micro.batch]
+                (loss_of(workload, model, batch) * micro.weight).backward()
                 chunk = micro.chunk
                 if chunk is not None and planted == (step.number, chunk.number):
                     gradient = next(net.parameters()).grad.view(-1)

@@ -2,15 +2,15 @@
 
 python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
-OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of the
-run), kills (a step and a place in it, where the rank gets `signal`, else SIGKILL), inside (the loop in `with
-crew:`), workers, stuck (they hang), pause (seconds a step), check (ask for the state every ten steps), disk
-(where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under fully_shard),
-clip (the gradient's norm), leaves (nothing sharded), deaf (a step at which this rank does not hear that all
-are about to apply it), tears (a step that an error interrupts when half of it is applied), fails (a step in
-which its GPU fails), own (floats of a collective of the training's own in each step), unwrapped (no
-crew.wrap), compiled, phases (log when each part of forming begins and ends), netns (the network namespace to
-be in), environment (variables, such as the run's key).
+OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of
+the run), kills (a step and a place in it, where the rank gets `signal`, else SIGKILL), inside (the loop
+in `with crew:`), workers, stuck (they hang), pause (seconds a step), check (ask for the state every ten
+steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under
+fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
+which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
+half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
+training's own in each step), unwrapped (no crew.wrap), compiled, phases (log when each part of forming
+begins and ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from torch.nn.functional import mse_loss
 
 import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
-from isobatch.integrations.torch.elastic import healing
+from isobatch.integrations.torch.elastic import collectives, healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
 from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
@@ -204,6 +204,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     Crew.commit = committed
     if options.get("phases"):
         _say_phases(say)
+    if options.get("gloo"):
+        collectives._C10D.ProcessGroupNCCL = collectives._C10D.ProcessGroupGloo
     given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     shards = options.get("shards", 1)
     if shards > 1:

@@ -211,6 +211,34 @@ def dies_on_rank_1(model, batch, call):
     return _loss(model, batch)
 
 
+def on_rank_1(happen):
+    """A workload whose loss does `happen(device)` on rank 1 of two, from its tenth forward on."""
+
+    def loss(model, batch, call):
+        if call >= 10 and dist.is_initialized() and dist.get_rank() == 1:
+            happen(batch["x"].device)
+        return _loss(model, batch)
+
+    return with_loss(loss)
+
+
+def _hang_in_a_kernel(device):
+    """Launches kernels that take minutes."""
+    for _ in range(200):
+        torch.cuda._sleep(2_000_000_000)
+    torch.cuda.synchronize(device)
+
+
+def _index_out_of_range(device):
+    """Triggers a device-side assertion, which spoils the whole process on CUDA."""
+    print(torch.zeros(4, device=device)[torch.tensor([9], device=device)])
+
+
+no_gpu_has_the_memory = on_rank_1(lambda device: torch.empty(1 << 46, dtype=torch.uint8, device=device))
+hangs_in_a_kernel = on_rank_1(_hang_in_a_kernel)
+asserts_on_the_gpu = on_rank_1(_index_out_of_range)
+
+
 def dies_at_once():
     """Is killed before there is a model."""
     os.kill(os.getpid(), 9)

@@ -26,6 +26,7 @@ def environment(folder, gpus=2, mib=1000, host=None, **more):
         more: other variables.
     """
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    drop += ("CUDA_VISIBLE_DEVICES",)  # An empty one hides GPUs that are made up, too.
     contexts = Path(folder) / f"gpus-of-{host}"
     contexts.mkdir(exist_ok=True)
     path = [str(FOLDER), str(FOLDER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]

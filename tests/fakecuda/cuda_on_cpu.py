@@ -136,6 +136,10 @@ TAKES_BOTH = frozenset(
 """Operations of CUDA that also take tensors of the CPU; and the one by which DDP's C++ fills its buckets, which it makes on the CPU."""
 
 
+ATTENTION = frozenset(["multi_head_attention_forward", "scaled_dot_product_attention"])
+"""Functions with a causal mask that C++ makes, here on the CPU."""
+
+
 class _Ledger(TorchDispatchMode):
     """Enters what operations make of a GPU's tensors."""
 
@@ -189,6 +193,9 @@ class _Devices(TorchFunctionMode):
             return kwargs["out"].fill_(1)
         elif name == "pin_memory":
             return args[0]
+        elif name in ATTENTION and GPU.has(args[0]):
+            with _making("cuda"):
+                return function(*args, **kwargs)
         kwargs.pop("pin_memory", None)
         if (kind := _kind(kwargs.get("device"))) is None:
             return function(*args, **kwargs)

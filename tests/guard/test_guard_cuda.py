@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the guard needs torch")
 
+import torch
+
 import fakecuda
 
 SCRIPT = Path(__file__).parent / "scripts" / "gpu.py"
@@ -19,11 +21,13 @@ NO_ROOM, NO_SIZE = (
     "no room on a GPU to read them",
     "the gradient's size: no room for another gradient on the GPU",
 )
+SUMMED = "summed loss (8×)"
 RUNS = [
     ("", {"precision": "bf16"}, []),
     ("", CLIPPED, [BEHIND]),
     ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
     ("no division", HALF, "no division by the accumulation (3×)"),
+    ("sum", {}, SUMMED),
     (
         "large",
         {"precision": "bf16"},
@@ -31,6 +35,34 @@ RUNS = [
     ),
 ]
 """A kind of loop, its recipe, and what the guard leaves unchecked, or says."""
+
+
+GPU = torch.cuda.is_available()
+ADAMW = {"optimizer": "adamw", "lr": 1e-3}
+REAL = {
+    "eager": [
+        ("", {}, None),
+        ("", {"precision": "bf16"}, None),
+        ("", {"precision": "fp16"}, None),
+        ("sum", {}, SUMMED),
+    ],
+    "compile": [("compiled", {}, None), ("compiled step", {}, None)],
+    "optimizers": [("fused", ADAMW, None), ("capturable", ADAMW, None)],
+}
+"""A kind of loop, its recipe, and what the guard says of it."""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="torch finds no CUDA device")
+@pytest.mark.parametrize("kind", REAL)
+def test_loops_on_a_real_gpu(kind):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    words = [*torchrun, str(SCRIPT), json.dumps([run[:2] for run in REAL[kind]])]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(('"', "[["))]
+    complaints = [answer if isinstance(answer, str) else None for answer in answers]
+    assert complaints == [expected for *_, expected in REAL[kind]]
 
 
 def test_loops_on_gpus(tmp_path):

@@ -130,6 +130,45 @@ def test_the_largest_micro_batch_that_fits_the_gpu(validate):
     assert all(one["fragmentation_bytes"] >= 0 for one in found["tries"])
 
 
+STARTS = {
+    "torchrun": [
+        *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
+        *("-m", "isobatch.validate", "plan.json", "--quick", "-o", "report.json"),
+    ],
+    "notebook": [
+        "-c",
+        "import isobatch as ib\nfrom ddp.workloads import good\ndef own():\n    return good()\n"
+        "options = ib.validate.Options(extent='quick')\n"
+        "ib.validate.launch('plan.json', 1, workload=own, options=options).save('report.json')",
+    ],
+}
+"""Ways to start a validation besides `isobatch validate`; no module has the notebook's factory."""
+
+
+def start(way, folder):
+    loop_of(1, effective_batch=16).save(folder / "plan.json")
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, *STARTS[way]],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert (folder / "report.json").exists(), done.stdout + done.stderr
+    report = json.loads((folder / "report.json").read_text())
+    assert (failed(report), report["machine"]["backend"]) == ({}, "nccl")
+
+
+def test_started_by_torchrun(tmp_path):
+    start("torchrun", tmp_path)
+
+
+def test_started_in_a_notebook(tmp_path):
+    start("notebook", tmp_path)
+
+
 def test_a_notebook_that_has_used_cuda_is_told(tmp_path):
     loop_of(1, effective_batch=16).save(tmp_path / "plan.json")
     code = (

@@ -1,11 +1,12 @@
 """Loops on GPUs, by NCCL: `gpu.py '[[KIND, {FIELD: VALUE}], …]'` prints of each the guard's error, or what it
-left unchecked and how often the last steps waited for the GPU.
+left unchecked and how often the last steps waited for the GPU, if that is imitated.
 """
 
 import contextlib
 import json
 import os
 import sys
+import types
 import warnings
 
 import torch
@@ -22,8 +23,10 @@ from isobatch.integrations.torch.lr import PlanLR
 
 def main(plan, kind):
     """Trains for the plan's epochs."""
-    from cuda_on_cpu import GPU
-
+    try:
+        from cuda_on_cpu import GPU
+    except ImportError:  # a real one
+        GPU = types.SimpleNamespace(syncs=0)
     torch.manual_seed(0)
     width = 1200 if kind == "large" else 8  # 5.8 MB a gradient, more than is left of the GPU
     data = TensorDataset(
@@ -32,7 +35,10 @@ def main(plan, kind):
     loader = DataLoader(data, plan.micro_batch, sampler=DistributedSampler(data))
     model = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.1), nn.Tanh(), nn.Linear(width, 3)).to("cuda")
     ddp = DistributedDataParallel(model, device_ids=[torch.cuda.current_device()])
-    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(plan.lr, device="cuda"))
+    if kind in ("fused", "capturable"):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=plan.lr, **{kind: True})
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(plan.lr, device="cuda"))
     scheduler = PlanLR(optimizer, plan)
     halves = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(plan.recipe.precision)
     scaler = torch.amp.GradScaler("cuda", enabled=plan.recipe.precision == "fp16", init_scale=64.0)
@@ -43,6 +49,10 @@ def main(plan, kind):
     watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
     if kind != "unwatched":
         watch.attach(ddp, optimizer, loader)
+    called = torch.compile(ddp) if kind == "compiled" else ddp
+    if kind == "compiled step":
+        optimizer.step = torch.compile(optimizer.step)
+    factor = plan.micro_batch if kind == "sum" else 1
     waits = []
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)
@@ -50,7 +60,7 @@ def main(plan, kind):
             before, last = GPU.syncs, (index + 1) % plan.accumulation == 0
             with contextlib.nullcontext() if last else ddp.no_sync():
                 with torch.autocast("cuda", halves, enabled=halves is not None):
-                    loss = mse_loss(ddp(x.to("cuda")), y.to("cuda"))
+                    loss = mse_loss(called(x.to("cuda")), y.to("cuda")) * factor
                 scaler.scale(loss if kind == "no division" else loss / plan.accumulation).backward()
             if last:
                 if plan.recipe.clip_norm:
@@ -73,7 +83,9 @@ if __name__ == "__main__":
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     for kind, fields in json.loads(sys.argv[1]):
         known = {"effective_batch": 48, "lr": 0.1, "optimizer": "sgd", "micro_batch": 8, "dataset_size": 384}
-        plan = ib.plan(ib.Recipe(**{**known, "duration": "2ep", "warmup": "3st", **fields}), 2)
+        plan = ib.plan(
+            ib.Recipe(**{**known, "duration": "2ep", "warmup": "3st", **fields}), dist.get_world_size()
+        )
         try:
             printed = main(plan, kind)
         except GuardError as error:
