@@ -75,7 +75,8 @@ def what_if(name: str, job: dict[str, str], tool: str) -> str:
                     for field in job
                     if job[field] and field not in ("source", "notes")
                 }
-            )
+            ),
+            encoding="utf-8",
         )
         if main(["counts", str(recipe), "--gpus", "1..1024", *cluster, "--to", tool, "-o", str(page)]):
             raise RuntimeError(f"{name}: {output.getvalue()}")

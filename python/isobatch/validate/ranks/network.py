@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import re
-import resource
 import socket
 import struct
 import time
@@ -124,6 +122,8 @@ def allow_connections(ranks: int) -> None:
     Raises:
         InputError: the system's own limit is lower.
     """
+    import resource
+
     needed = 4 * ranks + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -149,6 +149,8 @@ def address_towards(host: str) -> str | None:
 
 def _interface_of(address: str) -> str | None:
     """Finds the network interface of an address; None where none has it."""
+    import fcntl
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -233,7 +235,7 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
 
 def _read(file: str) -> str | None:
     with contextlib.suppress(OSError):
-        return Path(file).read_text().strip()
+        return Path(file).read_text(encoding="utf-8").strip()
     return None
 
 

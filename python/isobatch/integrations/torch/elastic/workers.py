@@ -30,7 +30,9 @@ class RankLoader(DataLoader[Any]):
         iterator: Any = super()._get_iterator()
         if self.num_workers:
             _end_at_exit(iterator)
-            for worker in iterator._workers:
+            for worker in (
+                iterator._workers if hasattr(signal, "SIGKILL") else ()
+            ):  # Windows ends them at once
                 # SIGKILL, as workers survive a first SIGTERM. A bound method would be a reference cycle.
                 worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
         return iterator
