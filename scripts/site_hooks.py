@@ -36,8 +36,8 @@ def on_config(config: Any) -> Any:
     docs = Path(config["docs_dir"])
     listed = set(_pages(config["nav"]))
     more = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
-    if left := [page for page in more if page not in listed]:
-        config["nav"].append({"More": left})
+    if unlisted := [page for page in more if page not in listed]:
+        config["nav"].append({"More": unlisted})
     return config
 
 
