@@ -143,6 +143,20 @@ def test_paths_with_backslashes_lead_to_files(tmp_path):
     assert (tmp_path / "out/plans/jobs.parquet").is_file()
 
 
+CLOSED = """
+import errno, isobatch.cli.explain
+def run(args):
+    raise OSError(errno.EINVAL, "Invalid argument")
+isobatch.cli.explain.run = run
+"""
+
+
+@pytest.mark.parametrize(("platform", "code"), [("win32", 0), ("here", 2)])
+def test_windows_word_for_a_closed_pipe_is_no_fault(platform, code, tmp_path):
+    answer = json.loads(run_on(platform, CLOSED + COMMANDS, [["explain", "--rules"]], tmp_path))
+    assert (answer[0], "cannot write to stdout" in answer[2]) == (code, code == 2)
+
+
 def test_every_module_is_imported(tmp_path):
     package = ROOT / "python"
     names = [
