@@ -85,7 +85,7 @@ def open_locked(path: Path) -> int | None:
 
     Windows has locks, but an open file is not moved to its place there.
     """
-    if fcntl is None:
+    if sys.platform == "win32" or fcntl is None:
         return None
     try:
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -127,9 +128,10 @@ def _last_lines(output: str) -> str:
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
     """Ends a run's processes: those of its session, and those that left it, as torchrun's workers do."""
     end_session(process, GRACE)
-    for pid in _strays(folder):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    if sys.platform != "win32":
+        for pid in _strays(folder):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _strays(folder: Path) -> list[int]:

@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,6 +123,8 @@ def allow_connections(ranks: int) -> None:
     Raises:
         InputError: the system's own limit is lower.
     """
+    if sys.platform == "win32":
+        return  # no such limit
     import resource
 
     needed = 4 * ranks + 256
@@ -149,6 +152,8 @@ def address_towards(host: str) -> str | None:
 
 def _interface_of(address: str) -> str | None:
     """Finds the network interface of an address; None where none has it."""
+    if sys.platform == "win32":
+        return None
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -245,7 +250,7 @@ def nccl_version() -> str | None:
 
     version = ctypes.c_int()
     try:
-        loaded = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD)
+        loaded = ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0))
         if loaded.ncclGetVersion(ctypes.byref(version)):
             return None
     except (OSError, AttributeError):  # NCCL is linked into torch itself
