@@ -129,9 +129,10 @@ def main(folder: str, clusters: str, *sizes: str) -> None:
                     best[side] = figures
         own_best = best["isobatch"]
         for side, side_best in best.items():
+            seconds, cpu = side_best["seconds"], side_best["cpu"]
             print(
-                f"{rows}  {side:8}  {side_best['seconds']:.2f}  {side_best['cpu']:.2f}  {side_best['mib']:.0f}  {side_best['written']:.0f}  "
-                f"{own_best['seconds'] / side_best['seconds']:.2f}  {own_best['cpu'] / side_best['cpu']:.2f}  {rows / side_best['seconds']:.0f}",
+                f"{rows}  {side:8}  {seconds:.2f}  {cpu:.2f}  {side_best['mib']:.0f}  {side_best['written']:.0f}  "
+                f"{own_best['seconds'] / seconds:.2f}  {own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
                 flush=True,
             )
 

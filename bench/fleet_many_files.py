@@ -68,8 +68,8 @@ def run(name: str, files: int, jobs: Path, plans: Path, stop: int = 0) -> None:
     figures = json.loads(ran.stdout)
     assert figures["rows"] == files * ROWS * 2
     print(
-        f"{files} {name}: {figures['seconds']:.2f} s, processor {figures['cpu']:.2f} s, {figures['mib']:.0f} MiB, "
-        f"{figures['skipped']} skipped",
+        f"{files} {name}: {figures['seconds']:.2f} s, processor {figures['cpu']:.2f} s, "
+        f"{figures['mib']:.0f} MiB, {figures['skipped']} skipped",
         flush=True,
     )
 

@@ -167,7 +167,8 @@ def main() -> None:
                 for name, kind in pairs.items()
             )
             print(
-                f"{parameters} parameters, accumulation {accumulation}: {own_share}; on against off {switched}",
+                f"{parameters} parameters, accumulation {accumulation}: {own_share}; "
+                f"on against off {switched}",
                 flush=True,
             )
     dist.destroy_process_group()

@@ -113,7 +113,8 @@ def of_many(folder: str) -> None:
         f"`isobatch doctor` says otherwise of {differ}."
     )
     print(
-        f"{written + refused_here:,} plans of those that TRL takes on 8 GPUs: {refused_here:,} refused by `--to trl`, "
+        f"{written + refused_here:,} plans of those that TRL takes on 8 GPUs: {refused_here:,} refused by "
+        "`--to trl`, "
         f"{written:,} written, {refused_by_trl} of these refused by TRL."
     )
 

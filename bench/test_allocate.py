@@ -103,8 +103,8 @@ if __name__ == "__main__":
         core_seconds, answer = best_of(lambda: _core.divide_pool(*arguments), 5)  # noqa: B023
         highs_seconds, best = best_of(lambda: best_sum(*arguments), 1)  # noqa: B023
         print(
-            f"  the division alone: {core_seconds * 1e3:.1f} ms, HiGHS {highs_seconds * 1e3:.0f} ms, {highs_seconds / core_seconds:.0f} "
-            f"times; exact {answer[4]}"
+            f"  the division alone: {core_seconds * 1e3:.1f} ms, HiGHS {highs_seconds * 1e3:.0f} ms, "
+            f"{highs_seconds / core_seconds:.0f} times; exact {answer[4]}"
         )
         print(f"  value {answer[1]:.6f}, HiGHS {best:.6f}, bound {answer[2]:.6f}")
     first, again, changes = event()

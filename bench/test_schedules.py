@@ -160,7 +160,8 @@ def ratios(rounds=15):
             readings.append((clock(by_rows, out), clock(ib.schedule_matrix, rows, steps, out=out)))
         numpy_seconds, own_seconds = np.min(readings, 0)
         print(
-            f"NumPy by rows    {numpy_seconds / out.size * 1e9:6.3f}  {numpy_seconds / own_seconds:5.2f} × ours (cosine)"
+            f"NumPy by rows    {numpy_seconds / out.size * 1e9:6.3f}  "
+            f"{numpy_seconds / own_seconds:5.2f} × ours (cosine)"
         )
 
 
@@ -184,7 +185,8 @@ def over_fill(rounds=150):
         "least"
     )
     print(
-        f"of fill: {fill.min() / cosine.min():.2f} by the least of both, {np.median(fill / cosine):.2f} by the "
+        f"of fill: {fill.min() / cosine.min():.2f} by the least of both, "
+        f"{np.median(fill / cosine):.2f} by the "
         "median of turns"
     )
 

@@ -108,7 +108,8 @@ def turns(folder: Path, count: int, patience: float) -> None:
             show("  the ranks' own", [turn.ranks for turn in samples], statistics.median(base))
         neighbours = [turn.neighbours for turn in samples]
         print(
-            f"  others had             {statistics.median(neighbours):6.2f} processors (to {max(neighbours):.2f})"
+            f"  others had             {statistics.median(neighbours):6.2f} processors "
+            f"(to {max(neighbours):.2f})"
         )
         phases = {
             phase: statistics.median([turn.phases[phase] for turn in samples]) for phase in samples[0].phases

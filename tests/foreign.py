@@ -1,4 +1,4 @@
-"""Makes a process look like one on Windows or macOS, as far as Python shows it: run in a child, before isobatch.
+"""Makes a child process look like one on Windows or macOS, as far as Python shows it.
 
 What is simulated is what isobatch could trip over: missing modules and names, folders that cannot be opened,
 files that cannot be moved while they are open, no /proc, and a console in cp1252.

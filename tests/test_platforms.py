@@ -1,4 +1,4 @@
-"""On Windows and macOS, as `foreign.py` makes them up: what imports, what works, and what says that it cannot."""
+"""Runs isobatch on Windows and macOS, as `foreign.py` makes them up."""
 
 import json
 import os
@@ -90,8 +90,8 @@ PLANNED = [
     ["explain", "plans.csv"],
     ["explain", "--rules"],
     ["doctor", str(ROOT / "examples/training_args.json"), "--set", "gpus=4", "--gpus", "32"],
-    ["plan", "--from", str(ROOT / "examples/training_args.json"), "--set", "gpus=4", "--set", "dataset_size=50000", "--gpus", "2", "--to",
-     "transformers", "-o", "args.json"],
+    ["plan", "--from", str(ROOT / "examples/training_args.json"), "--set", "gpus=4", "--set",
+     "dataset_size=50000", "--gpus", "2", "--to", "transformers", "-o", "args.json"],
     ["allocate", str(ROOT / "examples/pool/jobs.csv"), "64"],
     ["estimate", "--laws", "--tokens", "1e12"],
     ["report", "plan.json", "-o", "plan.html"],
