@@ -71,7 +71,7 @@ def become(platform):
 
 
 def _hide_proc():
-    """Answers that there is no /proc."""
+    """Hides /proc."""
 
     def without_proc(call):
         def ask(path=".", *args, **more):
@@ -106,7 +106,7 @@ def _open_no_folders():
 
 
 def _sync_only_what_is_written(fcntl):
-    """Refuses to sync a file that is open for reading only."""
+    """Refuses to sync a file open for reading only."""
     fsync = os.fsync
 
     def sync(file):
@@ -119,7 +119,7 @@ def _sync_only_what_is_written(fcntl):
 
 
 def _move_no_open_files():
-    """Refuses to move, replace or delete a file that this process has open."""
+    """Refuses to move, replace or delete an open file of this process."""
     folder, fstat = os.open("/proc/self/fd", os.O_RDONLY), os.fstat  # opened before /proc is hidden
     list_folder = os.listdir
 

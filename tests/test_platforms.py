@@ -59,7 +59,7 @@ for name in json.loads(sys.argv[2]):
 
 
 def run_on(platform, program, values, cwd, libraries=PLANNER):
-    """Runs a program in a process that looks like one on a platform; returns what it prints."""
+    """Runs a program as on a platform; returns its output."""
     before = BEFORE.format(libraries=libraries.split(), tests=str(ROOT / "tests"))
     process = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", "-c", before + program, platform, json.dumps(values)],
@@ -101,7 +101,7 @@ PLANNED = [
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What the commands answer and write on each platform."""
+    """Answers and files of the commands on each platform."""
 
     def answer(platform):
         folder = tmp_path_factory.mktemp(platform)
@@ -118,8 +118,8 @@ def answers(tmp_path_factory):
 
 @pytest.mark.parametrize("platform", FOREIGN)
 def test_the_planner_answers_as_on_linux(answers, platform):
-    (here, files), (there, foreign_files) = answers["here"], answers[platform]
-    for words, expected, answer in zip(PLANNED, here, there, strict=True):
+    (expected_answers, files), (foreign_answers, foreign_files) = answers["here"], answers[platform]
+    for words, expected, answer in zip(PLANNED, expected_answers, foreign_answers, strict=True):
         assert expected[0] in (0, 1), (words, expected)
         assert answer == expected, words
     assert files.keys() == foreign_files.keys() and len(files) == 9

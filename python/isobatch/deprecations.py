@@ -51,7 +51,7 @@ def successor_of(name: str, report: Callable[[str], None] | None = None) -> str 
 
 
 def overdue(version: str) -> list[str]:
-    """Lists the deprecated names that a version must no longer have."""
+    """Lists the deprecated names with no place in a version."""
     return [name for name, (_, removed_in) in DEPRECATED.items() if _parts(version) >= _parts(removed_in)]
 
 

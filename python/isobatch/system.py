@@ -1,4 +1,4 @@
-"""Hides what operating systems do differently: folders by handle, locks, cores, processes with their children.
+"""Hides differences of operating systems: folders by handle, locks, cores, processes with their children.
 
 Linux and macOS have all of it. Windows has no `fcntl`, opens no folder, and ends processes one by one.
 """
@@ -31,13 +31,13 @@ def require_posix(task: str) -> None:
     """
     if sys.platform == "win32":
         raise InputError(
-            f"{task} needs Linux or macOS, this is Windows: run it where you train, or in WSL; plans, fleets, "
-            "schedules and reports are made here too"
+            f"{task} needs Linux or macOS, this is Windows: run it where you train, or in WSL; plans, "
+            "fleets, schedules and reports are made here too"
         )
 
 
 def count_cores() -> int:
-    """Returns the number of cores that this process may use.
+    """Returns the number of cores open to this process.
 
     >>> 1 <= count_cores() <= os.cpu_count()
     True
@@ -110,7 +110,7 @@ def open_locked(path: Path) -> int | None:
 
 
 def end_session(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends a process that was started with a session of its own, and all others in it.
+    """Ends the first process of a session, and all others in it.
 
     Args:
         process: the session's first.
