@@ -105,7 +105,7 @@ def stand_in(path):
 
             # SciPy's HiGHS for CBC, which few have: both solve to the end.
             solve = cvxpy.Problem.solve
-            cvxpy.Problem.solve = lambda problem, **asked: solve(problem, solver=cvxpy.SCIPY)
+            cvxpy.Problem.solve = lambda problem, **options: solve(problem, solver=cvxpy.SCIPY)
         sys.modules.setdefault("cvxpy", types.ModuleType("cvxpy"))
     gone = types.ModuleType("autograd")
     gone.numpy, gone.grad = np, lambda function: gradient
@@ -118,9 +118,12 @@ class Simulated:
     def __init__(self, choices):
         self.of_all = choices
 
-    def choices(self, held):
-        it = self.of_all
-        return replace(it, held=(held[0][it.job] == it.kind) & (held[1][it.job] == it.gpus))
+    def choices(self, placement):
+        choices = self.of_all
+        return replace(
+            choices,
+            held=(placement[0][choices.job] == choices.kind) & (placement[1][choices.job] == choices.gpus),
+        )
 
 
 def pollux(path, load, number, hours, beside=0):
@@ -132,39 +135,41 @@ def pollux(path, load, number, hours, beside=0):
         def optimize(self, infos, nodes, before, template):
             start = time.perf_counter()
             names, pool = list(infos), read_pool({"node": list(nodes), "gpus": [GPUS] * len(nodes)})
-            counts = [pool.kinds[0].counts[pool.kinds[0].counts <= it.max_replicas] for it in infos.values()]
-            rates = [self.rates(it.speedup_fn, n) for it, n in zip(infos.values(), counts, strict=True)]
+            counts = [
+                pool.kinds[0].counts[pool.kinds[0].counts <= info.max_replicas] for info in infos.values()
+            ]
+            rates = [self.rates(info.speedup_fn, n) for info, n in zip(infos.values(), counts, strict=True)]
             table = {
                 "job": names,
                 "effective_batch": [1] * len(names),
                 "lr": [1.0] * len(names),
-                "restarts": [it.num_restarts for it in infos.values()],
-                "age_seconds": [it.age for it in infos.values()],
+                "restarts": [info.num_restarts for info in infos.values()],
+                "age_seconds": [info.age for info in infos.values()],
             }
-            left = [np.full(len(it), np.nan) for it in counts]
+            hours_left = [np.full(len(n), np.nan) for n in counts]
             if hours:
                 fair = max(len(nodes) * GPUS // len(names), 1)
-                left = [self.left(*it) for it in zip(names, infos.values(), rates, strict=True)]
+                hours_left = [self.left(*job) for job in zip(names, infos.values(), rates, strict=True)]
                 each = [
-                    it[max(np.searchsorted(n, fair, "right") - 1, 0)]
-                    for it, n in zip(left, counts, strict=True)
+                    job_hours[max(np.searchsorted(n, fair, "right") - 1, 0)]
+                    for job_hours, n in zip(hours_left, counts, strict=True)
                 ]
                 table["weight"] = short_first(np.nan_to_num(each, nan=1.0), -1).tolist()
             gpus = np.concatenate(counts)
             zeros, rate = np.zeros(len(gpus), np.uint32), np.concatenate(rates)
-            job = np.repeat(np.arange(len(names)), [len(it) for it in counts])
-            choices = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.concatenate(left))
-            held = [
+            job = np.repeat(np.arange(len(names)), [len(n) for n in counts])
+            choices = Choices(job, zeros, gpus, zeros, zeros > 0, rate, rate, np.concatenate(hours_left))
+            placements = [
                 {"job": job, "node": node, "gpus": on.count(node)}
                 for job, on in before.items()
                 for node in set(on)
             ]
             jobs = read_jobs(table, None, {})
-            holds, *_ = read_held(held, pool, jobs.row_of)
-            found = Division(jobs, pool, Simulated(choices), holds, "fair", -1.0)
+            holds, *_ = read_held(placements, pool, jobs.row_of)
+            division = Division(jobs, pool, Simulated(choices), holds, "fair", -1.0)
             placed = {
-                names[row]: [int(node) for node, n in sorted(mine.items()) for _ in range(n)]
-                for row, mine in found.nodes.items()
+                names[row]: [int(node) for node, n in sorted(job_nodes.items()) for _ in range(n)]
+                for row, job_nodes in division.nodes.items()
             }
             self.rounds.append(time.perf_counter() - start)
             if beside and len(self.rounds) % beside == 0:
@@ -175,30 +180,32 @@ def pollux(path, load, number, hours, beside=0):
             from pollux import Problem
 
             start = time.perf_counter()
-            asked = self.theirs.optimize(infos, nodes, before, template)[0]
+            wish = self.theirs.optimize(infos, nodes, before, template)[0]
             seconds = time.perf_counter() - start
-            states = [self._allocations_to_state(it, infos, nodes) for it in (before, placed, asked)]
-            found = {}
-            Problem([*infos.values()], [*nodes.values()], states[0])._evaluate(np.stack(states[1:]), found)
-            ours, theirs = -found["F"][:, 0]
-            self.asked.append((seconds, theirs / ours))
+            states = [
+                self._allocations_to_state(allocation, infos, nodes) for allocation in (before, placed, wish)
+            ]
+            measures = {}
+            Problem([*infos.values()], [*nodes.values()], states[0])._evaluate(np.stack(states[1:]), measures)
+            own_value, pollux_value = -measures["F"][:, 0]
+            self.asked.append((seconds, pollux_value / own_value))
 
         def rates(self, speed, counts):
             """Pollux's goodput; of a job that has not run yet, as many as it has GPUs, as Pollux takes it."""
             if not hasattr(speed, "_goodput_fn"):
                 return counts.astype(float)
             fn = speed._goodput_fn
-            asked = (
+            key = (
                 fn._perf_params,
                 fn._grad_params,
                 speed._max_batch_size,
                 speed._atomic_bsz_range,
                 len(counts),
             )
-            if asked not in self.known:
+            if key not in self.known:
                 nodes = np.ceil(counts / GPUS).astype(int)
-                self.known[asked] = fn.optimize(nodes, counts, *asked[2:4], accumulation=True)[0]
-            return self.known[asked]
+                self.known[key] = fn.optimize(nodes, counts, *key[2:4], accumulation=True)[0]
+            return self.known[key]
 
         def left(self, name, info, rates):
             """Hours left on each count; not known of a job that has not run yet."""
@@ -233,7 +240,7 @@ def tiresias(path, load, number, hours):
     return cluster, [0.0], []
 
 
-def sia(path, trace, number, hours, theirs=False):
+def sia(path, trace, number, hours, as_published=False):
     """One of Sia's workloads with our division in the place of its integer program, on the same values."""
     import sia as scheduler
     import simulator_config as config
@@ -247,10 +254,10 @@ def sia(path, trace, number, hours, theirs=False):
         def weights(self, names):
             return short_first([left(self.jobs[name]) for name in names], self.p_fairness) if hours else 1.0
 
-    def divided(self, asked, free, weights, kept):
+    def divided(self, problem, free, weights, pinned):
         start = time.perf_counter()
-        names, speedups, factors = asked["adaptive"]
-        assert not asked["rigid"][0]
+        names, speedups, factors = problem["adaptive"]
+        assert not problem["rigid"][0]
         configs = [self.idx_to_config_map[at] for at in range(speedups.shape[1])]
         before = self.prev_allocs_v2["adaptive"]
         for row, name in enumerate(names):
@@ -260,9 +267,9 @@ def sia(path, trace, number, hours, theirs=False):
                 speedups[row, now] = stays
         cost = np.minimum(np.round(speedups**self.p_fairness, 2), config.sia_goodput_clip_val)
         value = np.reshape(self.weights(names), (-1, 1)) * (self.lambda_n - cost)
-        room = np.array([self.cluster_total_gpus[it] for it in self.cluster_ordering], np.uint64)
+        room = np.array([self.cluster_total_gpus[kind] for kind in self.cluster_ordering], np.uint64)
         legal = speedups > scheduler.ZERO_ALLOC_GAIN
-        for name in kept["adaptive"]:
+        for name in pinned["adaptive"]:
             row = names.index(name)
             kind, _, gpus = configs[before[name]]
             room[self.cluster_ordering.index(kind)] -= int(gpus)
@@ -270,8 +277,8 @@ def sia(path, trace, number, hours, theirs=False):
         at, column = np.nonzero(legal)
         choice, *_ = _core.divide_pool(
             np.searchsorted(at, np.arange(len(names) + 1)).astype(np.uint64),
-            np.array([self.cluster_ordering.index(configs[it][0]) for it in column], np.uint32),
-            np.array([configs[it][2] for it in column], np.uint64),
+            np.array([self.cluster_ordering.index(configs[number][0]) for number in column], np.uint32),
+            np.array([configs[number][2] for number in column], np.uint64),
             np.ascontiguousarray(value[at, column], np.float64),
             np.zeros(len(names)),
             room,
@@ -280,7 +287,7 @@ def sia(path, trace, number, hours, theirs=False):
         for row, name in enumerate(names):
             chosen = (
                 before[name]
-                if name in kept["adaptive"]
+                if name in pinned["adaptive"]
                 else column[choice[row]]
                 if choice[row] >= 0
                 else None
@@ -295,22 +302,22 @@ def sia(path, trace, number, hours, theirs=False):
         self.rounds.append(time.perf_counter() - start)
         return jobs, clusters
 
-    def timed(self, *asked):
+    def timed(self, *arguments):
         start = time.perf_counter()
-        found = getattr(scheduler.SiaPolicy, solve)(self, *asked)
+        answer = getattr(scheduler.SiaPolicy, solve)(self, *arguments)
         self.rounds.append(time.perf_counter() - start)
-        return found
+        return answer
 
     def left(job):
         """The hours left of a job on one GPU of the first kind on which it has run."""
-        app, run = job.reference_app, [it for it in kinds if job.perf_params[it] is not None]
+        app, run = job.reference_app, [kind for kind in kinds if job.perf_params[kind] is not None]
         if not run or job.grad_params is None:
             return 1.0
         samples = max(app.get_progress(app.max_epochs) - job.progress, 1.0) * app.init_batch_size
-        one = job.get_speedup_fn(run[0]).get_goodput(np.ones(1), np.ones(1))[0]
-        return samples / one / job.calibration_factor / 3600
+        goodput = job.get_speedup_fn(run[0]).get_goodput(np.ones(1), np.ones(1))[0]
+        return samples / goodput / job.calibration_factor / 3600
 
-    setattr(Ours, solve, timed if theirs else divided)
+    setattr(Ours, solve, timed if as_published else divided)
     kinds = {name: config.cluster_ngpus_per_node[name] for name in config.cluster_nnodes}
     with quiet():
         policy = Ours(
@@ -336,18 +343,18 @@ POLICIES = {
     "pollux": {
         "ours": (pollux, False),
         "ours, hours": (pollux, True),
-        "ours, Pollux asked too": (lambda *asked: pollux(*asked, beside=25), False),
+        "ours, Pollux asked too": (lambda *case: pollux(*case, beside=25), False),
         "Tiresias": (tiresias, False),
     },
     "sia": {
         "ours": (sia, False),
         "ours, hours": (sia, True),
-        "Sia": (lambda *asked: sia(*asked, theirs=True), False),
+        "Sia": (lambda *case: sia(*case, as_published=True), False),
     },
 }
 
 
-def figures(cluster, rounds, asked):
+def figures(cluster, rounds, comparisons):
     """What is said of a run; seconds but for the milliseconds a round, ours and, where it was asked, Pollux's own."""
     jobs = cluster.logs[-1]["submitted_jobs"]
     took = [job["completion_time"] - job["submission_time"] for job in jobs]
@@ -357,8 +364,12 @@ def figures(cluster, rounds, asked):
         "makespan": float(max(job["completion_time"] for job in jobs)),
         "restarts": sum(job["num_restarts"] or 0 for job in jobs),
         "ms": 1e3 * float(np.median(rounds)),
-        **({"pollux_ms": 1e3 * float(np.median([it[0] for it in asked]))} if asked else {}),
-        **({"pollux_value": float(np.median([it[1] for it in asked]))} if asked else {}),
+        **(
+            {"pollux_ms": 1e3 * float(np.median([seconds for seconds, _ in comparisons]))}
+            if comparisons
+            else {}
+        ),
+        **({"pollux_value": float(np.median([value for _, value in comparisons]))} if comparisons else {}),
     }
 
 
@@ -377,13 +388,13 @@ def day(cluster, path):
 
 def published(path, load):
     """Pollux's own summary of its runs: of each workload the mean, the 99th percentile, and the makespan."""
-    found = []
+    figures_of = []
     summary = json.loads((path / "results-jobload" / f"pollux-{load}" / "summary.json").read_text())["jcts"]
     for name, took in summary.items():
         starts = pd.read_csv(path / LOADS[load] / f"{name}.csv").set_index("name").time
         ends = [starts[job] + seconds for job, seconds in took.items()]
-        found.append((np.mean([*took.values()]), np.percentile([*took.values()], 99), max(ends)))
-    return np.mean(found, axis=0)
+        figures_of.append((np.mean([*took.values()]), np.percentile([*took.values()], 99), max(ends)))
+    return np.mean(figures_of, axis=0)
 
 
 def rows(path, kind, runs):
@@ -396,13 +407,13 @@ def rows(path, kind, runs):
             mean, p99, makespan = (3600 * hours for hours in PUBLISHED_BY_SIA[load])
             yield f"| {load} | Sia, published | {SIA[load]} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
         for policy in POLICIES[kind]:
-            mine = [run for run in runs if (run["load"], run["policy"]) == (load, policy)]
-            if mine:
+            runs_of = [run for run in runs if (run["load"], run["policy"]) == (load, policy)]
+            if runs_of:
                 mean, p99, makespan, restarts, ms = (
-                    np.mean([run[name] for run in mine])
+                    np.mean([run[name] for run in runs_of])
                     for name in ("mean", "p99", "makespan", "restarts", "ms")
                 )
-                yield f"| {load} | {policy} | {len(mine)} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | {restarts:,.0f} | {ms:,.1f} |"
+                yield f"| {load} | {policy} | {len(runs_of)} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | {restarts:,.0f} | {ms:,.1f} |"
 
 
 def main():
@@ -426,15 +437,15 @@ def main():
     if not args.table:
         stand_in(path)
         loads = args.loads or (SIA if kind == "sia" else LOADS)
-        asked = [
+        cases = [
             (load if kind == "sia" else float(load), number, policy)
             for load in loads
             for number in args.workloads or range(1, 1 + (SIA[load] if kind == "sia" else 8))
             for policy in args.policies
         ]
-        done = {(run["load"], run["workload"], run["policy"]) for run in runs}
-        for load, number, policy in asked:
-            if (load, number, policy) in done:
+        logged = {(run["load"], run["workload"], run["policy"]) for run in runs}
+        for load, number, policy in cases:
+            if (load, number, policy) in logged:
                 continue
             play, hours = POLICIES[kind][policy]
             cluster, *took = play(path, load, number, hours)

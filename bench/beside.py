@@ -89,10 +89,10 @@ def output(code: str, python: Path | None = None) -> str:
     environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
     if python is not None:
         environment["PYTHONPATH"] = str(python)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def main() -> None:

@@ -93,9 +93,9 @@ def compare_losses(events: int, seed: int) -> None:
             log = [line for line in lines(ranks.folder) if "at" in line]
             number = max((line["crew"] for line in log), default=-1)
             crew = [line["rank_of"].split("-")[1] for line in log if line["crew"] == number]
-            alive = [one for one, process in ranks.processes.items() if process.exitcode is None]
-            crew = [one for one in crew if one in alive]
-            done = max((line["done"] for line in lines(ranks.folder) if "done" in line), default=0)
+            alive = [name for name, process in ranks.processes.items() if process.exitcode is None]
+            crew = [name for name in crew if name in alive]
+            last_step = max((line["done"] for line in lines(ranks.folder) if "done" in line), default=0)
             if any("ended" in line for line in lines(ranks.folder)):
                 break
             if len(alive) < 5 and (draw.random() < 0.5 or len(crew) < 2):
@@ -104,7 +104,11 @@ def compare_losses(events: int, seed: int) -> None:
             elif len(crew) > 1:
                 kills += 1
                 ranks.processes[draw.choice(crew)].kill()
-            print(f"  step {done}, {kills} kills, {joins} joins, crew {number}", file=sys.stderr, flush=True)
+            print(
+                f"  step {last_step}, {kills} kills, {joins} joins, crew {number}",
+                file=sys.stderr,
+                flush=True,
+            )
         codes = ranks.wait(1200)
         digests = {path.read_text() for path in ranks.folder.glob("final-*")}
         crews = max(line["crew"] for line in lines(ranks.folder) if "crew" in line) + 1
@@ -206,13 +210,13 @@ def compare_price(
                     answers = pool(price_of, size, chunks, pairs, device)
                     seconds = answers[0]["seconds"]
                     ratios = sorted(
-                        ours / ddp for ddp, ours in zip(seconds[False], seconds[True], strict=True)
+                        chunked / ddp for ddp, chunked in zip(seconds[False], seconds[True], strict=True)
                     )
                     quartiles = statistics.quantiles(ratios, n=4)
-                    ddp, ours = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
+                    ddp, chunked = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
                     used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
                     print(
-                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {ours:.0f} | "
+                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {chunked:.0f} | "
                         f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
                         flush=True,
                     )
@@ -235,10 +239,10 @@ def compare_memory(size: str) -> None:
             pool = Pool(2)
             peaks.append(max(pool(peak_of, size, chunks, in_chunks)))
             pool.close()
-        (gradient, ddp), (_, ours) = peaks
+        (gradient, ddp), (_, chunked) = peaks
         print(
-            f"| {size}, 2 ranks, {chunks} chunks a rank | DDP {ddp:.0f} MiB | in chunks {ours:.0f} MiB | "
-            f"{(ours - ddp) / gradient:+.1f} gradients of {gradient:.0f} MiB |",
+            f"| {size}, 2 ranks, {chunks} chunks a rank | DDP {ddp:.0f} MiB | in chunks {chunked:.0f} MiB | "
+            f"{(chunked - ddp) / gradient:+.1f} gradients of {gradient:.0f} MiB |",
             flush=True,
         )
 

@@ -44,25 +44,25 @@ def quiet(samples: list[tuple[float, float]]) -> list[float]:
 
 def points(stored: dict[str, Any]) -> dict[tuple[int, int, int], list[float]]:
     """Samples by (ranks, micro-batch, accumulation)."""
-    found = {}
+    samples_at = {}
     for run in stored["runs"]:
         for name, samples in run["steps"].items():
             gpus, micro, accumulation = map(int, name.split("x"))
-            found[gpus, micro, accumulation] = quiet(samples)
-    return found
+            samples_at[gpus, micro, accumulation] = quiet(samples)
+    return samples_at
 
 
 def fitted(stored: dict[str, Any], *, wires: bool) -> tuple[Measurements, set[tuple[int, int, int]]]:
     """What the fit may see, and which points those are. `wires`: also the bare all-reduces of the other ranks."""
     fit = PLANS[stored["kind"]]["fit"]
-    seen = {
+    fit_points = {
         point: samples
         for point, samples in points(stored).items()
         if all(value in fit[name] for value, name in zip(point, fit, strict=True))
     }
     steps = tuple(
         StepRecord(gpus=g, gpus_per_node=1, micro_batch=b, accumulation=a, step_seconds=tuple(samples))
-        for (g, b, a), samples in seen.items()
+        for (g, b, a), samples in fit_points.items()
     )
     reduces = tuple(
         AllReduceRecord(gpus=run["ranks"], gpus_per_node=1, bytes=float(size), seconds=tuple(quiet(samples)))
@@ -79,7 +79,7 @@ def fitted(stored: dict[str, Any], *, wires: bool) -> tuple[Measurements, set[tu
         workload=stored["kind"],
         link=stored["rate"],
     )
-    return measured, set(seen)
+    return measured, set(fit_points)
 
 
 def adaptdl_fit(measured: Measurements) -> Any:
@@ -98,8 +98,8 @@ def adaptdl_fit(measured: Measurements) -> Any:
 
 def errors(stored: dict[str, Any], verbose: bool) -> dict[tuple[str, str], Any]:
     """Relative errors by (whose, where): fitted, inside or outside."""
-    measured, seen = fitted(stored, wires=False)
-    theirs = adaptdl_fit(measured)
+    measured, fit_points = fitted(stored, wires=False)
+    adaptdl = adaptdl_fit(measured)
     profiles = {"isobatch": calibrate(measured), "with wires": calibrate(fitted(stored, wires=True)[0])}
     fit = PLANS[stored["kind"]]["fit"]
     truth = {point: float(np.median(samples)) for point, samples in points(stored).items()}
@@ -109,29 +109,31 @@ def errors(stored: dict[str, Any], verbose: bool) -> dict[tuple[str, str], Any]:
         for who, profile in profiles.items()
     }
     found_by = {who: row["step_seconds"] for who, row in rows.items()}
-    found_by["AdaptDL"] = gpus * micro * accumulation / theirs.throughput(gpus, gpus, micro, accumulation - 1)
-    held = np.abs(found_by["isobatch"] - np.array(list(truth.values()))) <= rows["isobatch"]["step_error"]
+    found_by["AdaptDL"] = (
+        gpus * micro * accumulation / adaptdl.throughput(gpus, gpus, micro, accumulation - 1)
+    )
+    within = np.abs(found_by["isobatch"] - np.array(list(truth.values()))) <= rows["isobatch"]["step_error"]
     inside = (gpus <= max(fit["gpus"])) & (micro <= max(fit["micro_batch"]))
-    found: dict[tuple[str, str], list[float]] = {}
+    errors_of: dict[tuple[str, str], list[float]] = {}
     for i, (point, true) in enumerate(truth.items()):
-        where = "fitted" if point in seen else "inside" if inside[i] else "outside"
+        where = "fitted" if point in fit_points else "inside" if inside[i] else "outside"
         off = {who: seconds[i] / true - 1 for who, seconds in found_by.items()}
         for who, error in off.items():
-            found.setdefault((who, where), []).append(error)
+            errors_of.setdefault((who, where), []).append(error)
         if verbose:
             each = "  ".join(f"{who} {error:+6.1%}" for who, error in off.items())
-            print(f"{where:8} {point!s:14} {true * 1e3:7.1f} ms {' ' if held[i] else '!'} {each}")
+            print(f"{where:8} {point!s:14} {true * 1e3:7.1f} ms {' ' if within[i] else '!'} {each}")
     if verbose:
-        print(f"within the interval: {held.mean():.0%}")
+        print(f"within the interval: {within.mean():.0%}")
         for name, constant in profiles["isobatch"].constants().items():
             print(f"  {name} = {constant.value:.4g} ± {constant.error or float('nan'):.2g}")
-    return {key: np.abs(value) for key, value in found.items()}
+    return {key: np.abs(value) for key, value in errors_of.items()}
 
 
 def others(stored: dict[str, Any]) -> float:
     """Cores that others kept busy while it was measured, in the median."""
-    samples = (found for run in stored["runs"] for found in run["steps"].values())
-    return float(np.median([busy for found in samples for _, busy in found]))
+    samples = (samples_of for run in stored["runs"] for samples_of in run["steps"].values())
+    return float(np.median([busy for samples_of in samples for _, busy in samples_of]))
 
 
 def report(files: list[Path], verbose: bool) -> None:

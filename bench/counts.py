@@ -23,12 +23,12 @@ from isobatch.tools.read import read_file
 def ours(recipe: ib.Recipe, row: ScaleRow, each: int, limit: int) -> bool:
     """Returns whether counts gives this row on nodes with `each` GPUs."""
     gpus = row.nodes * each
-    made = ib.counts(
+    counts = ib.counts(
         recipe, [gpus], cluster=ib.Cluster(gpus_per_node=each), split="ragged", max_micro_batch=limit
     )
-    if not made.working:
+    if not counts.working:
         return False
-    plan, groups = made.plan_at(gpus), made.groups[0]
+    plan, groups = counts.plan_at(gpus), counts.groups[0]
     if plan.effective_batch != row.batch or plan.lr != row.lr:
         return False
     if row.groups is None:
@@ -40,7 +40,7 @@ def ours(recipe: ib.Recipe, row: ScaleRow, each: int, limit: int) -> bool:
 def main() -> None:
     """Prints the table, and the rows that do not add up."""
     checkout = Path(os.environ["HYPERPOD"])
-    seen, wrong = Counter(), defaultdict(list)
+    tally, wrong = Counter(), defaultdict(list)
     files = [
         path
         for path in sorted((checkout / "hyperpod_recipes").rglob("*.yaml"))
@@ -55,19 +55,19 @@ def main() -> None:
             wrong[finding.what].append(path.stem.removeprefix("llmft_"))
         for row in table:
             kind = "uneven" if row.groups else "even"
-            seen[kind, "rows"] += 1
+            tally[kind, "rows"] += 1
             own = row.groups[2] if row.groups else row.micro_batch
             missed = [each for each in where if not ours(recipe, row, each, own)]
-            seen[kind, "on every type"] += not missed
-            seen[kind, "on some"] += bool(missed) and len(missed) < len(where)
-            seen[kind, "on none"] += len(missed) == len(where)
-            seen[kind, "one limit"] += any(ours(recipe, row, each, common) for each in where)
+            tally[kind, "on every type"] += not missed
+            tally[kind, "on some"] += bool(missed) and len(missed) < len(where)
+            tally[kind, "on none"] += len(missed) == len(where)
+            tally[kind, "one limit"] += any(ours(recipe, row, each, common) for each in where)
     commit = subprocess.run(
         ["git", "-C", checkout, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     )
     print("# AWS's rows for HyperPod beside `isobatch counts`\n")
     exact, every = (
-        sum(seen[kind, name] for kind in ("even", "uneven")) for name in ("on every type", "rows")
+        sum(tally[kind, name] for kind in ("even", "uneven")) for name in ("on every type", "rows")
     )
     print(
         f"> {exact} of {every} rows are ours exactly on each instance type of their recipe. The other "
@@ -83,12 +83,12 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|")
     for kind in ("even", "uneven"):
-        print(f"| {kind} | {' | '.join(str(seen[kind, column]) for column in columns)} |")
+        print(f"| {kind} | {' | '.join(str(tally[kind, column]) for column in columns)} |")
     print(
         f"\n## The {sum(map(len, wrong.values()))} rows that do not add up\n\n| finding | rows | recipes (llmft_…) |\n|---|---|---|"
     )
-    for what, names in wrong.items():
-        print(f"| {what} | {len(names)} | {', '.join(names)} |")
+    for finding_text, names in wrong.items():
+        print(f"| {finding_text} | {len(names)} | {', '.join(names)} |")
 
 
 if __name__ == "__main__":

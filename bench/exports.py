@@ -25,7 +25,7 @@ class Check(NamedTuple):
     """How a tool is asked: the package that gives the version, what is asked of it, and the cases that it takes."""
 
     package: str
-    asked: str
+    question: str
     ask: Callable[[Case, Path], str]
     cases: Sequence[str] = ("started",)
     beside: str = ""
@@ -128,21 +128,21 @@ def beside(tool: str) -> list[str]:
     """Returns the rows of a version that lies beside the environment's own, asked in a process of its own."""
     places = [str(Path(sys.prefix) / CHECKS[tool].beside), os.environ.get("PYTHONPATH")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, __file__, tool], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    return done.stdout.strip().splitlines()
+    return process.stdout.strip().splitlines()
 
 
 def rows(tool: str) -> list[str]:
     """Asks a tool about each of its cases."""
     check, plans = CHECKS[tool], cases()
     try:
-        found = version(check.package)
+        installed = version(check.package)
     except PackageNotFoundError:
-        return [f"| {tool} | not installed | {check.asked} | | not checked |"]
+        return [f"| {tool} | not installed | {check.question} | | not checked |"]
     return [
-        f"| {tool} | {found} | {check.asked} | {name} | {answer(check, plans[name])} |"
+        f"| {tool} | {installed} | {check.question} | {name} | {answer(check, plans[name])} |"
         for name in check.cases
     ]
 

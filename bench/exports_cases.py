@@ -58,20 +58,20 @@ def words_of(path: Path) -> list[str]:
     return shlex.split(path.read_text().replace("\\\n", " "), comments=True)
 
 
-def rates(case: Case, theirs: Callable[[int], float]) -> str:
+def rates(case: Case, rate_at: Callable[[int], float]) -> str:
     """Compares the learning rate of every step that is left with the plan's."""
     steps = range(case.start, case.plan.total_steps)
-    worst = max(abs(theirs(step) - case.plan.lr_at(step)) for step in steps) / case.plan.lr
+    worst = max(abs(rate_at(step) - case.plan.lr_at(step)) for step in steps) / case.plan.lr
     return "LR at each step as planned" if worst < 1e-9 else f"LR differs by up to {worst:.2%} of the peak"
 
 
 def stepped(case: Case, optimizer: Any, scheduler: Any) -> str:
     """Steps a scheduler of torch's kind through the run."""
-    seen = []
+    rates_seen = []
     for _ in range(case.plan.total_steps):
-        seen.append(optimizer.param_groups[0]["lr"])
+        rates_seen.append(optimizer.param_groups[0]["lr"])
         scheduler.step()
-    return rates(case, seen.__getitem__)
+    return rates(case, rates_seen.__getitem__)
 
 
 def adamw(lr: float) -> Any:

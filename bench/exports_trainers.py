@@ -212,42 +212,44 @@ def megatron(case: Case, folder: Path) -> str:
     plan, words = case.plan, words_of(saved(case, "megatron", folder))[1:]
     started = megatron_start(case, words)
     flags = [*(at for at, word in enumerate(words) if word.startswith("--")), len(words)]
-    given = {words[at]: words[at + 1 : end] for at, end in pairwise(flags)}
-    one = {flag: float(values[0]) for flag, values in given.items() if values and values[0][0].isdigit()}
-    batch, micro = int(one["--global-batch-size"]), int(one["--micro-batch-size"])
-    ramp = [int(word) for word in given.get("--rampup-batch-size", [])]
+    values_of = {words[at]: words[at + 1 : end] for at, end in pairwise(flags)}
+    number_of = {
+        flag: float(values[0]) for flag, values in values_of.items() if values and values[0][0].isdigit()
+    }
+    batch, micro = int(number_of["--global-batch-size"]), int(number_of["--micro-batch-size"])
+    ramp = [int(word) for word in values_of.get("--rampup-batch-size", [])]
     if ramp:
         calculator = calculators.RampupBatchsizeNumMicroBatchesCalculator(
             batch, micro, plan.data_parallel, False, 0, *ramp
         )
     else:
         calculator = calculators.ConstantNumMicroBatchesCalculator(batch, micro, plan.data_parallel, False, 0)
-    unit, per = ("samples", 1) if "--train-samples" in one else ("iters", batch)
+    unit, per = ("samples", 1) if "--train-samples" in number_of else ("iters", batch)
     scheduler = OptimizerParamScheduler(
-        adamw(one["--lr"]),
+        adamw(number_of["--lr"]),
         init_lr=0.0,
-        max_lr=one["--lr"],
-        min_lr=one["--min-lr"],
-        lr_warmup_steps=int(one[f"--lr-warmup-{unit}"]) * per,
-        lr_decay_steps=int(one[f"--lr-decay-{unit}"]) * per,
-        lr_decay_style=given["--lr-decay-style"][0],
+        max_lr=number_of["--lr"],
+        min_lr=number_of["--min-lr"],
+        lr_warmup_steps=int(number_of[f"--lr-warmup-{unit}"]) * per,
+        lr_decay_steps=int(number_of[f"--lr-decay-{unit}"]) * per,
+        lr_decay_style=values_of["--lr-decay-style"][0],
         start_wd=0.1,
         end_wd=0.1,
         wd_incr_steps=0,
         wd_incr_style="constant",
     )
-    consumed, step, seen, wrong = int(plan.position(case.start).samples), case.start, {}, 0
-    while step < one["--train-iters"] if unit == "iters" else consumed < one["--train-samples"]:
+    consumed, step, rates_seen, wrong = int(plan.position(case.start).samples), case.start, {}, 0
+    while step < number_of["--train-iters"] if unit == "iters" else consumed < number_of["--train-samples"]:
         calculator.update(consumed, True)
         scheduler.num_steps = consumed
-        seen[step] = float(scheduler.get_lr(scheduler.optimizer.param_groups[0]))
+        rates_seen[step] = float(scheduler.get_lr(scheduler.optimizer.param_groups[0]))
         following = consumed + calculator.get_current_global_batch_size()
         step += 1
         wrong += step <= plan.total_steps and following != int(plan.position(step).samples)
         consumed = following
     batches = f"{wrong} batches differ" if wrong else f"batch {batch}"
     steps = f"steps {step}" if step == plan.total_steps else f"steps {step} for {plan.total_steps}"
-    return f"{batches}, {steps}, {rates(case, lambda at: seen.get(at, 0.0))}{started}"
+    return f"{batches}, {steps}, {rates(case, lambda at: rates_seen.get(at, 0.0))}{started}"
 
 
 def megatron_start(case: Case, words: Sequence[str]) -> str:
@@ -262,7 +264,7 @@ def megatron_start(case: Case, words: Sequence[str]) -> str:
     )
     arguments = [*model.split(), "--tokenizer-type", "NullTokenizer", "--vocab-size", "100", *words]
     environment = {**os.environ, "PYTHONPATH": home, "WORLD_SIZE": str(case.plan.world_size), "RANK": "0"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env=environment,
         capture_output=True,
@@ -271,6 +273,6 @@ def megatron_start(case: Case, words: Sequence[str]) -> str:
     )
     return (
         ", its start-up accepts it"
-        if done.returncode == 0
-        else f"; its start-up: {done.stderr.strip().splitlines()[-1][:120]}"
+        if process.returncode == 0
+        else f"; its start-up: {process.stderr.strip().splitlines()[-1][:120]}"
     )

@@ -30,7 +30,7 @@ def main() -> None:
     profile = ib.Profile.estimate(
         parameters=10**8, flops_per_sample=1e12, gpu_tflops=300, intra_gb_s=400, inter_gb_s=40
     )
-    asked = {
+    settings = {
         "profile": profile,
         "max_micro_batch": 64,
         "columns": ["job", "world_size", "micro_batch", "hours"],
@@ -40,9 +40,9 @@ def main() -> None:
         seconds = []
         for _ in range(REPEATS):
             start = time.perf_counter()
-            made = ib.plan_fleet(jobs, sizes, policy=policy, select=select, **asked)
+            fleet = ib.plan_fleet(jobs, sizes, policy=policy, select=select, **settings)
             seconds.append(time.perf_counter() - start)
-        assert len(made["job"]) == JOBS
+        assert len(fleet["job"]) == JOBS
         print(f"policy={policy:8} select={select:8} {statistics.median(seconds):.3f} s  {min(seconds):.3f} s")
 
 

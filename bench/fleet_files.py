@@ -97,8 +97,8 @@ def measure(side: str, *words: str) -> dict[str, float]:
     ran = subprocess.run(
         [sys.executable, "-c", MEASURED, SIDES[side], *words], check=True, capture_output=True, text=True
     )
-    found: dict[str, float] = json.loads(ran.stdout)
-    return found
+    figures: dict[str, float] = json.loads(ran.stdout)
+    return figures
 
 
 def main(folder: str, clusters: str, *sizes: str) -> None:
@@ -120,18 +120,19 @@ def main(folder: str, clusters: str, *sizes: str) -> None:
                 plans = root / "plans"
                 shutil.rmtree(plans, ignore_errors=True)
                 third = COLUMNS if side == "isobatch" else sample
-                found = measure(side, str(jobs), str(plans), third, threads, clusters)
+                figures = measure(side, str(jobs), str(plans), third, threads, clusters)
                 if side == "isobatch":
                     assert sum(pq.read_metadata(path).num_rows for path in plans.glob("*.parquet")) == rows
                     shutil.copy(plans / "0000.parquet", sample)
-                found["written"] = sum(path.stat().st_size for path in plans.glob("*.parquet")) / 2**20
-                if side not in best or found["seconds"] < best[side]["seconds"]:
-                    best[side] = found
-        ours = best["isobatch"]
-        for side, its in best.items():
+                figures["written"] = sum(path.stat().st_size for path in plans.glob("*.parquet")) / 2**20
+                if side not in best or figures["seconds"] < best[side]["seconds"]:
+                    best[side] = figures
+        own_best = best["isobatch"]
+        for side, side_best in best.items():
+            seconds, cpu = side_best["seconds"], side_best["cpu"]
             print(
-                f"{rows}  {side:8}  {its['seconds']:.2f}  {its['cpu']:.2f}  {its['mib']:.0f}  {its['written']:.0f}  "
-                f"{ours['seconds'] / its['seconds']:.2f}  {ours['cpu'] / its['cpu']:.2f}  {rows / its['seconds']:.0f}",
+                f"{rows}  {side:8}  {seconds:.2f}  {cpu:.2f}  {side_best['mib']:.0f}  {side_best['written']:.0f}  "
+                f"{own_best['seconds'] / seconds:.2f}  {own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
                 flush=True,
             )
 

@@ -65,11 +65,11 @@ def run(name: str, files: int, jobs: Path, plans: Path, stop: int = 0) -> None:
     if stop:
         print(f"{files} {name}: {time.perf_counter() - start:.1f} s", flush=True)
         return
-    found = json.loads(ran.stdout)
-    assert found["rows"] == files * ROWS * 2
+    figures = json.loads(ran.stdout)
+    assert figures["rows"] == files * ROWS * 2
     print(
-        f"{files} {name}: {found['seconds']:.2f} s, processor {found['cpu']:.2f} s, {found['mib']:.0f} MiB, "
-        f"{found['skipped']} skipped",
+        f"{files} {name}: {figures['seconds']:.2f} s, processor {figures['cpu']:.2f} s, "
+        f"{figures['mib']:.0f} MiB, {figures['skipped']} skipped",
         flush=True,
     )
 

@@ -103,10 +103,10 @@ print(json.dumps([least, used, way]))
 """
 
 
-def run(threads: int, what: str, folder: str) -> Any:
+def run(threads: int, work: str, folder: str) -> Any:
     """What a process with that many threads prints: the kinds of work, or of one the least seconds and the processor's."""
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads)}
-    words = [sys.executable, "-c", CODE, what, str(REPEATS), folder, COLUMNS]
+    words = [sys.executable, "-c", CODE, work, str(REPEATS), folder, COLUMNS]
     ran = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)
     return json.loads(ran.stdout)
 
@@ -137,18 +137,18 @@ def measure(folder: str, words: tuple[str, ...]) -> None:
         "| work | one thread | two | efficiency | processor, one | two / one | efficiency by the processor |"
     )
     print("|---|---|---|---|---|---|---|")
-    for what in run(1, "list", folder):
-        if words and not any(word in what for word in words):
+    for work in run(1, "list", folder):
+        if words and not any(word in work for word in words):
             continue
         best = {1: [float("inf")] * 3, 2: [float("inf")] * 3}
         for _ in range(TURNS):
             for threads, least in best.items():
-                best[threads] = [min(pair) for pair in zip(least, run(threads, what, folder), strict=True)]
-        one, two = best[1], best[2]
+                best[threads] = [min(pair) for pair in zip(least, run(threads, work, folder), strict=True)]
+        single, double = best[1], best[2]
         # Threads that have ended tell nothing.
-        by_processor = f"{one[1] / two[2] / 2:.2f}" if two[2] > 0.49 * two[1] else "–"
+        by_processor = f"{single[1] / double[2] / 2:.2f}" if double[2] > 0.49 * double[1] else "–"
         print(
-            f"| {what} | {one[0]:.3f} s | {two[0]:.3f} s | {one[0] / two[0] / 2:.2f} | {one[1]:.3f} s | {two[1] / one[1]:.2f} | {by_processor} |",
+            f"| {work} | {single[0]:.3f} s | {double[0]:.3f} s | {single[0] / double[0] / 2:.2f} | {single[1]:.3f} s | {double[1] / single[1]:.2f} | {by_processor} |",
             flush=True,
         )
     print(f"load {os.getloadavg()[0]:.1f}")

@@ -70,30 +70,37 @@ Row = tuple[bool, str]
 
 def healthy_row(ranks: Ranks, healthy: Any) -> Row:
     """A script as it is."""
-    seen = ranks(healthy.script, healthy.fields, healthy.options, None)
-    broken = seen if isinstance(seen, str) else next((str(one.error) for one in seen if one.error), "")
+    reports = ranks(healthy.script, healthy.fields, healthy.options, None)
+    broken = (
+        reports
+        if isinstance(reports, str)
+        else next((str(report.error) for report in reports if report.error), "")
+    )
     notes = (
         []
-        if isinstance(seen, str)
-        else [*seen[0].notes, *(f"unchecked: {text}" for text in seen[0].unchecked)]
+        if isinstance(reports, str)
+        else [*reports[0].notes, *(f"unchecked: {text}" for text in reports[0].unchecked)]
     )
-    said = broken or "; ".join(notes) or "—"
+    outcome = broken or "; ".join(notes) or "—"
     settings = words(healthy.options | healthy.fields)
-    return not broken, f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {said} |"
+    return (
+        not broken,
+        f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {outcome} |",
+    )
 
 
 def fault_row(ranks: Ranks, fault: Any) -> Row:
     """A script with a fault."""
-    seen = ranks(fault.script, fault.fields, fault.options, fault.name)
-    errors = [] if isinstance(seen, str) else [one.error for one in seen]
+    reports = ranks(fault.script, fault.fields, fault.options, fault.name)
+    errors = [] if isinstance(reports, str) else [report.error for report in reports]
     named = fault.named_by(errors)
     first = next((error for error in errors if error is not None), None)
-    said = (
+    outcome = (
         f"{first.step} | {first.diagnosis}"
         if first is not None
-        else f"— | {seen if isinstance(seen, str) else 'went through'}"
+        else f"— | {reports if isinstance(reports, str) else 'went through'}"
     )
-    return named, f"| {fault.name} | {KINDS[fault.script]} | {said} | {'yes' if named else '**no**'} |"
+    return named, f"| {fault.name} | {KINDS[fault.script]} | {outcome} | {'yes' if named else '**no**'} |"
 
 
 def version(folder: Path) -> str:
@@ -115,20 +122,20 @@ def resume(part: Path, version: str) -> dict[str, Row]:
 
 
 def rows(
-    ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path, done: dict[str, Row]
+    ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path, finished: dict[str, Row]
 ) -> list[Row]:
     """All rows of a table: those that are done, and the others, each added to the file as it comes if it is as expected: another may be
     so by load alone."""
-    found = []
-    for number, one in enumerate(table, 1):
-        good, text = done.get(repr(one)) or row(ranks, one)
-        if repr(one) not in done:
+    rows_so_far = []
+    for number, case in enumerate(table, 1):
+        good, text = finished.get(repr(case)) or row(ranks, case)
+        if repr(case) not in finished:
             print(f"{number} of {len(table)}: {text}", file=sys.stderr)
             if good:
                 with part.open("a", encoding="utf-8") as file:
-                    print(json.dumps([repr(one), (good, text)]), file=file)
-        found.append((good, text))
-    return found
+                    print(json.dumps([repr(case), (good, text)]), file=file)
+        rows_so_far.append((good, text))
+    return rows_so_far
 
 
 def share(rows: list[Row]) -> str:
@@ -141,9 +148,9 @@ def main() -> None:
     ranks, loads = Ranks(), [os.getloadavg()[0]]
     file = Path(sys.argv[1])
     part = file.with_name(file.name + ".part")
-    done = resume(part, version(Path(__file__).parent))
-    healthy = rows(ranks, SCRIPTS, healthy_row, part, done)
-    faults = rows(ranks, FAULTS, fault_row, part, done)
+    finished = resume(part, version(Path(__file__).parent))
+    healthy = rows(ranks, SCRIPTS, healthy_row, part, finished)
+    faults = rows(ranks, FAULTS, fault_row, part, finished)
     ranks.pool.close()
     loads.append(os.getloadavg()[0])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)

@@ -153,7 +153,7 @@ def main() -> None:
     for width, accumulation in (256, 1), (1024, 1), (1024, 4):
         torch.manual_seed(0)
         loop = Loop(width, accumulation)
-        told = own_time(loop)
+        own_share = own_time(loop)
         pairs: dict[str, list[list[float]]] = {"clock": [[], []], "CPU": [[], []]}
         for pair in range(PAIRS):
             for on in (True, False) if pair % 2 else (False, True):  # neither is always first
@@ -167,7 +167,8 @@ def main() -> None:
                 for name, kind in pairs.items()
             )
             print(
-                f"{parameters} parameters, accumulation {accumulation}: {told}; on against off {switched}",
+                f"{parameters} parameters, accumulation {accumulation}: {own_share}; "
+                f"on against off {switched}",
                 flush=True,
             )
     dist.destroy_process_group()

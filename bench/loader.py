@@ -252,15 +252,15 @@ def steps_of(name: str, parts: Any) -> list[list[int]]:
             ]
             command += [__file__, name, "--folder", folder, "--part", part]
             command += [] if stop is None else ["--stop", stop]
-            done = subprocess.run(
+            process = subprocess.run(
                 list(map(str, command)), capture_output=True, text=True, timeout=240,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )  # fmt: skip
-            if done.returncode:
-                raise SystemExit(done.stdout + done.stderr)
+            if process.returncode:
+                raise SystemExit(process.stdout + process.stderr)
             for rank in range(ranks):
-                seen = json.loads((Path(folder) / f"seen-{part}-{rank}.json").read_text())
-                for step, ids in seen.items():
+                samples_of = json.loads((Path(folder) / f"seen-{part}-{rank}.json").read_text())
+                for step, ids in samples_of.items():
                     steps[int(step)] += ids
     return [sorted(steps[step]) for step in sorted(steps)]
 

@@ -138,7 +138,7 @@ def resident(key):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"torch {torch.__version__}, Python {sys.version.split()[0]}, {torch.get_num_threads()} threads")
     print("| model | precision | micro-batch | measured, MiB | worked out | off |\n|---|---|---|---|---|---|")
     rows = []
@@ -166,8 +166,8 @@ def main():
                     f"{worked_out / measured - 1:+.1%} |",
                     flush=True,
                 )
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def of_many(folder: str) -> None:
 
     And where `isobatch doctor` says otherwise.
     """
-    questions, refused, differ, written, ours, theirs = 0, 0, 0, 0, 0, 0
+    questions, refused, differ, written, refused_here, refused_by_trl = 0, 0, 0, 0, 0, 0
     sizes = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations")
     for numbers, rollout, evaluated in product(
         product((1, 2, 3, 8), (1, 2, 3), (1, 4, 6, 8)), ROLLOUTS, EVALUATIONS
@@ -103,18 +103,19 @@ def of_many(folder: str) -> None:
             try:
                 settings = plan.to("trl", job=Job(own=own)).settings
             except ib.InputError:
-                ours += 1
+                refused_here += 1
                 continue
             written += 1
-            theirs += bool(of_trl({**own, **settings}, plan.world_size, folder))
+            refused_by_trl += bool(of_trl({**own, **settings}, plan.world_size, folder))
     print(
         f"\n{questions:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses "
         f"{refused:,}; "
         f"`isobatch doctor` says otherwise of {differ}."
     )
     print(
-        f"{written + ours:,} plans of those that TRL takes on 8 GPUs: {ours:,} refused by `--to trl`, "
-        f"{written:,} written, {theirs} of these refused by TRL."
+        f"{written + refused_here:,} plans of those that TRL takes on 8 GPUs: {refused_here:,} refused by "
+        "`--to trl`, "
+        f"{written:,} written, {refused_by_trl} of these refused by TRL."
     )
 
 
@@ -198,15 +199,15 @@ def main() -> None:
         row("TRL: written with its groups", plans(recipe, "trl", GRPO["num_generations"]), ask)
     checks = verls_checks(Path(os.environ["VERL"]))
     tuned = ib.Recipe.read(VERL)
-    theirs = lambda settings, gpus: of_verl({**VERL, **settings}, gpus, checks)  # noqa: E731
-    row("verl: the plain file, 64 × 8", {gpus: {} for gpus in range(1, 65)}, theirs)
+    check_verl = lambda settings, gpus: of_verl({**VERL, **settings}, gpus, checks)  # noqa: E731
+    row("verl: the plain file, 64 × 8", {gpus: {} for gpus in range(1, 65)}, check_verl)
     planned = plans(tuned, "verl", 8)
-    row("verl: written, `data.train_batch_size` as it was", planned, theirs)
+    row("verl: written, `data.train_batch_size` as it was", planned, check_verl)
     for settings in planned.values():
         settings["data"] = {
             "train_batch_size": 4 * settings["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
         }
-    row("verl: written, `data.train_batch_size` a multiple as its note says", planned, theirs)
+    row("verl: written, `data.train_batch_size` a multiple as its note says", planned, check_verl)
     with tempfile.TemporaryDirectory() as folder:
         of_many(folder)
 

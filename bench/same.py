@@ -115,18 +115,18 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
         "PYTHONPATH": os.pathsep.join(paths + ([inherited] if inherited else [])),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}" + os.environ["PATH"],
     }
-    script, *given = case.script.split()
+    script, *arguments = case.script.split()
     options = [word for word in side.split() if "==" not in word]
     question = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
     command = [sys.executable, "-m", "isobatch", "same", *question.split()]
-    command += ["python", str(HERE / "same" / script), *given, *options, *BATCH]
+    command += ["python", str(HERE / "same" / script), *arguments, *options, *BATCH]
     start = time.monotonic()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
     seconds = time.monotonic() - start
-    if done.returncode not in (0, 1):
-        words = " ".join((done.stderr or done.stdout).split())
-        return Answer(None, f"exit {done.returncode}: {words[-300:]}", [], 0.0, seconds)
-    answer = json.loads(done.stdout)
+    if process.returncode not in (0, 1):
+        words = " ".join((process.stderr or process.stdout).split())
+        return Answer(None, f"exit {process.returncode}: {words[-300:]}", [], 0.0, seconds)
+    answer = json.loads(process.stdout)
     split = next(part for part in answer["splits"] if part["split"] == case.split)
     causes = "; ".join(f"{cause['name']}: {cause['text']}" for cause in split["causes"])
     return Answer(split["same"], causes, split["weights"] or [], split["residual"] or 0.0, seconds)

@@ -83,33 +83,33 @@ class Chaos:
         """Who was seen in the last crew, and is there, but for one replica; who was paused may be out of it until a later one."""
         number, ranks = self.last()
         out = {*self.paused, *(name for name, crew in self.woken.items() if crew >= number)}
-        there = {name: ranks[name] for name in self.alive() if name in ranks and name not in out}
-        replicas = Counter(rank // self.shards for rank in there.values())
+        crew_ranks = {name: ranks[name] for name in self.alive() if name in ranks and name not in out}
+        replicas = Counter(rank // self.shards for rank in crew_ranks.values())
         whole = [replica for replica, count in replicas.items() if count == self.shards]
         stays = self.draw.choice(whole) if whole else None
-        return [name for name, rank in there.items() if whole and rank // self.shards != stays]
+        return [name for name, rank in crew_ranks.items() if whole and rank // self.shards != stays]
 
     def event(self) -> None:
         """Does one thing."""
         self.relent()
         exposed = self.exposed()
-        what = self.draw.random()
-        if what < 0.5 and exposed:
+        chance = self.draw.random()
+        if chance < 0.5 and exposed:
             for name in self.draw.sample(exposed, min(self.draw.choice((1, 1, 2, 3)), len(exposed))):
                 self.ranks.processes[name].kill()
                 self._note("kills", kill=name)
                 self.dead.add(name)
                 time.sleep(self.draw.choice((0.0, 0.0, 0.05, 0.2)))
-        elif what < 0.6 and exposed and not self.paused:
+        elif chance < 0.6 and exposed and not self.paused:
             name = self.draw.choice(exposed)
             self.ranks.signal(name, signal.SIGSTOP)
             self.paused[name] = time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self._note("pauses", pause=name)
-        elif what < 0.7 and self.hosts is not None and self.link is None:
+        elif chance < 0.7 and self.hosts is not None and self.link is None:
             self.link = self.draw.randint(1, HOSTS), time.monotonic() + self.draw.choice((1.0, 5.0, 8.0))
             self.hosts.cut(self.link[0])
             self._note("cuts", cut=self.link[0])
-        elif what < 0.75 and self.disk is not None and exposed:
+        elif chance < 0.75 and self.disk is not None and exposed:
             self.fill()
         for _ in range(
             self.shards if len(self.alive()) < self.shards * self.draw.choice((2, 3, 4, 5)) else 0
@@ -122,7 +122,7 @@ class Chaos:
         for name in self.alive():
             process = Path(f"/proc/{self.ranks.processes[name].pid}")
             with suppress(OSError):
-                count = [len([*(process / what).iterdir()]) for what in ("task", "fd")]
+                count = [len([*(process / folder_name).iterdir()]) for folder_name in ("task", "fd")]
                 self.held.append((name, time.time(), count))
 
     def growth(self) -> str:
@@ -171,11 +171,11 @@ class Chaos:
 
     def fill(self) -> None:
         """Fills the disk until a rank could not write: it dies of it, and the next to write has room again."""
-        there, until = self.alive(), time.monotonic() + 2.0
-        with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as other:
+        alive_before, until = self.alive(), time.monotonic() + 2.0
+        with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as filler:
             while True:
-                other.write(b"x" * 4096)
-        while len(self.alive()) == len(there) and time.monotonic() < until:
+                filler.write(b"x" * 4096)
+        while len(self.alive()) == len(alive_before) and time.monotonic() < until:
             time.sleep(0.01)
         (self.disk / "other").unlink()
         self._note("full", full=True)
@@ -193,10 +193,10 @@ class Chaos:
             self.hosts.cut(self.link[0], "up")
             self.link = None
 
-    def _note(self, kind: str, **what: object) -> None:
+    def _note(self, kind: str, **fields: object) -> None:
         self.counts[kind] += 1
         with (self.ranks.folder / "log-chaos.jsonl").open("a") as log:
-            log.write(json.dumps({"t": time.time(), **what}) + "\n")
+            log.write(json.dumps({"t": time.time(), **fields}) + "\n")
 
 
 class Disk:
@@ -259,12 +259,12 @@ def one(
             if code not in (0, 4, -9, None)
             and not (code == 1 and any(why in ranks.said(name) for why in FULL))
         ]
-    found, apart = faults(folder, alone, cut_off=cut_off)
+    problems, apart = faults(folder, alone, cut_off=cut_off)
     crews = max((line["crew"] for line in lines(folder) if "at" in line), default=-1) + 1
     seconds = time.monotonic() - begun
     weights = "" if cut_off else f"weights {apart:.1e} apart, "
     line = f"{seed}: {_counted(chaos.counts)}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
-    return "; ".join(wrong + found) or ("cut off" if cut_off else "equal"), line, chaos
+    return "; ".join(wrong + problems) or ("cut off" if cut_off else "equal"), line, chaos
 
 
 def _counted(counts: dict[str, int]) -> str:

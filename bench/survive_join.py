@@ -56,13 +56,13 @@ def come(store: str, mib: int, joins: int) -> None:
     from isobatch.integrations.torch.elastic import survivors as module
     from isobatch.integrations.torch.elastic.group import CrewGroup
 
-    taken: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
 
     def timed(function: Any, name: str) -> Any:
         def around(*args: Any, **options: Any) -> Any:
             begun = time.perf_counter()
             answer = function(*args, **options)
-            taken[name] = time.perf_counter() - begun
+            seconds_of[name] = time.perf_counter() - begun
             return answer
 
         return around
@@ -73,7 +73,7 @@ def come(store: str, mib: int, joins: int) -> None:
         training = crews(store, f"r1-{join}", mib)
         next(training)
         training.close()
-        print(taken["form"], taken["heal"], flush=True)
+        print(seconds_of["form"], seconds_of["heal"], flush=True)
         time.sleep(1.0)
 
 
@@ -131,11 +131,11 @@ def main() -> None:
         "| state, MiB | checkout | joins | form, median s | heal, median s (least to most) |\n|---|---|---|---|---|"
     )
     for mib in map(int, args.mib.split(",")):
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
+        joins_of: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
         for _ in range(args.rounds):
             for name, checkout in checkouts.items():
-                taken[name] += measure(checkout, mib, args.joins)[1:]
-        for name, rows in taken.items():
+                joins_of[name] += measure(checkout, mib, args.joins)[1:]
+        for name, rows in joins_of.items():
             forms, heals = zip(*rows, strict=True)
             least, most = min(heals), max(heals)
             median = (

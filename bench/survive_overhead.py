@@ -117,7 +117,7 @@ def take_turns(rank: int, args: Any, pipe: Any) -> None:
     for at in [*places] * WARM:
         turn(at)
     turns = islice(cycle(permutations(places)), args.turns)
-    pipe.send([[found for _, found in sorted((at, turn(at)) for at in order)] for order in turns])
+    pipe.send([[cost for _, cost in sorted((at, turn(at)) for at in order)] for order in turns])
     for training_ in trainings[::-1]:  # To its end, which is that of the world with the first.
         for _ in training_:
             pass
@@ -137,10 +137,10 @@ def measured(args: Any) -> Any:
         process.start()
     for _, pipe in pipes:
         pipe.close()
-    found = np.mean([ours.recv() for ours, _ in pipes], axis=0)
+    turn_means = np.mean([receiver.recv() for receiver, _ in pipes], axis=0)
     for process in processes:  # The store outlives them.
         process.join()
-    return found
+    return turn_means
 
 
 def interval(values: Any) -> list[str]:
@@ -148,7 +148,7 @@ def interval(values: Any) -> list[str]:
     ordered, count = np.sort(values, axis=0), len(values)
     below = max(0, int(count / 2 - 0.98 * count**0.5))
     ends = zip(np.median(values, axis=0), ordered[below], ordered[count - 1 - below], strict=True)
-    return ["{:+.1f} ({:+.1f} to {:+.1f})".format(*one) for one in ends]
+    return ["{:+.1f} ({:+.1f} to {:+.1f})".format(*bounds) for bounds in ends]
 
 
 def main() -> None:
@@ -160,14 +160,14 @@ def main() -> None:
     args = parser.parse_args()
     args.ranks, args.kinds = 2 * args.shards, ["survivors", "elastic", *["busy"] * (args.busy > 0)]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = measured(args)
-    pulse = STEP * found[..., 4].sum() / found[..., 3].sum()
-    found[:, 0, 2] += pulse
+    costs = measured(args)
+    pulse = STEP * costs[..., 4].sum() / costs[..., 3].sum()
+    costs[:, 0, 2] += pulse
     print("| µs a step | main thread | gloo's threads | all, with the pulse | wall |\n|---|---|---|---|---|")
-    for kind, turns in zip(args.kinds, np.moveaxis(found[..., :4], 1, 0), strict=True):
-        print(f"| {kind} | {' | '.join(f'{one:.0f}' for one in np.median(turns, axis=0))} |")
+    for kind, turns in zip(args.kinds, np.moveaxis(costs[..., :4], 1, 0), strict=True):
+        print(f"| {kind} | {' | '.join(f'{cost:.0f}' for cost in np.median(turns, axis=0))} |")
         if kind != "elastic":
-            print(f"| added, 95 % interval | {' | '.join(interval(turns - found[:, 1, :4]))} |")
+            print(f"| added, 95 % interval | {' | '.join(interval(turns - costs[:, 1, :4]))} |")
     load = os.getloadavg()[0]
     print(f"the pulse: {pulse:.1f} µs in {STEP / 1e3:.0f} ms; load {load:.1f}, torch {torch.__version__}")
 

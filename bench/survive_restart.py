@@ -126,10 +126,10 @@ def of_survivors(ranks: int, steps: int, pause: float) -> tuple[list[float], lis
 
 def _first(log: list[dict], of_kind: Callable[[dict], bool]) -> list[float]:
     """The moment of each rank's first line of a kind."""
-    found: dict[str, float] = {}
+    first_moment: dict[str, float] = {}
     for line in filter(of_kind, log):
-        found.setdefault(line["rank_of"], line["t"])
-    return [*found.values()]
+        first_moment.setdefault(line["rank_of"], line["t"])
+    return [*first_moment.values()]
 
 
 def main() -> None:
@@ -149,16 +149,16 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for ranks in args.ranks:
-        mine, theirs = [], []
+        survivor_seconds, restart_seconds = [], []
         for _ in range(args.times):
             seconds, survived = of_survivors(ranks, args.steps, args.pause)
             restart, again = of_restart(ranks, args.steps, args.pause)
-            mine.append(seconds)
-            theirs.append(restart)
+            survivor_seconds.append(seconds)
+            restart_seconds.append(restart)
             if args.picture:
                 args.picture.write_text(drawn(survived, again, ranks))
-        *parts, step = (statistics.median(column) for column in zip(*mine, strict=True))
-        restart = statistics.median(theirs)
+        *parts, step = (statistics.median(column) for column in zip(*survivor_seconds, strict=True))
+        restart = statistics.median(restart_seconds)
         cells = " | ".join(f"{part:.2f} s" for part in (*parts, step))
         print(
             f"| {ranks} | {cells} | {restart:.1f} s | {restart / step:.0f} | {os.getloadavg()[0]:.0f} |",
@@ -187,8 +187,8 @@ def steps_done(log: list[dict]) -> tuple[list[tuple[float, int]], float]:
 
 def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
     """The steps that both runs have done, over time."""
-    (mine, died), (theirs, ended) = steps_done(survived), steps_done(again)
-    end, top = max(theirs[-1][0], mine[-1][0]), mine[-1][1]
+    (survivor_steps, died), (restart_steps, ended) = steps_done(survived), steps_done(again)
+    end, top = max(restart_steps[-1][0], survivor_steps[-1][0]), survivor_steps[-1][1]
 
     def across(seconds: float) -> float:
         return LEFT + (WIDE - LEFT - 16) * seconds / end
@@ -199,7 +199,7 @@ def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
     lines = [
         f'<polyline class="{name}" points="{" ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)}" '
         f'fill="none" stroke-width="2.5" stroke-linejoin="round"/>'
-        for name, points in (("restart", theirs), ("survive", mine))
+        for name, points in (("restart", restart_steps), ("survive", survivor_steps))
     ]
     kills = [
         f'<path class="kill" d="M{across(x):.1f},{down(y) - 9:.1f}v18" stroke-width="2"/>'
@@ -211,10 +211,10 @@ def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
         for x in range(0, int(end) + 1, every)
     ]
     ticks += [f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>' for y in (0, top)]
-    middle = (theirs[-1][0] + ended) / 2
+    middle = (restart_steps[-1][0] + ended) / 2
     words = [
         f'<text class="k" x="{across(ended) + 12:.1f}" y="{down(top // 3) + 18:.1f}">one of {ranks} ranks is killed</text>',
-        f'<text class="s" x="{across(mine[-1][0]) + 8:.1f}" y="{TOP + 4}">survivors go on</text>',
+        f'<text class="s" x="{across(survivor_steps[-1][0]) + 8:.1f}" y="{TOP + 4}">survivors go on</text>',
         f'<text class="r" x="{across(middle):.1f}" y="{down(top // 3) - 8:.1f}" text-anchor="middle">torchrun restarts all ranks</text>',
         f'<text x="{(LEFT + WIDE) / 2}" y="{HIGH - 8}" text-anchor="middle">seconds</text>',
         f'<text x="{LEFT}" y="{TOP - 18}">steps done</text>',

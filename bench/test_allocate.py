@@ -42,16 +42,16 @@ def test_whole(benchmark, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_core(benchmark, size):
-    given = options(size)
+    arguments = options(size)
     benchmark.group = f"the division alone, {size}"
-    benchmark(_core.divide_pool, *given)
+    benchmark(_core.divide_pool, *arguments)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_highs(benchmark, size):
-    given = options(size)
+    arguments = options(size)
     benchmark.group = f"the division alone, {size}"
-    benchmark.pedantic(best_sum, args=given, rounds=1)
+    benchmark.pedantic(best_sum, args=arguments, rounds=1)
 
 
 def best_of(function, times):
@@ -69,10 +69,10 @@ def against_highs(pools):
     for seed in range(pools):
         draw = np.random.default_rng((7, seed))
         kinds = int(draw.integers(1, 4))
-        given = random_options(draw, int(draw.integers(1, 101)), 16, kinds)
+        arguments = random_options(draw, int(draw.integers(1, 101)), 16, kinds)
         room = draw.integers(0, 64 // kinds + 1, kinds).astype(np.uint64)
-        _, value, bound, _, is_exact = _core.divide_pool(*given, room)
-        best = best_sum(*given, room)
+        _, value, bound, _, is_exact = _core.divide_pool(*arguments, room)
+        best = best_sum(*arguments, room)
         exact += is_exact
         worst = max(worst, abs(value - best) / max(abs(best), 1))
         assert bound >= best - 1e-7 * max(abs(best), 1), seed
@@ -84,25 +84,27 @@ def event(jobs=1000, nodes=500):
     table, profiles = random_jobs(np.random.default_rng(0), jobs)
     table["age_seconds"] = np.full(jobs, 3600.0)
     pool = {"node": [f"n{number}" for number in range(nodes)], "gpus": [8] * nodes}
-    first, found = best_of(lambda: ib.allocate(table, pool, profile=profiles), 5)
-    held = [{"job": job, "node": n, "gpus": g} for job, on in found.placement.items() for n, g in on.items()]
-    held = {name: [row[name] for row in held] for name in ("job", "node", "gpus")}
+    first, allocation = best_of(lambda: ib.allocate(table, pool, profile=profiles), 5)
+    placements = [
+        {"job": job, "node": n, "gpus": g} for job, on in allocation.placement.items() for n, g in on.items()
+    ]
+    held_columns = {name: [row[name] for row in placements] for name in ("job", "node", "gpus")}
     less = {name: cells[1:] for name, cells in pool.items()}
-    again, after = best_of(lambda: ib.allocate(table, less, held=held, profile=profiles), 15)
+    again, after = best_of(lambda: ib.allocate(table, less, held=held_columns, profile=profiles), 15)
     return first, again, len(after.changes)
 
 
 if __name__ == "__main__":
     for size in SIZES:
         table, profiles, pool = question(size)
-        whole, found = best_of(lambda: ib.allocate(table, pool, profile=profiles), 5)  # noqa: B023
-        print(f"{size}: allocate {whole * 1e3:.1f} ms, gap {found.gap:.2g}")
-        given = options(size)
-        ours, answer = best_of(lambda: _core.divide_pool(*given), 5)  # noqa: B023
-        theirs, best = best_of(lambda: best_sum(*given), 1)  # noqa: B023
+        whole, allocation = best_of(lambda: ib.allocate(table, pool, profile=profiles), 5)  # noqa: B023
+        print(f"{size}: allocate {whole * 1e3:.1f} ms, gap {allocation.gap:.2g}")
+        arguments = options(size)
+        core_seconds, answer = best_of(lambda: _core.divide_pool(*arguments), 5)  # noqa: B023
+        highs_seconds, best = best_of(lambda: best_sum(*arguments), 1)  # noqa: B023
         print(
-            f"  the division alone: {ours * 1e3:.1f} ms, HiGHS {theirs * 1e3:.0f} ms, {theirs / ours:.0f} "
-            f"times; exact {answer[4]}"
+            f"  the division alone: {core_seconds * 1e3:.1f} ms, HiGHS {highs_seconds * 1e3:.0f} ms, "
+            f"{highs_seconds / core_seconds:.0f} times; exact {answer[4]}"
         )
         print(f"  value {answer[1]:.6f}, HiGHS {best:.6f}, bound {answer[2]:.6f}")
     first, again, changes = event()

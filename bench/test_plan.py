@@ -39,29 +39,29 @@ def fleet():
         "dataset_size": rng.integers(100_000, 10_000_000, JOBS),
     }
     sgd = rng.random(JOBS) < 0.5
-    ours = {
+    own_jobs = {
         **jobs,
         "optimizer": np.where(sgd, "sgd", "adamw"),
         "duration": np.full(JOBS, "90ep"),
         "warmup": np.full(JOBS, "5ep"),
     }
-    theirs = {**jobs, "sgd": sgd, "epochs": np.full(JOBS, 90.0), "warmup_epochs": np.full(JOBS, 5.0)}
-    return ours, theirs, np.arange(1, CLUSTERS + 1)
+    numpy_jobs = {**jobs, "sgd": sgd, "epochs": np.full(JOBS, 90.0), "warmup_epochs": np.full(JOBS, 5.0)}
+    return own_jobs, numpy_jobs, np.arange(1, CLUSTERS + 1)
 
 
 @pytest.mark.benchmark(group="10 M rows, a dozen columns, policy grow")
 class TestBulk:
     def test_isobatch(self, benchmark, fleet):
-        ours, _, gpus = fleet
+        own_jobs, _, gpus = fleet
         benchmark.pedantic(
-            lambda: ib.plan_fleet(ours, gpus.tolist(), policy="grow", columns=RESULTS),
+            lambda: ib.plan_fleet(own_jobs, gpus.tolist(), policy="grow", columns=RESULTS),
             rounds=5,
             warmup_rounds=1,
         )
 
     def test_vectorised_numpy(self, benchmark, fleet):
-        _, theirs, gpus = fleet
-        rows = bulk.cross(theirs, gpus)  # not timed: our side crosses by itself
+        _, numpy_jobs, gpus = fleet
+        rows = bulk.cross(numpy_jobs, gpus)  # not timed: our side crosses by itself
         benchmark.pedantic(lambda: bulk.plan(rows, policy="grow"), rounds=2, warmup_rounds=0)
 
     def test_merely_writing_the_same_bytes(self, benchmark):
@@ -79,10 +79,12 @@ class TestBulk:
 
 
 def test_both_sides_agree(fleet):
-    ours, theirs, gpus = fleet
-    ours, theirs = ({name: column[:200] for name, column in side.items()} for side in (ours, theirs))
-    plans = ib.plan_fleet(ours, gpus.tolist(), policy="grow", columns=RESULTS)
-    expected = bulk.plan(bulk.cross(theirs, gpus), policy="grow")
+    own_jobs, numpy_jobs, gpus = fleet
+    own_jobs, numpy_jobs = (
+        {name: column[:200] for name, column in side.items()} for side in (own_jobs, numpy_jobs)
+    )
+    plans = ib.plan_fleet(own_jobs, gpus.tolist(), policy="grow", columns=RESULTS)
+    expected = bulk.plan(bulk.cross(numpy_jobs, gpus), policy="grow")
     known = plans["micro_batch"] != -1
     assert known.any()
     for name in RESULTS:

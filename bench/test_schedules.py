@@ -25,24 +25,24 @@ JOBS, STEPS = 1_000, 10_000
 WARM = 500
 
 
-def bodies(left, total):
+def bodies(after_warmup, total):
     return {
         "constant": S.constant(0.1),
-        "linear": S.linear(0.1, left),
-        "cosine": S.cosine(0.1, left),
-        "polynomial": S.polynomial(0.1, left, 2),
-        "polynomial ½": S.polynomial(0.1, left, 0.5),
-        "exponential": S.exponential(0.1, 0.01, left),
+        "linear": S.linear(0.1, after_warmup),
+        "cosine": S.cosine(0.1, after_warmup),
+        "polynomial": S.polynomial(0.1, after_warmup, 2),
+        "polynomial ½": S.polynomial(0.1, after_warmup, 0.5),
+        "exponential": S.exponential(0.1, 0.01, after_warmup),
         "inverse_sqrt": S.inverse_sqrt(0.1, WARM),
         "step": S.step(0.1, 2_000, 0.3),
         "multistep": S.multistep(0.1, [3_000, 6_000]),
-        "wsd": S.wsd(0.1, left, left // 5),
+        "wsd": S.wsd(0.1, after_warmup, after_warmup // 5),
         "one_cycle": S.one_cycle(0.1, total, 3 * total // 10),
         "cosine_restarts": S.cosine_restarts(0.1, 1_000, 2, 0.8),
-        "rex": S.rex(0.1, left),
-        "tanh": S.tanh(0.1, left),
-        "one_minus_sqrt": S.one_minus_sqrt(0.1, left),
-        "table": S.table([0.1 / (1 + i / 1_000) for i in range(left)]),
+        "rex": S.rex(0.1, after_warmup),
+        "tanh": S.tanh(0.1, after_warmup),
+        "one_minus_sqrt": S.one_minus_sqrt(0.1, after_warmup),
+        "table": S.table([0.1 / (1 + i / 1_000) for i in range(after_warmup)]),
         "goyal": S.goyal(0.1, total / 90, warmup_epochs=5),
         "vaswani": S.vaswani(512, 4_000),
     }
@@ -144,22 +144,25 @@ def ratios(rounds=15):
         out = np.ones((JOBS, STEPS), dtype)
         print(f"\n{dtype}: processor ns a value, over our fill, over NumPy's fill")
         for kind in ["mixed", *KINDS]:
-            rows, seen = jobs(kind), []
+            rows, readings = jobs(kind), []
             for _ in range(rounds):
                 own_seconds = clock(ib.schedule_matrix, rows, steps, out=out)
-                seen.append(
+                readings.append(
                     (own_seconds, clock(ib.schedule_matrix, flat, steps, out=out), clock(out.fill, 0.1))
                 )
-            own_seconds, fill, plain = np.min(seen, 0)
+            own_seconds, fill, plain = np.min(readings, 0)
             print(
                 f"{kind:16} {own_seconds / out.size * 1e9:6.3f}  {own_seconds / fill:5.2f} ×  "
                 f"{own_seconds / plain:5.2f} ×"
             )
-        rows, seen = jobs("cosine"), []
+        rows, readings = jobs("cosine"), []
         for _ in range(5):
-            seen.append((clock(by_rows, out), clock(ib.schedule_matrix, rows, steps, out=out)))
-        theirs, own_seconds = np.min(seen, 0)
-        print(f"NumPy by rows    {theirs / out.size * 1e9:6.3f}  {theirs / own_seconds:5.2f} × ours (cosine)")
+            readings.append((clock(by_rows, out), clock(ib.schedule_matrix, rows, steps, out=out)))
+        numpy_seconds, own_seconds = np.min(readings, 0)
+        print(
+            f"NumPy by rows    {numpy_seconds / out.size * 1e9:6.3f}  "
+            f"{numpy_seconds / own_seconds:5.2f} × ours (cosine)"
+        )
 
 
 def over_fill(rounds=150):
@@ -169,20 +172,21 @@ def over_fill(rounds=150):
     out = np.ones((JOBS, STEPS), np.float32)
     pool, parts = ThreadPoolExecutor(threads), np.array_split(out, threads)
     rows = jobs("cosine")
-    seen = []
+    readings = []
     for _ in range(rounds):
         begun = time.perf_counter()
         list(pool.map(lambda part: part.fill(0.1), parts))
         filled = time.perf_counter()
         ib.schedule_matrix(rows, range(STEPS), out=out)
-        seen.append((filled - begun, time.perf_counter() - filled))
-    fill, mine = np.array(seen).T / out.size * 1e9
+        readings.append((filled - begun, time.perf_counter() - filled))
+    fill, cosine = np.array(readings).T / out.size * 1e9
     print(
-        f"{threads} threads: fill {fill.min():.3f} ns a value, least; cosine with warmup {mine.min():.3f}, "
+        f"{threads} threads: fill {fill.min():.3f} ns a value, least; cosine with warmup {cosine.min():.3f}, "
         "least"
     )
     print(
-        f"of fill: {fill.min() / mine.min():.2f} by the least of both, {np.median(fill / mine):.2f} by the "
+        f"of fill: {fill.min() / cosine.min():.2f} by the least of both, "
+        f"{np.median(fill / cosine):.2f} by the "
         "median of turns"
     )
 

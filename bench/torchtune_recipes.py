@@ -45,19 +45,19 @@ def rates(settings: Any, replicas: int) -> list[float]:
     scheduler = torchtune_config.instantiate(
         settings.lr_scheduler, optimizer, num_training_steps=total, last_epoch=-1
     )
-    seen = []
+    rates_seen = []
     for _ in range(total):
-        seen.append(optimizer.param_groups[0]["lr"])
+        rates_seen.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return seen
+    return rates_seen
 
 
-def compare(plan: ib.Plan, theirs: list[float]) -> str:
+def compare(plan: ib.Plan, tool_rates: list[float]) -> str:
     """Says whether steps and learning rates are the plan's."""
-    if len(theirs) != plan.total_steps:
-        return f"{len(theirs) - plan.total_steps:+d} steps"
-    worst = max(abs(rate - plan.lr_at(step)) for step, rate in enumerate(theirs)) / plan.lr
+    if len(tool_rates) != plan.total_steps:
+        return f"{len(tool_rates) - plan.total_steps:+d} steps"
+    worst = max(abs(rate - plan.lr_at(step)) for step, rate in enumerate(tool_rates)) / plan.lr
     return "same steps and rates" if worst < 1e-9 else "another rate"
 
 
@@ -77,10 +77,14 @@ def main() -> None:
             continue
         parallel = reading.fields.get("model_parallel", 1)
         unit = "" if settings.max_steps_per_epoch is None else f"{settings.epochs}ep"
-        given = {"dataset_size": SAMPLES, "gpus": 2 * parallel, **({"duration": unit} if unit else {})}
+        settings_given = {
+            "dataset_size": SAMPLES,
+            "gpus": 2 * parallel,
+            **({"duration": unit} if unit else {}),
+        }
         if unit:
             settings.max_steps_per_epoch = None
-        recipe = ib.Recipe.read(path, **given)
+        recipe = ib.Recipe.read(path, **settings_given)
         plain[compare(ib.plan(recipe, 2 * parallel), rates(settings, 2))] += 1
         for count in COUNTS:
             plan = ib.plan(recipe, count * parallel, batch_tolerance=0.25)
@@ -106,14 +110,14 @@ def main() -> None:
         f"{sys.version.split()[0]}.\n"
     )
     print("| what | result | count |\n|---|---|---|")
-    for what, counts in (
+    for group, counts in (
         ("files", files),
         (f"as they are, {SAMPLES:,} samples, 2 replicas", plain),
         (f"written for {', '.join(map(str, COUNTS))} replicas", written),
         ("the same, refused", refused),
     ):
         for result, count in sorted(counts.items()):
-            print(f"| {what} | {result} | {count} |")
+            print(f"| {group} | {result} | {count} |")
 
 
 if __name__ == "__main__":

@@ -32,11 +32,11 @@ def main() -> None:
     batches = bare.few_in_turn(1)
     weights = bare.weights(batches)
 
-    def step(training: Training, which: int) -> None:
+    def step(training: Training, index: int) -> None:
         training.backward(batches, weights)
-        optimizers[which].step()
-        optimizers[which].zero_grad(set_to_none=True)
-        schedulers[which].step()
+        optimizers[index].step()
+        optimizers[index].zero_grad(set_to_none=True)
+        schedulers[index].step()
 
     for _ in range(5):
         step(bare, 0)

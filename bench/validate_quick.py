@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 
     command: float
     processor: float
-    others: float
+    neighbours: float
     ranks: float = 0.0
     phases: dict[str, float] = {}
 
@@ -47,7 +47,7 @@ def busy() -> float:
 
 def timed(commands: list[list[str]], folder: Path) -> Turn:
     """Runs commands one after the other."""
-    others, before, begun = busy(), resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    busy_before, before, begun = busy(), resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     # As where isobatch is installed: with its bytecode kept.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for command in commands:
@@ -56,7 +56,7 @@ def timed(commands: list[list[str]], folder: Path) -> Turn:
         )
     took, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Turn(took, processor, max(0.0, busy() - others - processor) / took)
+    return Turn(took, processor, max(0.0, busy() - busy_before - processor) / took)
 
 
 def once(folder: Path) -> Turn:
@@ -92,27 +92,30 @@ def show(name: str, values: list[float], of: float) -> None:
 def turns(folder: Path, count: int, patience: float) -> None:
     """Runs everything in turns, nobody always first, and prints what it took."""
     commands = {IMPORTS: imports, "now": once}
-    taken: dict[str, list[Turn]] = {name: [] for name in commands}
+    samples_of: dict[str, list[Turn]] = {name: [] for name in commands}
     for turn in range(count):
-        for name in [*taken][:: 1 if turn % 2 else -1]:
+        for name in [*samples_of][:: 1 if turn % 2 else -1]:
             wait(patience)
-            taken[name].append(commands[name](folder))
+            samples_of[name].append(commands[name](folder))
     print(
         f"load {os.getloadavg()[0]:.1f}, {count} turns; seconds: median (least to most), and by the imports'"
     )
-    base = [turn.command for turn in taken[IMPORTS]]
-    for name, samples in taken.items():
+    base = [turn.command for turn in samples_of[IMPORTS]]
+    for name, samples in samples_of.items():
         show(f"{name}: whole", [turn.command for turn in samples], statistics.median(base))
         show("  processor time", [turn.processor for turn in samples], statistics.median(base))
         if name != IMPORTS:
             show("  the ranks' own", [turn.ranks for turn in samples], statistics.median(base))
-        others = [turn.others for turn in samples]
-        print(f"  others had             {statistics.median(others):6.2f} processors (to {max(others):.2f})")
+        neighbours = [turn.neighbours for turn in samples]
+        print(
+            f"  others had             {statistics.median(neighbours):6.2f} processors "
+            f"(to {max(neighbours):.2f})"
+        )
         phases = {
             phase: statistics.median([turn.phases[phase] for turn in samples]) for phase in samples[0].phases
         }
         print(" ", ", ".join(f"{phase} {took:.2f}" for phase, took in phases.items() if took >= 0.005))
-    pairs = zip(taken["now"], base, strict=True)
+    pairs = zip(samples_of["now"], base, strict=True)
     print("by turn, now / imports:", ", ".join(f"{turn.command / of:.2f}" for turn, of in pairs))
 
 

@@ -107,10 +107,10 @@ def run_of(root: Path, code: str) -> list[str]:
         "ISOBATCH_TRACEBACK": "1",
         "NO_COLOR": "1",
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", ENTERED, home, code], cwd=root, env=environment, capture_output=True, text=True
     )
-    return list(json.loads(done.stderr.strip().splitlines()[-1]))
+    return list(json.loads(process.stderr.strip().splitlines()[-1]))
 
 
 def imports(module: str, path: Path, modules: dict[str, Path]) -> set[str]:

@@ -30,7 +30,7 @@ LINE, LETTER, MARGIN = 19, 8.0, 14
 def printed() -> list[str]:
     """The command's lines with their colours."""
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", *COMMAND.split()],
         capture_output=True,
         text=True,
@@ -39,7 +39,7 @@ def printed() -> list[str]:
         env={**environment, "FORCE_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
         check=False,
     )
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
 def drawn(lines: list[str]) -> str:

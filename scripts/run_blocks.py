@@ -76,7 +76,7 @@ def run_python(code: str, namespace: dict[str, object], prints: str | None) -> s
 
 def run_console(code: str, *, must_succeed: bool = False) -> str | None:
     for command, expected in COMMAND.findall(code):
-        done = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,9 +86,9 @@ def run_console(code: str, *, must_succeed: bool = False) -> str | None:
             env={**os.environ, "COLUMNS": "120"},
         )
         # doctor ends with 1 where it finds something, as the documents' example is meant to show.
-        failed = done.returncode > (1 if command.startswith("isobatch doctor ") else 0)
-        if not _expected(expected).fullmatch(done.stdout) or (must_succeed and failed):
-            return f"$ {command} (exit {done.returncode}) printed\n{done.stdout}\nnot\n{expected}"
+        failed = process.returncode > (1 if command.startswith("isobatch doctor ") else 0)
+        if not _expected(expected).fullmatch(process.stdout) or (must_succeed and failed):
+            return f"$ {command} (exit {process.returncode}) printed\n{process.stdout}\nnot\n{expected}"
     return None
 
 

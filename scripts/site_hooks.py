@@ -37,8 +37,8 @@ def on_config(config: Any) -> Any:
     docs = Path(config["docs_dir"])
     listed = set(_pages(config["nav"]))
     more = sorted(path.relative_to(docs).as_posix() for path in docs.rglob("*.md"))
-    if left := [page for page in more if page not in listed]:
-        config["nav"].append({"More": left})
+    if unlisted := [page for page in more if page not in listed]:
+        config["nav"].append({"More": unlisted})
     return config
 
 
@@ -76,7 +76,8 @@ def what_if(name: str, job: dict[str, str], tool: str) -> str:
                     for field in job
                     if job[field] and field not in ("source", "notes")
                 }
-            )
+            ),
+            encoding="utf-8",
         )
         if main(["counts", str(recipe), "--gpus", "1..1024", *cluster, "--to", tool, "-o", str(page)]):
             raise RuntimeError(f"{name}: {output.getvalue()}")

@@ -74,11 +74,13 @@ def _kind(kind: Kind) -> tuple[str, str, str]:
             return name
         return f"{name}={default:g}" if isinstance(default, float) else f"{name}={default}"
 
-    given = [shown(name, p.default) for name, p in inspect.signature(kind.constructor).parameters.items()]
+    parameters = [
+        shown(name, p.default) for name, p in inspect.signature(kind.constructor).parameters.items()
+    ]
     text = ", ".join(f"{name} …" if argument.many else name for name, argument in kind.arguments.items())
     in_recipe = "" if kind.build is None else f"`{kind.name}({text})`" if text else f"`{kind.name}`"
     first = (inspect.getdoc(kind.constructor) or "").partition("\n")[0]
-    return f"`{kind.name}({', '.join(given)})`", in_recipe, first
+    return f"`{kind.name}({', '.join(parameters)})`", in_recipe, first
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -97,16 +99,18 @@ def made(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    stale, seen = [], []
+    stale, marked = [], []
     for page in sorted(DOCS.glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        seen += [name for _, name, _ in MARKED.findall(text)]
+        marked += [name for _, name, _ in MARKED.findall(text)]
         if made(text) != text:
             stale.append(f"docs/{page.name}")
             if "--check" not in arguments:
                 page.write_text(made(text), encoding="utf-8")
-    if sorted(seen) != sorted(TABLES):
-        print(f"docs/ has marks for the tables {sorted(seen)}, and not for {sorted(TABLES)}", file=sys.stderr)
+    if sorted(marked) != sorted(TABLES):
+        print(
+            f"docs/ has marks for the tables {sorted(marked)}, and not for {sorted(TABLES)}", file=sys.stderr
+        )
         return 1
     if "--check" in arguments and stale:
         print(f"{', '.join(stale)}: not as the code has it; run python scripts/tables.py", file=sys.stderr)

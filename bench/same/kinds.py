@@ -67,23 +67,23 @@ def pad(items):
 def steps_of(loader):
     """Yields the micro-batches of each step."""
     while True:
-        held = []
+        micro_batches = []
         for item in loader:
-            held.append(item)
-            if len(held) == accum:
-                yield held
-                held = []
+            micro_batches.append(item)
+            if len(micro_batches) == accum:
+                yield micro_batches
+                micro_batches = []
 
 
 def token_mean():
     """The loss is a mean over the tokens of the whole step, counted before the first pass."""
     model = wrap(Language())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for held in steps_of(load(texts, collate_fn=pad)):
-        count = torch.tensor(float(sum((x[:, 1:] != 0).sum() for x in held)))
+    for micro_batches in steps_of(load(texts, collate_fn=pad)):
+        count = torch.tensor(float(sum((x[:, 1:] != 0).sum() for x in micro_batches)))
         if world > 1 and fault != "tokens of a rank":
             dist.all_reduce(count)
-        for number, x in enumerate(held):
+        for number, x in enumerate(micro_batches):
             with silent(model, number + 1 == accum):
                 loss = F.cross_entropy(
                     model(x)[:, :-1].flatten(0, 1), x[:, 1:].flatten(), ignore_index=0, reduction="sum"
@@ -127,8 +127,8 @@ def two_optimizers():
     model = wrap(net)
     rest = [p for name, p in net.named_parameters() if "embed" not in name]
     optimizers = [torch.optim.SparseAdam(net.embed.parameters(), 1e-2), torch.optim.Adam(rest, 1e-2)]
-    for held in steps_of(load([text[:3] for text in texts], collate_fn=pad)):
-        for number, x in enumerate(held):
+    for micro_batches in steps_of(load([text[:3] for text in texts], collate_fn=pad)):
+        for number, x in enumerate(micro_batches):
             with silent(model, number + 1 == accum):
                 loss = F.cross_entropy(model(x)[:, :-1].flatten(0, 1), x[:, 1:].flatten())
                 (loss / (1 if fault == "not divided" else accum)).backward()
@@ -142,13 +142,13 @@ def gan():
     """A generator and a discriminator take turns."""
     maker, judge = wrap(mlp(2, 2)), wrap(mlp(2, 1))
     makers, judges = (torch.optim.Adam(m.parameters(), 1e-2) for m in (maker, judge))
-    for held in steps_of(load(rows)):
-        for x, y in held:
+    for micro_batches in steps_of(load(rows)):
+        for x, y in micro_batches:
             fake = maker(x[:, :2]).detach()
             loss = F.softplus(judge(fake)).mean() + F.softplus(-judge(y)).mean()
             (loss / accum).backward()
         judges.step()
-        for x, _ in held:
+        for x, _ in micro_batches:
             loss = F.softplus(-judge(maker(x[:, :2]))).mean()
             (loss / (1 if fault == "not divided" else accum)).backward()
         makers.step()
@@ -172,8 +172,8 @@ def lora():
     net = nn.Sequential(Adapted(nn.Linear(6, 16)), nn.Tanh(), Adapted(nn.Linear(16, 2)))
     model = wrap(net)
     optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], 1e-2)
-    for held in steps_of(load(rows)):
-        for x, y in held:
+    for micro_batches in steps_of(load(rows)):
+        for x, y in micro_batches:
             (F.mse_loss(model(x), y) / (accum**2 if fault == "divided twice" else accum)).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -190,11 +190,11 @@ def masked():
 
     model = wrap(Language())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for held in steps_of(load(texts, collate_fn=collate)):
-        count = torch.tensor(float(sum((y != -100).sum() for _, y in held)))
+    for micro_batches in steps_of(load(texts, collate_fn=collate)):
+        count = torch.tensor(float(sum((y != -100).sum() for _, y in micro_batches)))
         if world > 1:
             dist.all_reduce(count)
-        for x, y in held:
+        for x, y in micro_batches:
             loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
             scale = world / count if fault != "tokens of a pass" else 1 / accum / (y != -100).sum()
             (loss * scale).backward()
@@ -235,8 +235,8 @@ def detection():
 
     model = wrap(Detector())
     optimizer = torch.optim.SGD(model.parameters(), 1e-2, momentum=0.9)
-    for held in steps_of(load(Boxes(), collate_fn=lambda items: tuple(zip(*items, strict=True)))):
-        for images, targets in held:
+    for micro_batches in steps_of(load(Boxes(), collate_fn=lambda items: tuple(zip(*items, strict=True)))):
+        for images, targets in micro_batches:
             (sum(model(list(images), list(targets)).values()) / accum).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -267,8 +267,8 @@ def recurrent():
         lengths = torch.tensor([len(item) for item in items])
         return pad(items), lengths, torch.stack([item[0] % 3 for item in items])
 
-    for held in steps_of(load(texts, collate_fn=collate)):
-        for number, (x, lengths, y) in enumerate(held):
+    for micro_batches in steps_of(load(texts, collate_fn=collate)):
+        for number, (x, lengths, y) in enumerate(micro_batches):
             if fault == "zero_grad each pass" and number:
                 optimizer.zero_grad()
             (F.cross_entropy(model(x, lengths), y) / accum).backward()
@@ -311,8 +311,8 @@ def graphs():
     data = [(torch.randn(2 + i % 5, 3), torch.randn(())) for i in range(200)]
     model = wrap(Graph())
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for held in steps_of(load(data, collate_fn=collate)):
-        for nodes, owner, edges, y in held:
+    for micro_batches in steps_of(load(data, collate_fn=collate)):
+        for nodes, owner, edges, y in micro_batches:
             loss = F.mse_loss(
                 model(nodes, owner, edges), y, reduction="sum" if fault == "summed loss" else "mean"
             )
@@ -326,10 +326,10 @@ def rollouts():
     policy = mlp(6, 3)
     model = wrap(policy)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for held in steps_of(load(rows)):
+    for micro_batches in steps_of(load(rows)):
         buffer = []
         with torch.no_grad():
-            for x, y in held:
+            for x, y in micro_batches:
                 action = torch.distributions.Categorical(logits=policy(x)).sample()
                 buffer.append((x, action, y[:, 0], F.log_softmax(policy(x), 1)))
         every = torch.cat([reward for _, _, reward, _ in buffer])
@@ -360,8 +360,8 @@ def stream():
     """A stream without rows."""
     model = wrap(mlp())
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for held in steps_of(DataLoader(Lines(), batch)):
-        for x, y in held:
+    for micro_batches in steps_of(DataLoader(Lines(), batch)):
+        for x, y in micro_batches:
             (F.mse_loss(model(x), y) / (1 if fault == "not divided" else accum)).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -379,9 +379,9 @@ def by_hand():
             xs, ys = x[first : first + batch], y[first : first + batch]
             (F.mse_loss(model(xs), ys) / accum).backward()
         samples += batch * accum * world
-        done = samples // batch if fault == "warmup in micro-batches" else step
+        position = samples // batch if fault == "warmup in micro-batches" else step
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * min(1, (done + 1) / 10) * (math.cos(done / 20) + 1) / 2
+            group["lr"] = 1e-2 * min(1, (position + 1) / 10) * (math.cos(position / 20) + 1) / 2
         optimizer.step()
         optimizer.zero_grad()
         step += 1
@@ -392,8 +392,8 @@ def ema_teacher():
     student = mlp(6, 8)
     model, teacher = wrap(student), copy.deepcopy(student).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-1)
-    for held in steps_of(load(rows)):
-        for x, _ in held:
+    for micro_batches in steps_of(load(rows)):
+        for x, _ in micro_batches:
             target = F.softmax(teacher(x) * 4, 1)
             (-(target * F.log_softmax(model(x), 1)).sum(1).mean() / accum).backward()
             if fault == "ema each pass":
@@ -436,8 +436,8 @@ def balance():
 
     model = wrap(Experts())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for held in steps_of(load(rows)):
-        for x, y in held:
+    for micro_batches in steps_of(load(rows)):
+        for x, y in micro_batches:
             out, penalty = model(x)
             (
                 F.mse_loss(out, y) / accum + penalty / (1 if fault == "penalty not divided" else accum)
@@ -458,8 +458,8 @@ def fsdp2():
     fully_shard(net[0], mesh=mesh)
     fully_shard(net, mesh=mesh)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    for held in steps_of(load(rows)):
-        for number, (x, y) in enumerate(held):
+    for micro_batches in steps_of(load(rows)):
+        for number, (x, y) in enumerate(micro_batches):
             net.set_requires_gradient_sync(number + 1 == accum)
             loss = F.mse_loss(net(x), y, reduction="sum" if fault == "summed loss" else "mean")
             (loss / accum).backward()
@@ -476,8 +476,8 @@ def fsdp1():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = FSDP(mlp(), device_id=torch.device("cpu"), use_orig_params=True)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for held in steps_of(load(rows)):
-        for number, (x, y) in enumerate(held):
+    for micro_batches in steps_of(load(rows)):
+        for number, (x, y) in enumerate(micro_batches):
             with silent(model, number + 1 == accum):
                 (F.mse_loss(model(x), y) / (1 if fault == "not divided" else accum)).backward()
         model.clip_grad_norm_(1.0)
@@ -504,8 +504,8 @@ def samples_lost():
 
     model = wrap(mlp())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    for held in steps_of(DataLoader(rows, batch_sampler=Own())):
-        for x, y in held:
+    for micro_batches in steps_of(DataLoader(rows, batch_sampler=Own())):
+        for x, y in micro_batches:
             (F.mse_loss(model(x), y) / accum).backward()
         optimizer.step()
         optimizer.zero_grad()

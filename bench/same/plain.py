@@ -201,15 +201,15 @@ def closure():
     """The closure of LBFGS."""
     optimizer.zero_grad()
     total = 0.0
-    for number, (x, y, c) in enumerate(held):
-        with model.no_sync() if wrap and number + 1 < len(held) else contextlib.nullcontext():
+    for number, (x, y, c) in enumerate(micro_batches):
+        with model.no_sync() if wrap and number + 1 < len(micro_batches) else contextlib.nullcontext():
             loss = loss_of(model, x, y, c) / accum
             loss.backward()
             total += float(loss)
     return total
 
 
-held = []
+micro_batches = []
 optimizer.zero_grad()
 for _epoch in range(9):
     loader = make_loader()
@@ -217,10 +217,10 @@ for _epoch in range(9):
         passes += 1
         last = passes % accum == 0
         if kind == "lbfgs":
-            held.append((x, y, c))
+            micro_batches.append((x, y, c))
             if last:
                 optimizer.step(closure)
-                held.clear()
+                micro_batches.clear()
             continue
         if (kind == "evaluation first" and passes == 1) or (kind == "evaluation" and last):
             net.eval()

@@ -204,17 +204,17 @@ def faults(folder: Path, alone: Path) -> tuple[list[str], float]:
     counts, whole_counts = counting(folder), counting(alone)
     if [*counts] != [*range(STEPS)]:
         return [f"steps {sorted({*range(STEPS)} - {*counts})} are missing, or out of order"], float("nan")
-    seen: dict[int, list[int]] = {}
+    epoch_samples: dict[int, list[int]] = {}
     for step, ranks in counts.items():
         ids = [index for line in ranks for index in line["ids"]]
-        seen.setdefault(ranks[0]["epoch"], []).extend(ids)
+        epoch_samples.setdefault(ranks[0]["epoch"], []).extend(ids)
         if len(ranks) != ranks[0]["of"]:
             problems.append(f"step {step} has {len(ranks)} ranks of {ranks[0]['of']}")
         if sorted(ids) != sorted(whole_counts[step][0]["ids"]):
             problems.append(f"step {step} has other samples")
         if {line["lr"] for line in ranks} != {whole_counts[step][0]["lr"]}:
             problems.append(f"step {step} has another learning rate")
-    wrong = [epoch for epoch in range(EPOCHS) if sorted(seen.get(epoch, [])) != [*range(SAMPLES)]]
+    wrong = [epoch for epoch in range(EPOCHS) if sorted(epoch_samples.get(epoch, [])) != [*range(SAMPLES)]]
     problems += [f"epoch {epoch} has not each sample once" for epoch in wrong]
     weights, whole_weights = (checkpoint(path)["model"] for path in (folder, alone))
     apart = max(

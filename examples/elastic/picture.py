@@ -67,13 +67,13 @@ class Axes:
 
 
 def picture(folder: Path, alone: Path) -> str:
-    legs, whole = starts(folder), losses(starts(alone)[0])
+    lives, whole = starts(folder), losses(starts(alone)[0])
     axes = Axes(max(loss for _, loss in whole) * 1.05)
     shapes = [*axes.frame(), axes.line(whole, 'stroke="#cbd5e1" stroke-width="7" stroke-linejoin="round"')]
-    for index, leg in enumerate(legs):
-        points, replicas = losses(leg), leg[min(leg)][0]["of"]
+    for index, life in enumerate(lives):
+        points, replicas = losses(life), life[min(life)][0]["of"]
         shapes.append(axes.line(points, f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="1.6"'))
-        begun = axes.x(samples_at(min(leg)))
+        begun = axes.x(samples_at(min(life)))
         shapes.append(
             f'<text x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}" fill="{COLOURS[index % len(COLOURS)]}">{replicas} ranks</text>'
         )

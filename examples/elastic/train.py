@@ -103,16 +103,16 @@ def main() -> None:
     log = (args.folder / f"log-{started.item()}-{run.world.rank}.jsonl").open("w", buffering=1)
     tokens = (lambda batch: (batch[2] != -100).sum()) if args.tokens else None
     for step in run.steps(loader, tokens):  # ours
-        seen, total = [], 0.0
+        samples, total = [], 0.0
         for micro in step:  # ours
             indices, words, labels = micro.batch
             with micro.sync(model):  # ours
                 loss = loss_of(model, words, labels, args.tokens) * micro.weight  # ours
-                seen += [] if micro.stand_in else indices
+                samples += [] if micro.stand_in else indices
                 total += loss.item() / run.share[1]
                 if micro.last:  # before this rank's share can enter the step
                     lr = optimizer.param_groups[0]["lr"]
-                    line = {"step": step.number, "epoch": step.epoch, "ids": seen, "lr": lr, "loss": total}
+                    line = {"step": step.number, "epoch": step.epoch, "ids": samples, "lr": lr, "loss": total}
                     log.write(json.dumps({**line, "of": run.share[1]}) + "\n")
                 loss.backward()
         optimizer.step()

@@ -47,39 +47,41 @@ def fit(row: dict[str, Any], on: dict[str, int], folder: str, gpu: str) -> None:
 
 def divide(jobs: list[dict[str, Any]], folder: str, every: float, gpu: str, settings: dict[str, Any]) -> None:
     """Asks who gets what and does it, until each job has ended, or has failed three times."""
-    left, since = {row["job"]: row | {"restarts": -1} for row in jobs}, time.time()
+    unfinished, since = {row["job"]: row | {"restarts": -1} for row in jobs}, time.time()
     runs: dict[str, tuple[ray.ObjectRef, dict[str, int]]] = {}
     failures: Counter[str] = Counter()
-    while left:
-        nodes = [(it["NodeID"], int(it["Resources"].get(gpu, 0))) for it in ray.nodes() if it["Alive"]]
+    while unfinished:
+        nodes = [
+            (node["NodeID"], int(node["Resources"].get(gpu, 0))) for node in ray.nodes() if node["Alive"]
+        ]
         pool = [{"node": node, "gpus": gpus} for node, gpus in nodes if gpus]
         age = {"age_seconds": time.time() - since}
-        rows = [row | age | {"restarts": max(row["restarts"], 0)} for row in left.values()]
-        held = [
+        rows = [row | age | {"restarts": max(row["restarts"], 0)} for row in unfinished.values()]
+        placements = [
             {"job": job, "node": node, "gpus": n} for job, (_, on) in runs.items() for node, n in on.items()
         ]
-        found = ib.allocate(rows, pool, held=held, **settings)
-        ending = [runs.pop(job)[0] for job in {change.job for change in found.changes} & runs.keys()]
+        allocation = ib.allocate(rows, pool, held=placements, **settings)
+        ending = [runs.pop(job)[0] for job in {change.job for change in allocation.changes} & runs.keys()]
         for ref in ending:
             ray.cancel(ref)  # as Ctrl-C does it: Ray Train then ends the workers, and frees their GPUs
         ray.wait(ending, num_returns=len(ending)) if ending else None
-        for change in found.changes:
+        for change in allocation.changes:
             if change.nodes:
-                runs[change.job] = fit.remote(left[change.job], change.nodes, folder, gpu), change.nodes
-                left[change.job]["restarts"] += 1
+                runs[change.job] = fit.remote(unfinished[change.job], change.nodes, folder, gpu), change.nodes
+                unfinished[change.job]["restarts"] += 1
                 print(f"{change.job}: {change.action} {[*change.nodes.values()]}", flush=True)
         ended, _ = ray.wait([ref for ref, _ in runs.values()], timeout=every)
         for job in [job for job, (ref, _) in runs.items() if ref in ended]:
             ref, on = runs.pop(job)
             try:
                 ray.get(ref)
-                del left[job]
+                del unfinished[job]
             except ray.exceptions.RayError as error:
                 print(f"{job}: {error}", flush=True)
                 # Where a node has gone it is no failure of the job.
-                failures[job] += on.keys() <= {it["NodeID"] for it in ray.nodes() if it["Alive"]}
+                failures[job] += on.keys() <= {node["NodeID"] for node in ray.nodes() if node["Alive"]}
                 if failures[job] == 3:
-                    del left[job]
+                    del unfinished[job]
 
 
 def main() -> None:

@@ -26,9 +26,9 @@ def slurm(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def shown(what: str) -> list[dict[str, str]]:
+def shown(kind: str) -> list[dict[str, str]]:
     """Nodes or jobs as Slurm has them; `line` is all that it says of one."""
-    lines = slurm("scontrol", "--oneliner", "--details", "show", what).splitlines()
+    lines = slurm("scontrol", "--oneliner", "--details", "show", kind).splitlines()
     return [dict(re.findall(r"(\S+?)=(\S*)", line)) | {"line": line} for line in lines if "=" in line]
 
 
@@ -49,12 +49,12 @@ def held(name: str, line: str) -> list[dict[str, object]]:
 
 def divide(table: list[dict[str, object]], settings: dict[str, object]) -> bool:
     """Asks who gets what and does it; returns whether a job is left."""
-    there = {job["JobName"]: job for job in shown("jobs") if job["JobState"] in f"{WAITS} {RUNS} {STARTS}"}
-    rows = [row for row in table if row["job"] in there]
-    if any(there[row["job"]]["JobState"] in STARTS for row in rows):
+    known = {job["JobName"]: job for job in shown("jobs") if job["JobState"] in f"{WAITS} {RUNS} {STARTS}"}
+    rows = [row for row in table if row["job"] in known]
+    if any(known[row["job"]]["JobState"] in STARTS for row in rows):
         return True  # a job on its way holds GPUs that nobody says
     for row in rows:
-        slurms = there[row["job"]]
+        slurms = known[row["job"]]
         age = datetime.now() - datetime.fromisoformat(slurms["SubmitTime"])
         row |= {"age_seconds": age.total_seconds(), "restarts": int(slurms["Restarts"])}
     if not rows:
@@ -62,19 +62,19 @@ def divide(table: list[dict[str, object]], settings: dict[str, object]) -> bool:
     has = [
         part
         for row in rows
-        if there[row["job"]]["JobState"] == RUNS
-        for part in held(row["job"], there[row["job"]]["line"])
+        if known[row["job"]]["JobState"] == RUNS
+        for part in held(row["job"], known[row["job"]]["line"])
     ]
     allocation = ib.allocate(rows, nodes(), held=has, **settings)
     for name in dict.fromkeys(
-        change.job for change in allocation.changes if there[change.job]["JobState"] == RUNS
+        change.job for change in allocation.changes if known[change.job]["JobState"] == RUNS
     ):
-        slurm("scontrol", "requeuehold", there[name]["JobId"])
-        while {job["JobId"]: job["JobState"] for job in shown("jobs")}[there[name]["JobId"]] != WAITS:
+        slurm("scontrol", "requeuehold", known[name]["JobId"])
+        while {job["JobId"]: job["JobState"] for job in shown("jobs")}[known[name]["JobId"]] != WAITS:
             time.sleep(0.5)
     for change in allocation.changes:
         if change.nodes:
-            number, count = there[change.job]["JobId"], str(len(change.nodes))
+            number, count = known[change.job]["JobId"], str(len(change.nodes))
             gpus = f"TresPerNode=gres:gpu:{max(change.nodes.values())}"
             where = f"ReqNodeList={','.join(change.nodes)}"
             slurm(

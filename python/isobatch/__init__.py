@@ -38,8 +38,11 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
+        from isobatch.deprecations import successor_of
         from isobatch.words import nearest
 
+        if successor := successor_of(f"isobatch.{name}"):
+            return getattr(sys.modules["isobatch"], successor.removeprefix("isobatch."))
         close = nearest(name, sorted(_HOMES, key=str.swapcase))  # of two that differ in case, the function
         hint = f": did you mean {close!r}?" if close else ""
         raise AttributeError(f"module 'isobatch' has no attribute {name!r}{hint}")

@@ -30,11 +30,11 @@ def write(gpu, count):
 
 def read(gpu):
     """Returns the bytes of each process on a GPU that still lives, with its context."""
-    found = {}
+    bytes_of = {}
     for file in _folder().glob(f"{gpu}.*"):
         process = int(file.suffix[1:])
         with contextlib.suppress(OSError):
             count, begun = (file.read_text() or f"0 {_begun(process)}").split()
             if begun == _begun(process):
-                found[process] = CONTEXT_BYTES + int(count)
-    return found
+                bytes_of[process] = CONTEXT_BYTES + int(count)
+    return bytes_of

@@ -66,8 +66,8 @@ class _Gpu:
 
     def look_around(self):
         """Counts what other processes have of this GPU."""
-        found = contexts.read(self.index)
-        self.others = sum(taken for process, taken in found.items() if process != os.getpid())
+        bytes_of = contexts.read(self.index)
+        self.others = sum(count for process, count in bytes_of.items() if process != os.getpid())
 
     def take(self, tensor):
         """Enters a tensor's storage.
@@ -144,24 +144,25 @@ class _Ledger(TorchDispatchMode):
     """Enters what operations make of a GPU's tensors."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = [one for one in tree_leaves((args, kwargs or {})) if isinstance(one, torch.Tensor)]
-        on_gpu = [GPU.has(one) for one in given]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]
+        on_gpu = [GPU.has(tensor) for tensor in tensors]
         name = function.__name__.removesuffix(".out") + "_out" * function.__name__.endswith(".out")
         name = name.split(".")[0]
         want = getattr(_want, "device", None)
-        strange = any(one.dim() and not there for one, there in zip(given, on_gpu, strict=True))
+        strange = any(tensor.dim() and not is_on for tensor, is_on in zip(tensors, on_gpu, strict=True))
         if any(on_gpu) and strange and name not in TAKES_BOTH and want is None:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})"
             )
         if name == "_local_scalar_dense" and any(on_gpu):
             GPU.syncs += 1
-        made = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         if want == "cuda" or (any(on_gpu) and want is None):
-            for one in tree_leaves(made):
-                if isinstance(one, torch.Tensor) and (want == "cuda" or all(one is not old for old in given)):
-                    GPU.take(one)
-        return made
+            for leaf in tree_leaves(result):
+                is_new = isinstance(leaf, torch.Tensor) and all(leaf is not old for old in tensors)
+                if is_new or (isinstance(leaf, torch.Tensor) and want == "cuda"):
+                    GPU.take(leaf)
+        return result
 
 
 class _Devices(TorchFunctionMode):
@@ -223,7 +224,7 @@ class _Devices(TorchFunctionMode):
             return function(tensor, device, *rest, **kwargs)
         kwargs.pop("non_blocking", None)
         copy, layout = kwargs.pop("copy", False), {k: kwargs[k] for k in ("memory_format",) if k in kwargs}
-        dtype = kwargs.get("dtype") or next((one for one in rest if isinstance(one, torch.dtype)), None)
+        dtype = kwargs.get("dtype") or next((word for word in rest if isinstance(word, torch.dtype)), None)
         moved = tensor
         if kind is not None and (kind == "cuda") != GPU.has(tensor):
             moved, copy = self._to(tensor, kind, layout), False
@@ -256,10 +257,10 @@ class Event:
     def wait(self, stream=None):
         pass
 
-    def elapsed_time(self, other):
-        if not (self.timed and other.timed):
+    def elapsed_time(self, end):
+        if not (self.timed and end.timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        return (other.at - self.at) * 1e3
+        return (end.at - self.at) * 1e3
 
 
 class Stream:
@@ -420,11 +421,11 @@ def _backend(group):
 class Nccl(dist.ProcessGroupGloo):
     """NCCL's backend in a group: what it is made with and its abort are said. It carries nothing, as the tensors are the CPU's."""
 
-    made = []
+    instances = []
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.made.append(self)  # torch itself holds only the C++ of it.
+        self.instances.append(self)  # torch itself holds only the C++ of it.
         names = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS"
         print("NCCL is made with", *(f"{name}={os.environ.get(name)}" for name in names), flush=True)
 
@@ -438,16 +439,16 @@ def _install_nccl():
     pairs, destroy = dist.batch_isend_irecv, dist.destroy_process_group
 
     def init_process_group(backend=None, *args, **kwargs):
-        asked = backend or "nccl"
-        init("gloo" if "nccl" in asked else asked, *args, **kwargs)
-        _BACKENDS[dist.group.WORLD.group_name] = "nccl" if "nccl" in asked else asked
+        wanted_backend = backend or "nccl"
+        init("gloo" if "nccl" in wanted_backend else wanted_backend, *args, **kwargs)
+        _BACKENDS[dist.group.WORLD.group_name] = "nccl" if "nccl" in wanted_backend else wanted_backend
 
     def new_group(ranks=None, *args, **kwargs):
-        asked = kwargs.get("backend") or _backend(None)
-        kwargs["backend"] = "gloo" if asked == "nccl" else asked
+        wanted_backend = kwargs.get("backend") or _backend(None)
+        kwargs["backend"] = "gloo" if wanted_backend == "nccl" else wanted_backend
         group = new(ranks, *args, **kwargs)
         if isinstance(group, dist.ProcessGroup):
-            _BACKENDS[group.group_name] = asked
+            _BACKENDS[group.group_name] = wanted_backend
         return group
 
     def refuse(tensors, group):
@@ -459,20 +460,20 @@ def _install_nccl():
 
         def call(first, *args, **kwargs):
             group = kwargs.get("group") or next(
-                (one for one in args if isinstance(one, dist.ProcessGroup)), None
+                (value for value in args if isinstance(value, dist.ProcessGroup)), None
             )
-            refuse([one for one in tree_leaves(first) if isinstance(one, torch.Tensor)], group)
+            refuse([leaf for leaf in tree_leaves(first) if isinstance(leaf, torch.Tensor)], group)
             return real(first, *args, **kwargs)
 
         setattr(dist, name, call)
 
     def batch_isend_irecv(operations):
-        refuse([one.tensor for one in operations], None)
-        GPU.peers.update((one.group or dist.group.WORLD, one.peer) for one in operations)
+        refuse([operation.tensor for operation in operations], None)
+        GPU.peers.update((sent.group or dist.group.WORLD, sent.peer) for sent in operations)
         return pairs(operations)
 
     def destroy_process_group(group=None):
-        GPU.peers = {one for one in GPU.peers if one[0] != (group or dist.group.WORLD)}
+        GPU.peers = {peer for peer in GPU.peers if peer[0] != (group or dist.group.WORLD)}
         destroy(group)
 
     for name in ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor"):

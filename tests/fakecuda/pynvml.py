@@ -29,11 +29,11 @@ class Driver(Nvml):
         return int(bytes(bus).decode().split(":")[1], 16) - FIRST_BUS
 
     def nvmlDeviceGetComputeRunningProcesses(self, gpu):
-        return [SimpleNamespace(pid=pid, usedGpuMemory=taken) for pid, taken in contexts.read(gpu).items()]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=count) for pid, count in contexts.read(gpu).items()]
 
     def nvmlDeviceGetMemoryInfo(self, gpu, version=None):
-        total, taken = contexts.total_bytes(), sum(contexts.read(gpu).values())
-        used = taken + (contexts.DRIVER_BYTES if version is None else 0)  # the second version has it apart
+        total, in_use = contexts.total_bytes(), sum(contexts.read(gpu).values())
+        used = in_use + (contexts.DRIVER_BYTES if version is None else 0)  # the second version has it apart
         return SimpleNamespace(total=total, used=used, reserved=contexts.DRIVER_BYTES, free=total - used)
 
 

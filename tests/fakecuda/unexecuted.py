@@ -11,13 +11,13 @@ CUDA = re.compile(r"cuda|nccl|nvml|gpu|rails", re.IGNORECASE)
 
 def governed(tree, text):
     """Returns the lines inside conditions and functions that name CUDA."""
-    found = set()
+    numbers = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.FunctionDef):
             head = ast.get_source_segment(text, node.test) if isinstance(node, ast.If) else node.name
             if CUDA.search(head):
-                found.update(range(node.body[0].lineno, node.body[-1].end_lineno + 1))
-    return found
+                numbers.update(range(node.body[0].lineno, node.body[-1].end_lineno + 1))
+    return numbers
 
 
 for file, counts in json.loads(Path(sys.argv[1]).read_text())["files"].items():

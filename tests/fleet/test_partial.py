@@ -11,6 +11,7 @@ from isobatch.cli import main
 
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
+from isobatch import system  # noqa: E402
 from isobatch.files import whole  # noqa: E402
 from isobatch.files.write import table_writer  # noqa: E402
 
@@ -70,14 +71,14 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 def test_a_file_that_its_writer_moves_before_it_is_locked_is_not_taken(tmp_path, monkeypatch):
-    flock = whole.fcntl.flock
+    flock = system.fcntl.flock
 
     def late(handle, how):
         (hidden,) = names(tmp_path)
         (tmp_path / hidden).rename(tmp_path / "one.csv")
         flock(handle, how)
 
-    monkeypatch.setattr(whole.fcntl, "flock", late)
+    monkeypatch.setattr(system.fcntl, "flock", late)
     with whole.partial_of(str(tmp_path / "one.csv")) as path:
         assert names(tmp_path) == ["one.csv"] and not Path(path).exists()
 
@@ -86,7 +87,7 @@ def test_without_locks_runs_share_no_file(tmp_path, monkeypatch):
     def none(handle, how):
         raise OSError("no locks here")
 
-    monkeypatch.setattr(whole.fcntl, "flock", none)
+    monkeypatch.setattr(system.fcntl, "flock", none)
     with (
         whole.partial_of(str(tmp_path / "one.csv")) as first,
         whole.partial_of(str(tmp_path / "one.csv")) as two,

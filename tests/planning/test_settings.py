@@ -32,7 +32,7 @@ def options():
 
 
 def described():
-    return re.findall(r"^ {12}(\w+): ", ib.plan.__doc__, re.MULTILINE)
+    return re.findall(r"^ {8}(\w+): ", ib.plan.__doc__, re.MULTILINE)
 
 
 PLACES = {

@@ -62,10 +62,10 @@ def _path():
 
 
 def _free_ports(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [it.getsockname()[1] for it in held]
-    for it in held:
-        it.close()
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [connection.getsockname()[1] for connection in sockets]
+    for connection in sockets:
+        connection.close()
     return ports
 
 
@@ -145,11 +145,11 @@ class Cluster:
             )
         self.daemons.append(started)
 
-    def _until(self, done, what: str, seconds: float = 60) -> None:
+    def _until(self, is_done, state: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
-        while not done():
-            ended = [it for it in self.daemons if it.poll() is not None]
-            assert not ended and time.monotonic() < end, f"Slurm has no {what}\n{self.logs()}"
+        while not is_done():
+            ended = [daemon for daemon in self.daemons if daemon.poll() is not None]
+            assert not ended and time.monotonic() < end, f"Slurm has no {state}\n{self.logs()}"
             time.sleep(0.1)
 
     def logs(self) -> str:
@@ -163,18 +163,18 @@ class Cluster:
     def stop(self) -> None:
         """Ends the jobs and then the daemons, by their process ids."""
         self.run("scancel", "--user", getpass.getuser(), check=False)
-        for it in reversed(self.daemons):
-            it.terminate()
-        for it in self.daemons:
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+        for daemon in self.daemons:
             try:
-                it.wait(15)
+                daemon.wait(15)
             except subprocess.TimeoutExpired:
-                it.kill()
-                it.wait()
+                daemon.kill()
+                daemon.wait()
 
     def run(self, *words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
         """One of Slurm's commands."""
-        done = subprocess.run(
+        process = subprocess.run(
             words,
             env={**self.environment, **environment},
             cwd=self.folder,
@@ -182,8 +182,8 @@ class Cluster:
             text=True,
             timeout=120,
         )
-        assert not check or done.returncode == 0, f"{words}: {done.stderr}"
-        return done
+        assert not check or process.returncode == 0, f"{words}: {process.stderr}"
+        return process
 
     def sbatch(self, script: Path, *options: str, **environment: str) -> str:
         """Submits a script; returns the job's number."""
@@ -192,14 +192,14 @@ class Cluster:
 
     def job(self, number: str) -> dict[str, str]:
         """A job as the controller has it."""
-        said = self.run("scontrol", "--oneliner", "show", "job", number).stdout
-        return dict(word.split("=", 1) for word in said.split() if "=" in word)
+        answer = self.run("scontrol", "--oneliner", "show", "job", number).stdout
+        return dict(word.split("=", 1) for word in answer.split() if "=" in word)
 
     def wait(self, number: str, *states: str, seconds: float = 300) -> str:
         """Waits until a job has ended, or is in one of the states; returns its state."""
-        wanted = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+        awaited = states or ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
         self._until(
-            lambda: self.job(number)["JobState"] in wanted, f"job {number} that is {wanted[0]}", seconds
+            lambda: self.job(number)["JobState"] in awaited, f"job {number} that is {awaited[0]}", seconds
         )
         return self.job(number)["JobState"]
 

@@ -26,9 +26,9 @@ def cluster():
         (folder / "clusters.csv").write_text(CLUSTERS)
         words = ["fleet", str(folder / "jobs.csv"), str(folder / "clusters.csv"), "-o", str(table)]
         assert main([*words, "--columns", columns]) == 0
-        made = Cluster(folder, PLUGIN.read_text(), table)
+        slurm = Cluster(folder, PLUGIN.read_text(), table)
         try:
-            made.start()
-            yield made
+            slurm.start()
+            yield slurm
         finally:
-            made.stop()
+            slurm.stop()

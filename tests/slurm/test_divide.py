@@ -24,10 +24,10 @@ def submit(cluster, folder, name, plan):
     return cluster.sbatch(file, "--hold", f"--job-name={name}")
 
 
-def until(done, what, seconds=180):
+def until(is_done, explain, seconds=180):
     end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, what()
+    while not is_done():
+        assert time.monotonic() < end, explain()
         time.sleep(0.5)
 
 
@@ -38,20 +38,20 @@ def test_jobs_and_nodes_that_come_and_go(cluster, tmp_path):
     assert main(["plan", *fields, "-o", plan]) == 0
     profile().save(speed)
     columns = "job,effective_batch,lr,duration,profile,max_gpus,restart_seconds\n"
-    Path(table).write_text(columns + "".join(f"{it},24,0.01,84st,{speed},4,0.01\n" for it in "ab"))
+    Path(table).write_text(columns + "".join(f"{job},24,0.01,84st,{speed},4,0.01\n" for job in "ab"))
     cluster.run("scontrol", "update", "NodeName=127.0.0.3", "State=DRAIN", "Reason=test")
     first = submit(cluster, tmp_path, "a", plan)
     words = [sys.executable, str(DIVIDE), table, "--every", "1", "--max-micro-batch", "3"]
     with (tmp_path / "divide.txt").open("w") as log:
         loop = subprocess.Popen(words, env=cluster.environment, stdout=log, stderr=log)
-    said = lambda: (tmp_path / "divide.txt").read_text() + cluster.logs()  # noqa: E731
+    logs = lambda: (tmp_path / "divide.txt").read_text() + cluster.logs()  # noqa: E731
     try:
-        until(lambda: len(steps(tmp_path / "a")[0]) > 5, said)
+        until(lambda: len(steps(tmp_path / "a")[0]) > 5, logs)
         second = submit(cluster, tmp_path, "b", plan)  # the four GPUs are for both
-        until(lambda: len(steps(tmp_path / "b")[0]) > 5, said)
+        until(lambda: len(steps(tmp_path / "b")[0]) > 5, logs)
         cluster.run("scontrol", "update", "NodeName=127.0.0.3", "State=RESUME")  # and now each has four
-        assert [cluster.wait(it) for it in (first, second)] == ["COMPLETED"] * 2, said()
-        assert loop.wait(60) == 0, said()
+        assert [cluster.wait(number) for number in (first, second)] == ["COMPLETED"] * 2, logs()
+        assert loop.wait(60) == 0, logs()
     finally:
         loop.kill()
         loop.wait()
@@ -62,6 +62,8 @@ def test_jobs_and_nodes_that_come_and_go(cluster, tmp_path):
         assert (samples, rates) == alone[:2]
         assert sorted(samples) == [*range(STEPS)]
         met = [gpus[step] for step in range(STEPS)]
-        assert [n for n, _ in groupby(met)] == {"a": [4, 2, 4], "b": [2, 4]}[name], said()
-        ours, theirs = (torch_load(tmp_path / it)["model"] for it in (name, "alone"))
-        assert all(torch.allclose(ours[key], theirs[key], rtol=1e-9, atol=1e-12) for key in theirs)
+        assert [n for n, _ in groupby(met)] == {"a": [4, 2, 4], "b": [2, 4]}[name], logs()
+        weights, whole_weights = (torch_load(tmp_path / run)["model"] for run in (name, "alone"))
+        assert all(
+            torch.allclose(weights[key], whole_weights[key], rtol=1e-9, atol=1e-12) for key in whole_weights
+        )

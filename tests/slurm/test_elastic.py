@@ -18,12 +18,12 @@ STEPS = 84
 
 def steps(folder):
     """Each step's samples and rate, as the last process that did it says; and the GPUs of all of them."""
-    found = defaultdict(dict)
+    starts_of = defaultdict(dict)
     for log in sorted(folder.glob("log-*.jsonl")):
         start = log.name.split("-")[1]
         for line in map(json.loads, log.read_text().splitlines()):
-            found[line["step"]].setdefault(start, []).append(line)
-    last = {step: starts[max(starts)] for step, starts in found.items()}
+            starts_of[line["step"]].setdefault(start, []).append(line)
+    last = {step: starts[max(starts)] for step, starts in starts_of.items()}
     samples = {step: sorted(i for line in lines for i in line["ids"]) for step, lines in last.items()}
     return (
         samples,
@@ -85,5 +85,7 @@ def test_a_job_that_goes_on_with_three_gpus_in_the_place_of_two_is_the_same_run(
     assert (samples, rates) == steps(tmp_path / "alone")[:2]
     assert sorted(samples) == [*range(STEPS)]
     assert [*dict.fromkeys(gpus[step] for step in range(STEPS))] == [2, 3]
-    ours, theirs = (torch_load(it)["model"] for it in (folder, tmp_path / "alone"))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)
+    weights, whole_weights = (torch_load(path)["model"] for path in (folder, tmp_path / "alone"))
+    assert all(
+        torch.allclose(weights[name], whole_weights[name], rtol=1e-9, atol=1e-12) for name in whole_weights
+    )

@@ -58,12 +58,13 @@ def test_a_job_has_the_plan_for_the_gpus_that_it_is_given(cluster, shown, option
 )
 def test_a_job_whose_gpus_are_open_is_refused(cluster, shown, options):
     """Each of them would run: the first four on 8 GPUs, with the plan for 4."""
-    done = cluster.run("sbatch", *ASKS, *options, str(shown), check=False)
+    process = cluster.run("sbatch", *ASKS, *options, str(shown), check=False)
     assert (
-        done.returncode != 0 and "isobatch: how many GPUs vision gets is open: give --nodes N" in done.stderr
+        process.returncode != 0
+        and "isobatch: how many GPUs vision gets is open: give --nodes N" in process.stderr
     )
-    done = cluster.run("sbatch", *ASKS, "--gpus-per-node=3", "--nodes=1", str(shown), check=False)
-    assert done.returncode != 0 and "isobatch: no plan for vision on 3 GPUs" in done.stderr
+    process = cluster.run("sbatch", *ASKS, "--gpus-per-node=3", "--nodes=1", str(shown), check=False)
+    assert process.returncode != 0 and "isobatch: no plan for vision on 3 GPUs" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_the_tasks_of_an_array_and_a_job_that_is_requeued_keep_the_plan(cluster,
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])
 def test_what_is_handed_no_environment_is_told_the_words(cluster, command):
-    done = cluster.run(command, *ASKS, *ON_FOUR, "true", check=False)
-    assert done.returncode != 0
+    process = cluster.run(command, *ASKS, *ON_FOUR, "true", check=False)
+    assert process.returncode != 0
     words = "ISOBATCH_WORLD_SIZE=4 ISOBATCH_MICRO_BATCH=64 ISOBATCH_ACCUMULATION=1 ISOBATCH_LR=0.1"
-    assert f"isobatch: only sbatch is handed a plan; without the comment: export {words}" in done.stderr
+    assert f"isobatch: only sbatch is handed a plan; without the comment: export {words}" in process.stderr
     assert cluster.run(command, *ON_FOUR, "true").returncode == 0

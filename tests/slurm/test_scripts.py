@@ -33,8 +33,8 @@ def ended(cluster, number):
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 2), (2, 1)])
 def test_a_job_trains_the_plans_batch_with_cpus_for_its_loaders(cluster, tmp_path, nodes, gpus):
-    state, said = ended(cluster, cluster.sbatch(script(tmp_path, nodes=nodes, gpus=gpus)))
-    assert state == "COMPLETED" and f"256 samples a step on 2 ranks, {4 * gpus} CPUs a node" in said, said
+    state, output = ended(cluster, cluster.sbatch(script(tmp_path, nodes=nodes, gpus=gpus)))
+    assert state == "COMPLETED" and f"256 samples a step on 2 ranks, {4 * gpus} CPUs a node" in output, output
 
 
 def test_two_jobs_on_a_node_have_each_a_rendezvous_of_their_own(cluster, tmp_path):
@@ -45,15 +45,15 @@ def test_two_jobs_on_a_node_have_each_a_rendezvous_of_their_own(cluster, tmp_pat
     cluster.wait(second, "RUNNING")
     assert cluster.job(first)["JobState"] == "RUNNING"
     assert ended(cluster, first)[0] == "COMPLETED"
-    state, said = ended(cluster, second)
-    assert state == "COMPLETED" and "256 samples" in said, said
+    state, output = ended(cluster, second)
+    assert state == "COMPLETED" and "256 samples" in output, output
 
 
 def test_the_tasks_of_an_array_are_jobs_of_their_own(cluster, tmp_path):
     number = cluster.sbatch(script(tmp_path, seconds=5), "--array=0-1", "--nodelist", NODES[0])
     for task in (f"{number}_0", f"{number}_1"):
-        state, said = ended(cluster, task)
-        assert state == "COMPLETED" and "256 samples" in said, said
+        state, output = ended(cluster, task)
+        assert state == "COMPLETED" and "256 samples" in output, output
 
 
 @pytest.mark.parametrize(
@@ -66,29 +66,31 @@ def test_the_tasks_of_an_array_are_jobs_of_their_own(cluster, tmp_path):
     ],
 )
 def test_a_job_of_another_size_ends_before_it_trains(cluster, tmp_path, options, gpus):
-    state, said = ended(cluster, cluster.sbatch(script(tmp_path), *options))
-    assert state == "FAILED" and "samples a step" not in said
-    assert said == (
+    state, output = ended(cluster, cluster.sbatch(script(tmp_path), *options))
+    assert state == "FAILED" and "samples a step" not in output
+    assert output == (
         f"isobatch: planned for 2 GPUs, started on {gpus}; plan anew: isobatch plan job.toml --gpus {gpus} --to slurm\n"
     )
 
 
 def test_an_allocation_of_another_size_ends_before_it_trains(cluster, tmp_path):
-    done = cluster.run("salloc", "-N2", "--gpus-per-node=2", "bash", str(script(tmp_path)), check=False)
-    assert done.returncode == 1 and "isobatch: planned for 2 GPUs, started on 4; plan anew" in done.stderr
+    process = cluster.run("salloc", "-N2", "--gpus-per-node=2", "bash", str(script(tmp_path)), check=False)
+    assert (
+        process.returncode == 1 and "isobatch: planned for 2 GPUs, started on 4; plan anew" in process.stderr
+    )
 
 
 def test_as_many_gpus_on_other_nodes_are_the_plans(cluster, tmp_path):
-    state, said = ended(cluster, cluster.sbatch(script(tmp_path), "-N", "2", "--gpus-per-node=1"))
-    assert state == "COMPLETED" and "256 samples a step on 2 ranks" in said, said
+    state, output = ended(cluster, cluster.sbatch(script(tmp_path), "-N", "2", "--gpus-per-node=1"))
+    assert state == "COMPLETED" and "256 samples a step on 2 ranks" in output, output
 
 
 def test_a_held_job_that_is_given_other_gpus_ends_before_it_trains(cluster, tmp_path):
     number = cluster.sbatch(script(tmp_path), "--hold")
     cluster.run("scontrol", "update", f"JobId={number}", "TresPerNode=gres:gpu:4")
     cluster.run("scontrol", "release", number)
-    state, said = ended(cluster, number)
-    assert state == "FAILED" and said.startswith("isobatch: planned for 2 GPUs, started on 4;")
+    state, output = ended(cluster, number)
+    assert state == "FAILED" and output.startswith("isobatch: planned for 2 GPUs, started on 4;")
 
 
 def test_a_job_without_the_submitters_environment_still_has_the_plan(cluster, tmp_path):
@@ -96,8 +98,8 @@ def test_a_job_without_the_submitters_environment_still_has_the_plan(cluster, tm
     path = script(tmp_path)
     text = path.read_text()
     path.write_text(text.replace("set -euo", f"export PATH={cluster.environment['PATH']}\nset -euo", 1))
-    state, said = ended(cluster, cluster.sbatch(path, "--export=NONE"))
-    assert state == "COMPLETED" and "256 samples a step on 2 ranks" in said, said
+    state, output = ended(cluster, cluster.sbatch(path, "--export=NONE"))
+    assert state == "COMPLETED" and "256 samples a step on 2 ranks" in output, output
 
 
 def test_the_jobs_of_a_table_train_beside_each_other(cluster, tmp_path):
@@ -112,5 +114,5 @@ def test_the_jobs_of_a_table_train_beside_each_other(cluster, tmp_path):
     jobs = [cluster.sbatch(file, "--nodelist", NODES[1]) for file in files]
     assert [cluster.job(number)["JobName"] for number in jobs] == ["a", "b", "c-d"]
     for number, batch in zip(jobs, (16, 32, 64), strict=True):
-        state, said = ended(cluster, number)
-        assert state == "COMPLETED" and f"{batch} samples a step on 1 ranks" in said, said
+        state, output = ended(cluster, number)
+        assert state == "COMPLETED" and f"{batch} samples a step on 1 ranks" in output, output

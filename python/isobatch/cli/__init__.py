@@ -5,6 +5,7 @@ A command has DESCRIPTION, EXAMPLES, OPTIONS and `run(args) -> int`.
 Exit codes: 0 done, 1 a negative result, 2 wrong use or unreadable input, 3 a fault of our own.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -172,6 +173,8 @@ def _failed(program: str, error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, OSError) and error.filename is None:
         _drop_stdout()
+        if sys.platform == "win32" and error.errno == errno.EINVAL:
+            return 0  # Windows' broken pipe: the reader has seen enough
         say(f"{program}: cannot write to stdout: {error.strerror or error}", error=True)
         return 2
     fault = printable(f"{type(error).__name__}: {error}", 200)

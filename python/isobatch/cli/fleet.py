@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_recipe(jobs: str) -> None:
     """Refuses a single recipe and a JSON list, since jobs are a table."""
-    if PurePosixPath(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
+    if Path(jobs).suffix.lower() not in (".toml", ".yaml", ".yml", ".json"):
         return
     content: object = None
     with suppress(OSError, ValueError, RecursionError):

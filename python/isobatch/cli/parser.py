@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from isobatch.cli.terminal import has_colours, paint
+from isobatch.cli.terminal import has_colours, paint, say
+from isobatch.deprecations import successor_of
 from isobatch.errors import InputError, missing, needs_extra, together, unknown
 from isobatch.words import OURS, nearest, printable
 
@@ -34,6 +35,12 @@ def coloured(text: str, stream: Any) -> str:
     text = re.sub(r"^usage:", lambda match: paint(match[0], "title"), text)
     names = r"(?<=^  )(?:-[^\n]*?|[a-z]+)(?=  |$)"
     return re.sub(names, lambda match: paint(match[0], "typed"), text, flags=re.MULTILINE)
+
+
+def _current(word: str) -> str:
+    """Returns a word of the command with the present name of a deprecated option."""
+    name, equals, value = word.partition("=")
+    return f"{successor_of(name, say) or name}{equals}{value}" if name.startswith("--") else word
 
 
 class Parser(argparse.ArgumentParser):
@@ -121,6 +128,7 @@ class Parser(argparse.ArgumentParser):
         words = [*(argv or ())]
         takes_command = any(action.dest == "command" for action in self._actions)
         end = words.index("--") if takes_command and "--" in words else len(words)
+        words[:end] = map(_current, words[:end])
         try:
             args, unknown_words = self.parse_known_args(words[:end])
         except argparse.ArgumentError as error:

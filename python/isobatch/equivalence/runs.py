@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import msgspec
 
 from isobatch.equivalence.records import Recording, read_recording
 from isobatch.equivalence.split import Split
+from isobatch.system import end_session
 
 RECORDER = Path(__file__).parent / "recorder"
 BUCKETS = 64
@@ -125,17 +127,11 @@ def _last_lines(output: str) -> str:
 
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
     """Ends a run's processes: those of its session, and those that left it, as torchrun's workers do."""
-    for number in (
-        signal.SIGTERM,
-        signal.SIGKILL,
-    ):  # torchrun ends its workers when it is asked to, not when it is killed
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-    for pid in _strays(folder):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    end_session(process, GRACE)
+    if sys.platform != "win32":
+        for pid in _strays(folder):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _strays(folder: Path) -> list[int]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 
 from isobatch.errors import InputError, must_be, not_utf8, unreadable
+from isobatch.system import slashed
 from isobatch.words import few
 
 SUFFIXES = {
@@ -40,7 +41,7 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
     """
     text = os.fspath(path)
     if "://" not in text:
-        return LocalFileSystem(), text
+        return LocalFileSystem(), slashed(text)
     try:
         fs, inner = FileSystem.from_uri(text)
     except (pa.ArrowException, OSError, ValueError) as error:

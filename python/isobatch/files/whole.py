@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isobatch.errors import InputError, unreadable, unwritable
+from isobatch.system import open_folder, open_locked, sync
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -91,15 +91,16 @@ def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> N
         for name, data in files.items():
             path = top / name
             refuse_special(path)
-            with _entered(top, name.parent, fresh) as folder:
+            with _entered(top, name.parent, fresh) as (handle, folder):
                 waiting[name] = f".{name.name}.{unique()}"
-                _write_new(waiting[name], data, name.name, folder)
+                _write_new(folder / waiting[name], data, folder / name.name, handle)
         for name in files:
             path = top / name
-            with _entered(top, name.parent, fresh) as folder:
-                os.replace(waiting[name], name.name, src_dir_fd=folder, dst_dir_fd=folder)
+            with _entered(top, name.parent, fresh) as (handle, folder):
+                os.replace(folder / waiting[name], folder / name.name, src_dir_fd=handle, dst_dir_fd=handle)
                 del waiting[name]
-                os.fsync(folder)
+                if handle is not None:
+                    os.fsync(handle)
     except BaseException as error:
         for name, partial in waiting.items():
             with suppress(OSError):
@@ -113,33 +114,44 @@ def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> N
 
 
 @contextmanager
-def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[int]:
-    """Opens the folder at a path below `top`, making missing ones; no part of the path may be a link."""
-    handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[tuple[int | None, Path]]:
+    """Opens the folder at a path below `top`, making missing ones; no part of the path may be a link.
+
+    Yields:
+        The folder's handle, and its path from there; without handles, None and its whole path.
+    """
+    handle = open_folder(top)
     try:
         path = top
         for part in below.parts:
             path /= part
             with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=handle)
+                os.mkdir(path if handle is None else part, dir_fd=handle)
                 fresh.append(path)
             refuse_special(path)
-            outer, handle = handle, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
-            os.close(outer)
-        yield handle
+            if handle is not None:
+                outer, handle = handle, open_folder(Path(part), within=handle)
+                os.close(outer)
+        yield handle, path if handle is None else Path()
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
-def _write_new(partial: str, data: bytes, name: str, folder: int) -> None:
+def _write_new(partial: Path, data: bytes, path: Path, folder: int | None) -> None:
     """Writes a new file in a folder, with the mode of the file to replace."""
-    handle = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o666, dir_fd=folder)
-    with open(handle, "wb") as file:  # noqa: PTH123 - by its handle
+
+    def open_new(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o666, dir_fd=folder)
+
+    with open(partial, "xb", opener=open_new) as file:
         with suppress(FileNotFoundError):
-            os.fchmod(handle, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+            mode = stat.S_IMODE(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
-        os.fsync(handle)
+        os.fsync(file.fileno())
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
@@ -168,15 +180,6 @@ def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> Non
         Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
     sync(partial)
     Path(partial).replace(path)
-
-
-def sync(path: str | os.PathLike[str]) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -239,7 +242,8 @@ def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
 def partial_of(path: str) -> Iterator[str]:
     """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts.
 
-    What a killed writer on this machine has left of the same output is nobody's lock, and is written over.
+    What a killed writer on this machine has left of the same output is nobody's lock, and is written over;
+    without locks, as on Windows, it stays.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -247,33 +251,14 @@ def partial_of(path: str) -> Iterator[str]:
     ...     os.path.exists(partial), Path(partial).name.startswith(".plans.csv.")
     (True, True)
     """
+    import socket
+
     # By host: locks of another may not be seen here.
-    host = zlib.crc32(os.uname().nodename.encode())
+    host = zlib.crc32(socket.gethostname().encode())
     partial = Path(path).with_name(f".{Path(path).name}.{host:08x}")
-    handle = _locked(partial)
+    handle = open_locked(partial)
     try:
         yield str(partial) if handle is not None else f"{partial}.{unique()}"
     finally:
         if handle is not None:
             os.close(handle)
-
-
-def _locked(path: Path) -> int | None:
-    """Opens and locks a file; None if another run holds the lock, or the filesystem has no locks."""
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o666)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = os.fstat(handle)
-        # Who held the lock may have moved the file to its place.
-        is_own = status.st_uid == os.geteuid() and status.st_nlink == 1  # another name may be a file of worth
-        if is_own and os.path.samestat(status, os.lstat(path)):
-            return handle
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError:  # no locks: nobody ever writes to a file of this name
-        path.unlink(missing_ok=True)
-    os.close(handle)
-    return None

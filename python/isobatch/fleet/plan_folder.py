@@ -28,6 +28,7 @@ from isobatch.fleet.query import Query
 from isobatch.fleet.results import USUAL
 from isobatch.fleet.rows import Summary
 from isobatch.fleet.table import InputTable
+from isobatch.system import count_cores
 
 MAX_RETRIES = 5
 """Of a file whose worker was lost: planning it again does no harm."""
@@ -244,7 +245,7 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
     Raises:
         OSError: the output cannot be written.
     """
-    cores, stopped = len(os.sched_getaffinity(0)), threading.Event()
+    cores, stopped = count_cores(), threading.Event()
     pool = ThreadPoolExecutor(cores)
     try:
         tasks = _as_done(lambda file: pool.submit(plan_file, work, file, stopped.is_set), files, 2 * cores)

@@ -2,7 +2,9 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,10 +36,10 @@ _Crossing = tuple[int, list[tuple[str, Data]]]
 
 def memory() -> int:
     """Returns the bytes of memory of this machine; without an answer, more than any has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62
+    if sys.platform != "win32":
+        with suppress(ValueError, OSError):
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 1 << 62
 
 
 def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> None:

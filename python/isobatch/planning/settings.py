@@ -181,16 +181,18 @@ HOLDS_LOSS = ("adascale", "adamscale")
 
 def with_settings(function: F) -> F:
     """Adds the settings to a docstring, a line each behind the one of `**settings`."""
+    import inspect
+
     hints = get_type_hints(Settings, include_extras=True)
     lines = [
         textwrap.fill(
-            f"{name}: {get_args(hint)[2]}.", 126, initial_indent=" " * 12, subsequent_indent=" " * 16
+            f"{name}: {get_args(hint)[2]}.", 110, initial_indent=" " * 8, subsequent_indent=" " * 12
         )
         for name, hint in hints.items()
     ]
-    marked = "        **settings: how to plan:\n"
-    if function.__doc__:  # python -OO leaves none
-        function.__doc__ = function.__doc__.replace(marked, marked + "\n".join(lines) + "\n")
+    marked = "    **settings: how to plan:\n"
+    if text := inspect.getdoc(function):  # python -OO leaves none; Python 3.13 indents none
+        function.__doc__ = text.replace(marked, marked + "\n".join(lines) + "\n")
     return function
 
 

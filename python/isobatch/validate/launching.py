@@ -20,6 +20,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan
+from isobatch.system import require_posix
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
 from isobatch.validate.report import Draft, Report, Verdict, judge_claim
@@ -95,6 +96,7 @@ def launch(
     Raises:
         InputError: an argument is out of range, the rendezvous cannot be reached, or CUDA is in use.
     """
+    require_posix("the validator")
     if not isinstance(plan, Plan):
         plan = Plan.load(plan)
     options = options or Options()

@@ -14,6 +14,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import float32_as
 from isobatch.errors import InputError, first_line, missing
 from isobatch.planning.plan import Plan
+from isobatch.system import require_posix
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
     all_reduce,
@@ -78,6 +79,7 @@ def run(
         InputError: the plan is infeasible, or an option does not go with it; there is no torchrun or srun
             environment.
     """
+    require_posix("the validator")
     plan.require()
     own_device(options)  # before the factory, which may make something on the current one
     torch.manual_seed(BUILD_SEED)

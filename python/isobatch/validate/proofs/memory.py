@@ -3,7 +3,8 @@
 import contextlib
 import ctypes
 import gc
-import resource
+import mmap
+import sys
 import threading
 import time
 from pathlib import Path
@@ -45,7 +46,7 @@ def free_on_host() -> int:
     """Counts the bytes left on this host, or in this container."""
     free = []
     with contextlib.suppress(OSError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     with contextlib.suppress(OSError, ValueError):  # "max" is no number: there is no limit
         files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
@@ -122,7 +123,7 @@ def _reset_peak() -> bool:
     Some containers do not allow it.
     """
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
     return _peak_resident() <= _resident() + SLACK_BYTES
@@ -150,16 +151,26 @@ class _Sampler:
 def _resident() -> int:
     """Returns the process's memory now, bytes."""
     with contextlib.suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+    return _peak_of_life()
 
 
 def _peak_resident() -> int:
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _peak_of_life()
+
+
+def _peak_of_life() -> int:
+    """Returns the largest memory that this process ever had, bytes."""
+    if sys.platform == "win32":
+        return 0  # the validator is refused there
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 # ---- which micro-batch fits ----

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import re
-import resource
 import socket
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -124,6 +123,10 @@ def allow_connections(ranks: int) -> None:
     Raises:
         InputError: the system's own limit is lower.
     """
+    if sys.platform == "win32":
+        return  # no such limit
+    import resource
+
     needed = 4 * ranks + 256
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -149,6 +152,10 @@ def address_towards(host: str) -> str | None:
 
 def _interface_of(address: str) -> str | None:
     """Finds the network interface of an address; None where none has it."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -233,7 +240,7 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
 
 def _read(file: str) -> str | None:
     with contextlib.suppress(OSError):
-        return Path(file).read_text().strip()
+        return Path(file).read_text(encoding="utf-8").strip()
     return None
 
 
@@ -243,7 +250,7 @@ def nccl_version() -> str | None:
 
     version = ctypes.c_int()
     try:
-        loaded = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD)
+        loaded = ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0))
         if loaded.ncclGetVersion(ctypes.byref(version)):
             return None
     except (OSError, AttributeError):  # NCCL is linked into torch itself

@@ -8,6 +8,7 @@ it.
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,8 +42,8 @@ def has_gpus() -> bool:
 
 def is_cuda_used() -> bool:
     """Tells whether CUDA would refuse to work in a fork of this process, by asking in a fork."""
-    if not hasattr(torch._C, "_cuda_isInBadFork"):
-        return False  # this torch has no CUDA
+    if sys.platform == "win32" or not hasattr(torch._C, "_cuda_isInBadFork"):
+        return False  # no forks, or a torch without CUDA
     child = os.fork()
     if child == 0:
         os._exit(int(torch._C._cuda_isInBadFork()))

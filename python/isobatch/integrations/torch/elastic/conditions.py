@@ -62,7 +62,7 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     cpus = Path("/proc/cpuinfo")
-    lines = cpus.read_text().splitlines() if device.type == "cpu" and cpus.exists() else []
+    lines = cpus.read_text(encoding="utf-8").splitlines() if device.type == "cpu" and cpus.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
 

@@ -254,7 +254,7 @@ def make_key(path: Path | None = None) -> str:
     if path is not None:
         try:
             path.touch(mode=0o600, exist_ok=False)
-            path.write_text(f"{key}\n")
+            path.write_text(f"{key}\n", encoding="ascii")
         except OSError as error:
             raise InputError(f"the key of the run cannot be written: {error}", file=str(path)) from None
     return key

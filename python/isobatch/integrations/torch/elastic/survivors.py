@@ -33,6 +33,7 @@ from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
+from isobatch.system import require_posix
 
 _STORE_SECONDS = 60.0
 """Seconds to wait for the store: on a busy host it may answer late and still be alive. If its process died,
@@ -111,6 +112,7 @@ def survivors(
             ElasticRun.
         LeftOut: the run went on, or ended, without this process.
     """
+    require_posix("survivors")
     address = store or _variables("store", "MASTER_ADDR", "MASTER_PORT")
     count = ranks if ranks is not None else int(_variables("ranks", "WORLD_SIZE"))
     for field, value in ("ranks", count), ("min_ranks", 1 if min_ranks is None else min_ranks):

@@ -31,8 +31,10 @@ class RankLoader(DataLoader[Any]):
         if self.num_workers:
             _end_at_exit(iterator)
             for worker in iterator._workers:
-                # SIGKILL, as workers survive a first SIGTERM. A bound method would be a reference cycle.
-                worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
+                # SIGKILL, as workers survive a first SIGTERM; Windows ends them at once. A bound method would
+                # be a reference cycle.
+                if sys.platform != "win32":
+                    worker.terminate = partial(os.kill, worker.pid, signal.SIGKILL)
         return iterator
 
     def end_workers(self) -> None:
@@ -99,4 +101,5 @@ def _end_with(rank: Any) -> None:
 
 def _outlive(*_: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.alarm(_GRACE)
+    if sys.platform != "win32":
+        signal.alarm(_GRACE)
