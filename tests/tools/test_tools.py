@@ -10,7 +10,8 @@ import pytest
 import isobatch as ib
 from isobatch.tools.detect import TOOLS, detect, reader, readers, tool_of
 from isobatch.tools.export import export
-from isobatch.tools.sheet import Job, parts
+from isobatch.planning.handed import parts
+from isobatch.tools.sheet import Job
 from tools.test_reading import put
 
 ROOT = Path(__file__).parent.parent.parent

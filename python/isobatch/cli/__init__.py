@@ -22,6 +22,7 @@ GROUPS = {
         "plan": "plan one recipe on one cluster, also as another tool's file",
         "counts": "list the GPU counts that work; find the batch that works at most",
         "replan": "move a running job to other hardware or another batch",
+        "exec": "start a training command with the plan for the GPUs that there are",
         "store": "run the store where the ranks of a run meet that loses some",
     },
     "plan many": {

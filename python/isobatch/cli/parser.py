@@ -94,7 +94,8 @@ class Parser(argparse.ArgumentParser):
                 parts += [f"{action.option_strings[-1]} {name}"] if action.required else []
             else:
                 parts.append({"?": f"[{name}]", "+": f"{name} ..."}.get(str(action.nargs), name))
-        return " ".join([*parts, "[options]"])
+        at = next((at for at, part in enumerate(parts) if part.startswith("-- ")), len(parts))
+        return " ".join([*parts[:at], "[options]", *parts[at:]])
 
     def _below(self, hidden: int) -> str:
         lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []
@@ -117,13 +118,18 @@ class Parser(argparse.ArgumentParser):
         Raises:
             InputError: they cannot be read.
         """
+        words = [*(argv or ())]
+        takes_command = any(action.dest == "command" for action in self._actions)
+        end = words.index("--") if takes_command and "--" in words else len(words)
         try:
-            args, unknown_words = self.parse_known_args(argv)
+            args, unknown_words = self.parse_known_args(words[:end])
         except argparse.ArgumentError as error:
             raise self._unreadable(error) from None
         if unknown_words:
             raise self._left_over(unknown_words[0])
-        args.words = [*(argv or ())]
+        args.words = words
+        if words[end:]:  # argparse would look for options in it
+            args.command = words[end + 1 :]
         return args
 
     def typed(self, error: InputError) -> InputError:

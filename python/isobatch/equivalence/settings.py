@@ -11,7 +11,7 @@ import msgspec
 
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, needs_extra, unreadable
-from isobatch.files.whole import read_whole
+from isobatch.files.whole import read_whole, write_whole
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import complete, read_file
 
@@ -248,10 +248,7 @@ _BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
 
 
 def write_settings(source: ToolSettings, program: Sequence[str], split: Split, folder: Path) -> list[str]:
-    """Writes a split into a program's words, and into a copy of its file in `folder`.
-
-    What is written is read again by the tool's own reader: a setting that means another split is refused, not
-    started.
+    """Writes a split, and settings for a CPU, into a program's words, and into a copy of its file in `folder`.
 
     Returns:
         The program's words; the name of the copy is in the place of the file's.
@@ -259,15 +256,29 @@ def write_settings(source: ToolSettings, program: Sequence[str], split: Split, f
     Raises:
         InputError: the tool's settings cannot say this split, or a file cannot be written.
     """
-    changes = _split_changes(source, split)
+    changes = _split_changes(source, split) | cpu_changes(source)
+    return write_values(source, program, changes, split, folder)
+
+
+def write_values(
+    source: ToolSettings, program: Sequence[str], values: Mapping[str, Any], split: Split, folder: Path
+) -> list[str]:
+    """Writes values by their dotted names, as `write_settings` does a split.
+
+    What is written is read again by the tool's own reader: a setting that means another split is refused, not
+    started.
+    """
     removed = [name for name in _OF_A_STEP.get(source.tool, ()) if name in source.typed]
-    expected = {name: value for name, value in _merged(source.typed, changes).items() if name not in removed}
+    for field in ("warmup", "duration"):  # the same length by another name would contradict the new one
+        if source.keys.get(field) in source.typed and "warmup_steps" in values:
+            removed += {source.keys[field]} - values.keys()
+    expected = {name: value for name, value in _merged(source.typed, values).items() if name not in removed}
     reading = read_file(expected, source.tool)
     if _split_of({**reading.fields, "gpus": None}, split.ranks) != split:
-        written = ", ".join(f"{name} {value}" for name, value in changes.items())
+        written = ", ".join(f"{name} {value}" for name, value in values.items())
         raise InputError(f"cannot be split: {written} is not {split} for {reading.title}; use braces")
-    changes |= _deepspeed_change(source.typed.get("deepspeed"), folder)
-    return _written(source, program, changes | cpu_changes(source), removed, folder)
+    changes = {**values, **_deepspeed_change(source.typed.get("deepspeed"), folder)}
+    return _written(source, program, changes, removed, folder)
 
 
 def write_for_cpu(source: ToolSettings, program: Sequence[str], folder: Path) -> list[str]:
@@ -342,7 +353,7 @@ def _write_words(program: Sequence[str], changes: Mapping[str, Any]) -> list[str
         if setting.joined:
             words[setting.at] = f"{program[setting.at].partition('=')[0]}={value}"
         elif setting.value is True:
-            words[setting.at] = None
+            words[setting.at] = words[setting.at] if changes[setting.name] is True else None
         else:
             words[setting.at + 1] = value
     return [word for word in words if word is not None]
@@ -355,7 +366,7 @@ def _write_copy(file: str, content: Any, folder: Path) -> str:
         text = json.dumps(content, indent=2)
     else:
         text = _yaml(file).safe_dump(content, sort_keys=False)
-    copy.write_text(text, encoding="utf-8")
+    write_whole(copy, text.encode())
     return str(copy)
 
 

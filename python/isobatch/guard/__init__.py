@@ -21,7 +21,7 @@ __all__ = ["Cause", "GuardError", "guard"]
 
 
 def guard(
-    plan: Plan,
+    plan: Plan | None = None,
     loss: Callable[[nn.Module, Any], Tensor] | None = None,
     weight: Callable[[Any], float] | None = None,
 ) -> Guard:
@@ -35,7 +35,7 @@ def guard(
     checked from there.
 
     Args:
-        plan: what the script should do.
+        plan: what the script should do; None: the plan that `isobatch exec` handed to the script.
         loss: (model, batch) → the mean loss over the samples of a loader's batch, a scalar; the reference for
             the gradient's size. None: that is left unchecked; with transformers, a causal language model's
             own loss over the labels that count.
@@ -47,7 +47,7 @@ def guard(
             fault.
 
     Raises:
-        InputError: the plan is infeasible.
+        InputError: the plan is infeasible, or none was given and none was handed.
 
     >>> import torch, isobatch as ib
     >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
@@ -63,7 +63,9 @@ def guard(
     isobatch.guard.GuardError: isobatch guard, before step 0: learning rate 0.2, 0.1 planned → another ...
     """
     from isobatch.guard.session import Guard
+    from isobatch.planning.handed import handed_plan
     from isobatch.planning.plan import refuse_no_plan
 
+    plan = handed_plan() if plan is None else plan
     refuse_no_plan(plan)
     return Guard(plan, loss, weight)

@@ -6,23 +6,26 @@ memory, a cap, goodput's batch) cannot be worked out without it, and another ver
 there the values must agree with each other.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be, raise_all, unknown
 from isobatch.limits import MAX_BATCH
-from isobatch.planning.course import Course, Legs, handover_at, whole_run
 from isobatch.planning.record import VALUES, Handover, PlanRecord, parallel_of, worked_out
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
-from isobatch.schedules.schedule import Schedule
 from isobatch.words import shown
+
+if TYPE_CHECKING:
+    from isobatch.planning.course import Legs
 
 VERSION = 2
 SCHEMA = f"isobatch.plan/{VERSION}"
@@ -65,6 +68,10 @@ def _named(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
+    from isobatch.schedules.schedule import (
+        Schedule,
+    )  # only where the recipe has one: a plan is written sooner
+
     if isinstance(value, Schedule):
         return msgspec.Raw(value.to_json().encode())
     raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -130,6 +137,8 @@ def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_versi
     Raises:
         InputError: values contradict each other, or are not those that come out; the fields are named.
     """
+    from isobatch.planning.course import Course, handover_at, whole_run
+
     starts = [step for step, _ in legs]
     if any(not 0 <= low < high < 2**53 for low, high in pairwise(starts)):
         raise must_be("at ascending steps from 1", starts[1:], field="moves", file=file)

@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.launchers import layout, port, script, variables
+from isobatch.planning.handed import variables
+from isobatch.tools.launchers import layout, port, script
 from isobatch.tools.page import SettingsPage, Unknown, length, value_at
 from isobatch.tools.run_schedules import Multiple, exact_share, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet

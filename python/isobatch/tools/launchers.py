@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from isobatch.errors import InputError, missing
-from isobatch.files.texts import number_text, remark, shell_word, shell_words
-from isobatch.tools.sheet import Job, Planned, SettingsSheet, parts, remark_lines, shell
+from isobatch.files.texts import remark, shell_word, shell_words
+from isobatch.planning.handed import variables
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, remark_lines, shell
 from isobatch.tools.tool import Tool, Writer
 
 GPUS_PER_NODE = 8
@@ -19,15 +20,6 @@ MAX_NODE_GPUS = 16
 """No machine on the market has more GPUs under one operating system."""
 FIRST_PORT, PORTS = 15000, 15000
 """Below the ports that Linux hands out, and above most services'."""
-
-
-def variables(plan: Planned) -> dict[str, str]:
-    """Names the plan's decisions as environment variables, without unknown ones."""
-    return {
-        f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
-        for name, value in {"world_size": plan.world_size, **parts(plan)}.items()
-        if value is not None
-    }
 
 
 def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from isobatch import _core
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text, shell_words
 from isobatch.schedules import Units, check_spec
@@ -161,23 +160,6 @@ class SettingsSheet:
             for comment in self.comments
             for text in ([comment] if isinstance(comment, str) else comment())
         ]
-
-
-_DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decision")
-_OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
-
-
-def parts(plan: Planned) -> dict[str, Any]:
-    """Names a plan's decisions for a training script; an unknown one is None.
-
-    Each writer says a decision or lists it as left out.
-    """
-    decisions = {name: getattr(plan, name) for name in _DECISIONS}
-    decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
-    return {
-        **decisions,
-        "schedule": decisions["schedule"] if isinstance(decisions["schedule"], str) else None,
-    }
 
 
 def optimizer_arguments(plan: Planned) -> dict[str, Any]:

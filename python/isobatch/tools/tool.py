@@ -65,7 +65,7 @@ class Writer:
             `uneven`).
         runs_ramps: whether the batch may ramp up.
         is_part: whether the file is a part of the user's own, with the model and the data in the rest.
-        leaves_out: the parts of a plan (sheet.parts) and of a job that neither a file nor its notes say.
+        leaves_out: the parts of a plan (handed.parts) and of a job that neither a file nor its notes say.
     """
 
     versions: str

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -22,8 +22,9 @@ from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
 from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
+from isobatch.planning.handed import handed_plan
 from isobatch.planning.leg import Position
-from isobatch.planning.plan import Plan
+from isobatch.planning.plan import Plan, plan_of
 from isobatch.planning.settings import settings_of
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe, refuse_no_recipe
@@ -124,6 +125,28 @@ class ElasticRun:
             raise
         if self._ranks.connected:
             self._agree()
+
+    @classmethod
+    def from_env(cls, **options: Any) -> Self:
+        """Makes the run of the plan that `isobatch exec` handed to this process.
+
+        Args:
+            options: as for the class, such as state=.
+
+        Raises:
+            InputError: no plan was handed, its file is not on this host, or as for the class.
+
+        >>> import isobatch as ib, os, tempfile, unittest.mock
+        >>> recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
+        >>> path = os.path.join(tempfile.mkdtemp(), "plan.json")
+        >>> ib.plan(recipe, 1).save(path)
+        >>> with unittest.mock.patch.dict(os.environ, ISOBATCH_PLAN=path):
+        ...     ElasticRun.from_env().plan.effective_batch
+        4
+        """
+        plan = handed_plan()
+        # The moves of a run are in its own state.
+        return cls(plan if not plan.moves else plan_of(plan.recipe, plan.cluster, plan.settings), **options)
 
     # ---- the plan ----
 

@@ -1,0 +1,217 @@
+"""`isobatch exec`: plan for the processes that there are, and become the training command."""
+
+import argparse
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from isobatch.cli import options
+from isobatch.cli.braces import fill_braces, has_braces
+from isobatch.cli.processes import count_gpus, rank_of, read_counts
+from isobatch.cli.terminal import say
+from isobatch.errors import InputError, missing
+from isobatch.files.formats import read_fields
+from isobatch.files.whole import write_whole
+from isobatch.planning.handed import PLAN, variables
+from isobatch.planning.plan import Plan, plan
+from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
+from isobatch.words import few
+
+DESCRIPTION = (
+    "Plans FILE for the number of processes that there are now, puts the plan into the command's braces, and "
+    "becomes the command. ISOBATCH_PLAN is the path of the plan there. Works behind torchrun --no-python, "
+    "srun and mpirun, around a launcher, and as the entry point of a container."
+)
+EXAMPLES = (
+    "torchrun --nnodes 1:4 --no-python isobatch exec job.toml -- python train.py --bs {micro_batch} --accum "
+    "{accumulation} --lr {lr}",
+    "srun isobatch exec job.toml --state run/state.json -- python train.py --bs {micro_batch} --steps "
+    "{total_steps}",
+    "isobatch exec job.toml --gpus 4 -- torchrun --nproc-per-node {gpus} train.py --accum {accumulation}",
+)
+EVERYDAY = f"--gpus --state --output {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS}"
+
+OPTIONS = {
+    "recipe": ("a recipe, a saved plan, or another tool's file", {"metavar": "FILE"}),
+    "command": ("the training command, after --", {"nargs": "*", "metavar": "-- COMMAND"}),
+    "--gpus N": ("number of GPUs, where no launcher says it", {"type": options.gpu_count}),
+    "--gpus-per-process N": ("GPUs that each process drives (default: 1)", {"default": 1}),
+    "--state PATH": "the run's checkpoint, which names the step to go on from: a JSON file with step or "
+    "global_step, such as ElasticRun's state, or the output folder of transformers' Trainer. Where there is "
+    "none yet, the run starts",
+    "-o/--output FILE": "where to save the plan, such as a disk that all hosts share (default: a folder for "
+    "temporary files)",
+    "--tool NAME": "whose FILE is, where its content leaves that open",
+    "--set FIELD=VALUE": (
+        "a field of the recipe; overrides FILE",
+        {"action": "append", "default": []},
+    ),
+    "target cluster": {
+        "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
+        **options.HARDWARE,
+    },
+    "how to plan": {"settings": options.add_settings},
+}
+_OF_A_FILE = ("only what the plan decides:", "for ")
+"""How notes begin on a tool's file that somebody fills in, or checks; the command is for these GPUs."""
+_SECONDS_TO_READ = 3.0
+"""Time that other ranks leave rank 0 to say why nothing starts, before their end ends it."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Becomes the command; returns only where it does not start."""
+    if not args.command or "--" not in args.words:
+        raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
+    counts = read_counts(os.environ, command := args.command)
+    gpus, rank = count_gpus(counts, args.gpus, args.gpus_per_process), rank_of(counts)
+    planned = _planned(args, gpus)
+    if args.state is not None:
+        from isobatch.cli.resuming import go_on
+
+        planned = go_on(planned, Path(args.state), speaks=rank == 0)
+    if planned.status == "infeasible":
+        return _refused(planned, rank, is_even=has_braces(command))
+    path = _save(planned, args.output)
+    notes: Iterable[str] = _not_in_flags(planned)
+    if has_braces(command):
+        command = fill_braces(command, planned)
+    else:
+        from isobatch.cli.tool_command import set_values
+
+        mark = zlib.crc32("\0".join((str(Path.cwd()), *command)).encode(errors="surrogateescape"))
+        folder = Path(path).with_suffix("") / f"{mark:08x}"  # runs of one plan have files of their own
+        command, export = set_values(command, planned.require(), folder)
+        notes = (
+            "the command has neither braces nor a known tool's flags: it must read ISOBATCH_PLAN itself",
+        )
+        if export is not None:
+            notes = (f"{export.tool}: {note}" for note in export.notes if not note.startswith(_OF_A_FILE))
+    for note in notes if rank == 0 else ():
+        say(f"isobatch exec: {note}")
+    return _become(command, {**os.environ, **variables(planned), PLAN: path})
+
+
+def _planned(args: argparse.Namespace, gpus: int) -> Plan:
+    """Plans FILE for a number of GPUs."""
+    cluster, how = options.in_nodes(gpus, args), options.settings(args)
+    is_table = Path(args.recipe).suffix in (".toml", ".json", ".yaml", ".yml")
+    fields = read_fields(args.recipe) if is_table else {}
+    if str(fields.get("schema")).startswith("isobatch.plan/"):
+        return _planned_again(Plan.load(args.recipe), cluster, how, args)
+    own = fields.keys() & {*Recipe.__struct_fields__, "batch_per_gpu"}
+    is_recipe = args.tool is None and ("effective_batch" in own or 2 * len(own) > len(fields))
+    if is_recipe and not args.set:
+        recipe = Recipe.load(args.recipe)
+    else:
+        from isobatch.cli import source
+
+        args.source = None if is_recipe else [args.recipe]
+        args.recipe = args.recipe if is_recipe else None
+        read = source.source(args)
+        recipe, how = read.recipe, read.settings(how)
+    planned: Plan = plan(recipe, cluster, **how)
+    return planned
+
+
+def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: argparse.Namespace) -> Plan:
+    """Plans the recipe of a saved plan, by its settings and on its kind of GPU, for another number of GPUs."""
+    typed = {name: value for name, value in msgspec.structs.asdict(cluster).items() if value is not None}
+    where = msgspec.structs.replace(saved.cluster, **typed)
+    if args.set:
+        raise InputError("is a saved plan, which has its recipe: --set goes with a recipe", file=args.recipe)
+    if saved.moves and (where != saved.cluster or how):
+        raise InputError("is the plan of a run that moved: go on by its recipe and --state", file=args.recipe)
+    return saved if saved.moves else plan(saved.recipe, where, **{**saved.settings._asdict(), **how})
+
+
+def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
+    """Says on rank 0 why nothing can be trained, and what would work; 1.
+
+    Args:
+        planned: an infeasible plan.
+        rank: of this process.
+        is_even: whether the command takes the same numbers on every rank, so that weighted splits are no way out.
+    """
+    if rank:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # of torchrun, once rank 0 has ended
+        time.sleep(_SECONDS_TO_READ)
+        return 1
+    from isobatch.planning.explain import explain
+
+    ways = [option for option in planned.options if not (is_even and option.layout.irregular)]
+    say(f"isobatch exec: {explain(planned, planned.moves, planned.legs, ways, ())}")
+    return 1
+
+
+def _not_in_flags(planned: Plan) -> Iterator[str]:
+    """Names what the numbers of a plan cannot say to a script."""
+    if planned.moves and any(
+        move.before.effective_batch != planned.effective_batch for move in planned.moves
+    ):
+        yield "the run moved to another batch: its learning rate is PlanLR's, and no curve of flags alone"
+    if planned.recipe.ramp is not None:
+        yield "flags have no batch ramp: the command trains with the full batch from its start"
+
+
+def _save(planned: Plan, output: str | None) -> str:
+    """Saves the plan whole, and returns its absolute path.
+
+    Without `output` the file is named by its content, in a folder for temporary files that only this user can
+    write: ranks and runs of the same plan share it, and no other process overwrites it.
+
+    Raises:
+        InputError: it cannot be saved anywhere.
+    """
+    data = (planned.to_json() + "\n").encode()
+    if output is not None:
+        write_whole(output, data)
+        return os.path.abspath(output)  # noqa: PTH100 - a link stays one
+    name = f"plan-{zlib.crc32(data):08x}{zlib.adler32(data):08x}.json"
+    places = dict.fromkeys(
+        filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", str(Path.cwd())))
+    )
+    for place in places:
+        folder = Path(place, f"isobatch-{os.getuid()}").absolute()
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            path = folder / name
+            if not path.exists() or path.read_bytes() != data:
+                partial = folder / f".{name}.{os.getpid()}"
+                partial.write_bytes(data)
+                partial.replace(path)
+            return str(path)
+        except OSError as error:
+            failure = error
+    raise InputError(f"the plan cannot be saved in {few(places)} ({failure.strerror}): pass -o FILE")
+
+
+def _become(command: list[str], environment: dict[str, str]) -> int:
+    """Becomes the command; 127 where there is no such program, 126 where it cannot be started, as a shell."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and so would the command
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        is_here = Path(command[0]).exists()
+        todo = "; its interpreter is missing" if is_here and "/" in command[0] else ""
+        todo = f": write ./{command[0]} or python {command[0]}" if is_here and not todo else todo
+        say(f"isobatch exec: {command[0]}: command not found{todo}", error=True)
+        return 127
+    except (OSError, ValueError) as error:
+        say(
+            f"isobatch exec: {command[0]}: cannot be started: {getattr(error, 'strerror', error)}", error=True
+        )
+        return 126

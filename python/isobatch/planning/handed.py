@@ -1,0 +1,55 @@
+"""A plan handed to a training script: its decisions as environment variables, and all of it as a file."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from isobatch import _core
+from isobatch.errors import InputError, missing
+from isobatch.files.texts import number_text
+from isobatch.planning.plan import FeasiblePlan, Plan
+
+PLAN = "ISOBATCH_PLAN"
+"""The variable with the path of the saved plan."""
+_DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decision")
+_OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
+
+
+def parts(plan: Any) -> dict[str, Any]:
+    """Names a plan's decisions for a training script; an unknown one is None.
+
+    Each writer of a tool's file says a decision or lists it as left out.
+    """
+    decisions = {name: getattr(plan, name) for name in _DECISIONS}
+    decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
+    return {
+        **decisions,
+        "schedule": decisions["schedule"] if isinstance(decisions["schedule"], str) else None,
+    }
+
+
+def variables(plan: Any) -> dict[str, str]:
+    """Names the plan's decisions as environment variables, without unknown ones."""
+    return {
+        f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
+        for name, value in {"world_size": plan.world_size, **parts(plan)}.items()
+        if value is not None
+    }
+
+
+def handed_plan(environment: Mapping[str, str] = os.environ) -> FeasiblePlan:
+    """Loads the plan that `isobatch exec` handed to this process.
+
+    Raises:
+        InputError: there is none, its file is not on this host, or it cannot be read.
+    """
+    path = environment.get(PLAN)
+    if not path:
+        raise missing(PLAN, "start the script by isobatch exec FILE -- COMMAND, or pass a plan")
+    if not os.path.exists(path):  # noqa: PTH110 - as the variable has it
+        raise InputError(
+            f"{PLAN} names a file that is not on this host: put isobatch exec behind the launcher "
+            "(srun isobatch exec …), or give it -o FILE on a disk that all hosts share",
+            file=path,
+        )
+    return Plan.load(path).require()

@@ -1,0 +1,411 @@
+"""`isobatch exec`: the count of the innermost launcher, the plan in the command, and the command's own end."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import isobatch as ib
+from isobatch.cli import main
+from isobatch.guard import guard
+
+RECIPE = 'effective_batch = 24\nlr = 0.1\noptimizer = "sgd"\nduration = "84st"\nwarmup = "10%"\n'
+COUNTS = ("WORLD_SIZE", "RANK", "LOCAL", "OMPI", "PMI", "MV2", "SLURM", "PET_", "TORCHELASTIC", "ISOBATCH")
+WORDS = ("{gpus}", "{micro_batch}", "{accumulation}", "{lr}", "{total_steps}")
+
+
+class Started(Exception):
+    """The command that a process would have become, and its environment."""
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A recipe, where no launcher has set anything."""
+    for name in os.environ:
+        if name.startswith(COUNTS):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = tmp_path / "job.toml"
+    path.write_text(RECIPE)
+    return str(path)
+
+
+@pytest.fixture
+def become(job, monkeypatch, capsys):
+    """Runs `isobatch exec job.toml`; returns the command and its environment, or the exit code and stderr."""
+
+    def start(file, words, environment):
+        raise Started(words, environment)
+
+    monkeypatch.setattr(os, "execvpe", start)
+    monkeypatch.setattr("isobatch.cli.exec.signal.signal", lambda *_: None)
+    monkeypatch.setattr("isobatch.cli.exec._SECONDS_TO_READ", 0)
+    monkeypatch.setattr("isobatch.cli._failed", raised)
+
+    def run(*words, file=job, **environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = main(["exec", file, *words])
+        except Started as started:
+            return started.args
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def raised(_program, error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "2"}, 4),
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, 2),
+        ({"SLURM_NTASKS": "4"}, 4),
+        ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}, 8),
+        ({"OMPI_COMM_WORLD_SIZE": "3", "SLURM_NTASKS": "2"}, 3),
+        ({"PMI_SIZE": "6"}, 6),
+        # torchrun on each of two nodes that srun has started
+        ({"WORLD_SIZE": "12", "RANK": "7", "LOCAL_WORLD_SIZE": "6", "SLURM_STEP_NUM_TASKS": "2"}, 12),
+        ({"WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "x", "PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "1"}, 3),
+    ],
+)
+def test_the_innermost_launcher_says_the_count(become, environment, count):
+    words, handed = become("--", "train", *WORDS, **environment)
+    plan = ib.plan(
+        ib.Recipe(effective_batch=24, lr=0.1, optimizer="sgd", duration="84st", warmup="10%"), count
+    )
+    assert words == ["train", str(count), str(plan.micro_batch), str(plan.accumulation), "0.1", "84"]
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]) == plan
+    assert (handed["ISOBATCH_MICRO_BATCH"], handed["ISOBATCH_WORLD_SIZE"]) == (words[2], str(count))
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "count"),
+    [
+        ("torchrun --nnodes 2 --nproc-per-node 4 t.py", {"SLURM_STEP_NUM_TASKS": "2"}, 8),
+        ("torchrun t.py", {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3"}, 6),
+        ("torchrun --nproc-per-node 4 t.py", {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3"}, 8),
+        ("python -m torch.distributed.run --nproc-per-node 3 t.py", {}, 3),
+        ("accelerate launch --num_processes 6 t.py", {}, 6),
+        ("srun python t.py", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, 4),
+        ("srun -n 2 python t.py -n 8", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, 2),
+        ("mpirun -np 3 python t.py", {}, 3),
+    ],
+)
+def test_a_launcher_in_the_command_says_the_count(become, command, environment, count):
+    words, _ = become("--", *command.split(), "{gpus}", **environment)
+    assert words == [*command.split(), str(count)]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "message"),
+    [
+        ("-- t", {}, "the number of processes is missing: no launcher has set WORLD_SIZE, SLURM_NTASKS"),
+        (
+            "-- t",
+            {"WORLD_SIZE": "-2"},
+            "WORLD_SIZE must be a whole number of processes from 1, got the text '-2'",
+        ),
+        ("-- t", {"SLURM_NTASKS": "four"}, "SLURM_NTASKS must be a whole number of processes from 1"),
+        ("-- t", {"WORLD_SIZE": "0"}, "WORLD_SIZE must be a whole number of processes from 1"),
+        (
+            "-- t",
+            {"WORLD_SIZE": "4", "SLURM_NTASKS": "2"},
+            "WORLD_SIZE is 4, and SLURM_NTASKS is 2: two counts",
+        ),
+        ("--gpus 4 -- t", {"WORLD_SIZE": "2"}, "--gpus is 4, and WORLD_SIZE is 2: two counts"),
+        (
+            "--gpus 4 -- torchrun --nproc-per-node 2 t.py",
+            {},
+            "--gpus is 4, and torchrun's number of processes is 2",
+        ),
+        (
+            "-- torchrun --nnodes 1:4 t.py",
+            {},
+            "torchrun's number of processes is open: pass --gpus N, or put exec",
+        ),
+        ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE is open: pass"),
+        ("-- t", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "no srun has started them here"),
+        ("--gpus 0 -- t", {}, "--gpus must be at least 1, got 0"),
+        ("--gpus 4 --", {}, "COMMAND is missing: write it behind --"),
+        ("--gpus 4", {}, "COMMAND is missing: write it behind --"),
+        ("--gpus 4 -- t {mico_batch}", {}, "unknown brace {mico_batch}: did you mean {micro_batch}?"),
+        (
+            "--gpus 4 -- t {print}",
+            {},
+            "a plan has no such column. To hand on {print} itself, write {{print}}",
+        ),
+        ("--gpus 4 -- t {hours}", {}, "{hours} has no value: this plan does not know hours"),
+        ("--gpus 5 --split uneven -- t {micro_batch}", {}, "{micro_batch} is not the same on all ranks"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(become, options, environment, message):
+    code, error = become(*options.split(), **environment)
+    assert code == 2
+    assert message in error
+    assert error.startswith("isobatch exec: ")
+    assert error.count("\n") == 1
+
+
+def test_processes_with_several_gpus_each(become):
+    assert become("--gpus-per-process", "4", "--", "t", "{gpus}", SLURM_NTASKS="2")[0] == ["t", "8"]
+
+
+def test_the_count_of_an_allocation_gives_way_to_the_typed_one(become):
+    words, _ = become("--gpus", "8", "--", "sh", "{gpus}", SLURM_JOB_ID="7", SLURM_NTASKS="2")
+    assert words == ["sh", "8"]
+
+
+def test_literal_braces_have_a_way_through(become):
+    typed = ['{"a":{"b":{micro_batch}}}', "{{print}}", "${lr}", "{}", "x{1,2}", "{{{{messages}}}}", "{ lr }"]
+    words, _ = become("--gpus", "2", "--", "t", *typed)
+    assert words[1:] == ['{"a":{"b":12}}', "{print}", "${lr}", "{}", "x{1,2}", "{{messages}}", "{ lr }"]
+
+
+def test_the_words_behind_the_dashes_are_the_commands(become):
+    words, _ = become("--gpus", "2", "--", "t", "--gpus", "3", "--", "--help", "{lr}")
+    assert words == ["t", "--gpus", "3", "--", "--help", "0.1"]
+
+
+def test_a_count_that_cannot_be_trained_ends_with_the_menu_of_rank_0(become):
+    code, error = become("--", "t", "{micro_batch}", WORLD_SIZE="5", RANK="0")
+    assert code == 1
+    assert "Cannot train on 5 GPUs as asked" in error and "--batch-tolerance" in error
+    assert "split" not in error.partition("What would work:")[2]  # flags cannot weight a loss
+    assert become("--", "t", "{micro_batch}", WORLD_SIZE="5", RANK="1") == (1, "")
+
+
+def test_a_saved_plan_is_planned_for_these_processes(become, tmp_path):
+    recipe = ib.Recipe(effective_batch=24, lr=0.1, duration="10st", gpus=2, micro_batch=12, accumulation=1)
+    ib.plan(recipe, ib.Cluster(gpus_per_node=2, gpu="H100"), policy="grow", rule="linear").save(
+        tmp_path / "p.json"
+    )
+    words, handed = become(
+        "--gpus", "4", "--", "t", "{lr}", "{effective_batch}", file=str(tmp_path / "p.json")
+    )
+    assert words == ["t", "0.2", "48"]
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]).cluster == ib.Cluster(gpus_per_node=4, gpu="H100")
+
+
+def test_options_of_plan_and_fields_of_the_recipe(become):
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--set", "lr=0.3", "--", "t", *WORDS)
+    assert words == ["t", "4", "2", "3", "0.3", "84"]
+
+
+def test_flags_of_a_known_tool_take_the_values(become):
+    command = [
+        "t.py",
+        "--per_device_train_batch_size",
+        "9",
+        "--learning_rate=1",
+        "--output_dir",
+        "out",
+        "--bf16",
+    ]
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--", "python", *command)
+    assert words[:4] == ["python", "t.py", "--per_device_train_batch_size", "2"]
+    assert words[4:8] == ["--learning_rate=0.1", "--output_dir", "out", "--bf16"]
+    flags = dict(zip(words[8::2], words[9::2], strict=True))
+    assert flags["--gradient_accumulation_steps"] == "3"
+    assert (flags["--max_steps"], flags["--warmup_steps"]) == ("84", "8")
+
+
+def test_a_file_of_a_tool_that_the_command_names_is_copied_with_the_values(become, tmp_path):
+    file = tmp_path / "args.json"
+    own = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 3, "learning_rate": 1e-4}
+    file.write_text(json.dumps({**own, "output_dir": "out", "num_train_epochs": 2, "max_steps": 84}))
+    options = ["--set", "gpus=1", "--gpus", "2"]
+    words, _ = become(*options, "--", "python", "t.py", str(file), file=str(file))
+    copy = json.loads(Path(words[2]).read_text())
+    assert words[:2] == ["python", "t.py"] and words[2] != str(file)
+    assert copy["per_device_train_batch_size"] * copy["gradient_accumulation_steps"] == 12
+    assert (copy["output_dir"], copy["learning_rate"], copy["max_steps"]) == ("out", 1e-4, 84)
+    assert json.loads(file.read_text())["gradient_accumulation_steps"] == 3
+
+
+def test_a_misspelt_recipe_is_still_read_as_one(become, tmp_path):
+    (tmp_path / "typo.toml").write_text('effective_bacth = 24\nlr = 0.1\nduration = "84st"\n')
+    code, error = become("--gpus", "2", "--", "t", "{lr}", file=str(tmp_path / "typo.toml"))
+    assert code == 2 and "did you mean 'effective_batch'" in error
+
+
+def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys):
+    assert become("--gpus", "2", "--", "python", "t.py", "--bs", "3")[0] == ["python", "t.py", "--bs", "3"]
+    assert "neither braces nor a known tool's flags" in capsys.readouterr().err
+    become("--gpus-per-process", "1", "--", "t", WORLD_SIZE="2", RANK="1")
+    assert capsys.readouterr().err == ""
+
+
+# ---- the file of the plan ----
+
+
+def test_ranks_and_runs_of_one_plan_share_a_file_that_only_this_user_writes(become, tmp_path):
+    paths = {
+        become("--", "t", "{lr}", WORLD_SIZE="2", RANK=str(rank))[1]["ISOBATCH_PLAN"] for rank in range(2)
+    }
+    (path,) = map(Path, paths)
+    before = path.stat().st_ino
+    become("--", "t", "{lr}", WORLD_SIZE="2")
+    assert path.stat().st_ino == before
+    assert path.parent == tmp_path / f"isobatch-{os.getuid()}"
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [*path.parent.iterdir()] == [path]
+    path.write_text("cut")
+    become("--", "t", "{lr}", WORLD_SIZE="2")
+    assert ib.Plan.load(path).world_size == 2
+
+
+def test_a_folder_of_another_hand_is_not_used(become, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"isobatch-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    path = Path(become("--gpus", "2", "--", "t", "{lr}")[1]["ISOBATCH_PLAN"])
+    assert path.exists() and tmp_path not in path.parents
+
+
+def test_the_plan_goes_where_it_is_asked_to(become, tmp_path):
+    path = tmp_path / "shared.json"
+    assert become("--gpus", "2", "-o", str(path), "--", "t", "{lr}")[1]["ISOBATCH_PLAN"] == str(path)
+    assert ib.Plan.load(path).world_size == 2
+
+
+# ---- going on ----
+
+
+def test_a_run_goes_on_from_the_step_of_its_state(become, tmp_path):
+    state = tmp_path / "run" / "state.json"
+    grow = ("--policy", "grow", "--rule", "linear", "--set", "gpus=2", "--set", "micro_batch=12", "--state")
+    words = ("--", "t", "{effective_batch}", "{lr}", "{total_steps}")
+    assert become("--gpus", "2", *grow, str(state), *words)[0] == ["t", "24", "0.1", "84"]
+    assert ib.Plan.load(tmp_path / "run" / "state.plan.json").world_size == 2
+    state.write_text('{"step": 20}')
+    # 20 steps of 24 are done, 64 of 24 are 128 of 12
+    assert become("--gpus", "1", *grow, str(state), *words)[0] == ["t", "12", "0.05", "148"]
+    state.write_text('{"step": 40}')
+    moved, handed = become("--gpus", "2", *grow, str(state), *words)
+    assert moved == ["t", "24", "0.1", "94"]
+    assert [move.step for move in ib.Plan.load(handed["ISOBATCH_PLAN"]).moves] == [20, 40]
+    state.write_text('{"step": 10}')  # an older checkpoint: what was behind it never happened
+    assert become("--gpus", "2", *grow, str(state), *words)[0] == ["t", "24", "0.1", "84"]
+
+
+def test_the_newest_checkpoint_of_a_trainer_names_the_step(become, tmp_path):
+    out = tmp_path / "out"
+    grow = ("--policy", "grow", "--rule", "linear", "--set", "gpus=2", "--set", "micro_batch=12", "--state")
+    become("--gpus", "2", *grow, str(out), "--", "t", "{lr}")
+    for step in (9, 20):
+        (out / f"checkpoint-{step}").mkdir()
+        (out / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    assert become("--gpus", "1", *grow, str(out), "--", "t", "{total_steps}")[0] == ["t", "148"]
+
+
+def test_the_state_of_another_run_is_refused(become, tmp_path):
+    state = tmp_path / "state.json"
+    become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
+    state.write_text('{"step": 20}')
+    code, error = become("--gpus", "2", "--state", str(state), "--set", "lr=0.2", "--", "t", "{lr}")
+    assert code == 2 and "is of another run: lr is 0.1 there, and 0.2 in FILE" in error
+    state.write_text(json.dumps({"step": 20, "recipe": {"effective_batch": 48, "lr": 0.1}}))
+    code, error = become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
+    assert code == 2 and "is of another run: effective_batch is 48 there" in error
+    state.write_text('{"loss": 1}')
+    code, error = become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
+    assert code == 2 and "step (or global_step) must be a number of steps, got None" in error
+
+
+# ---- what a script finds in its environment ----
+
+
+def test_guard_without_arguments_takes_the_handed_plan(become, monkeypatch):
+    pytest.importorskip("torch")
+    handed = become("--gpus", "2", "--", "t", "{lr}")[1]
+    monkeypatch.setenv("ISOBATCH_PLAN", handed["ISOBATCH_PLAN"])
+    assert guard().plan.world_size == 2
+    monkeypatch.setenv("ISOBATCH_PLAN", "/nowhere/plan.json")
+    with pytest.raises(
+        ib.InputError, match=r"ISOBATCH_PLAN names a file that is not on this host: put isobatch"
+    ):
+        guard()
+    monkeypatch.delenv("ISOBATCH_PLAN")
+    with pytest.raises(ib.InputError, match="ISOBATCH_PLAN is missing: start the script by isobatch exec"):
+        guard()
+
+
+# ---- becoming the command ----
+
+
+def process(job, *words, **options):
+    """Starts `isobatch exec` as a process of its own."""
+    command = [sys.executable, "-m", "isobatch", "exec", job, "--gpus", "2", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_process_is_the_command(job):
+    script = 'echo $$ {lr}; read line; echo "$line"; yes | head -n 1; kill -TERM $$'
+    started = process(job, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    out, error = started.communicate("from stdin\n", timeout=60)
+    assert out.split("\n")[:3] == [f"{started.pid} 0.1", "from stdin", "y"]
+    assert started.returncode == -signal.SIGTERM
+    assert "Broken pipe" not in error  # Python ignores SIGPIPE, and the command must not
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("exit 7", 7, ""),
+        ("nowhere-{lr}", 127, "isobatch exec: nowhere-0.1: command not found"),
+        ("job.toml", 127, "isobatch exec: job.toml: command not found: write ./job.toml or python job.toml"),
+        ("./job.toml", 126, "isobatch exec: ./job.toml: cannot be started: Permission denied"),
+    ],
+)
+def test_exit_codes_are_the_commands_or_a_shells(job, tmp_path, command, code, message):
+    words = ["sh", "-c", command] if code == 7 else [command]
+    started = process(job, "--", *words, "{lr}", cwd=tmp_path)
+    assert message in started.communicate(timeout=60)[1]
+    assert started.returncode == code
+
+
+def test_a_signal_while_it_plans_ends_it_before_anything_starts(job, tmp_path):
+    os.mkfifo(tmp_path / "slow.toml")
+    started = process(str(tmp_path / "slow.toml"), "--", "touch", "{lr}", cwd=tmp_path)
+    with (tmp_path / "slow.toml").open("w") as recipe:  # it reads
+        recipe.write("lr = 0.1\n")
+        recipe.flush()
+        started.send_signal(signal.SIGTERM)
+        assert started.communicate(timeout=30) == ("", "")
+    assert started.returncode == -signal.SIGTERM
+    assert not (tmp_path / "0.1").exists()
+
+
+def test_a_read_only_working_folder_is_enough(job, tmp_path):
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o500)
+    started = process(job, "--", "echo", "{lr}", cwd=folder)
+    assert started.communicate(timeout=60) == ("0.1\n", "")
+    assert not [*folder.iterdir()]
+
+
+def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
+    code = (
+        "import os, sys\nos.execvpe = lambda *_: sys.exit(print([name for name in sys.modules if name in "
+        "('numpy', 'torch', 'isobatch.tools', 'isobatch.schedules', 'isobatch.cli.source')]))\n"
+        f"from isobatch.cli import command\nsys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
+        "command()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_two_runs_at_once_have_their_own_plans(job):
+    runs = [
+        process(job, "--max-micro-batch", str(most), "--", "sh", "-c", "cat $ISOBATCH_PLAN; : {lr}")
+        for most in (2, 4)
+    ]
+    assert [json.loads(run.communicate(timeout=60)[0])["micro_batch"] for run in runs] == [2, 4]
