@@ -131,7 +131,7 @@ def draw(cells: list[Cell]) -> str:
         f'aria-labelledby="title">\n<title id="title">{title}</title>\n<style>\n{STYLE}\n</style>\n'
         f'<rect width="{width}" height="{height}" rx="10" style="fill: var(--paper)"/>\n'
         + "\n".join(key)
-        + f'\n<text class="soft" x="{width - 20}" y="28" text-anchor="end">'
+        + f'\n<text class="soft" x="{LEFT}" y="{height - 12}">'
         + "across: batch ÷ 64; up: × learning rate</text>\n</svg>\n"
     )
 

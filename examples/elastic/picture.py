@@ -12,6 +12,7 @@ from demo import SAMPLES, starts
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 330, 56, 16, 46, 44
 COLOURS = ("#2563eb", "#059669", "#d97706", "#9333ea", "#0891b2", "#be123c")
+DARK = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(0.9) hue-rotate(180deg) } }</style>"
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 21, 4
 
 
@@ -84,8 +85,11 @@ def picture(folder: Path, alone: Path) -> str:
     shapes.append(
         f'<text x="{WIDTH - RIGHT}" y="{TOP + 12}" text-anchor="end" fill="#64748b">wide: one rank, undisturbed</text>'
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">'
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *shapes, "</svg>"])
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'font-family="sans-serif" font-size="15">\n{DARK}\n<rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *shapes, "</svg>"])
 
 
 if __name__ == "__main__":
