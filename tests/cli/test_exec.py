@@ -1,7 +1,8 @@
-"""`isobatch exec`: the count of the innermost launcher, the plan in the command, and the command's own end."""
+"""`isobatch exec`: the innermost launcher's count, the plan in the command, the command's end."""
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -14,13 +15,14 @@ import isobatch as ib
 from isobatch.cli import main
 from isobatch.guard import guard
 
+ROOT = Path(__file__).parents[2]
 RECIPE = 'effective_batch = 24\nlr = 0.1\noptimizer = "sgd"\nduration = "84st"\nwarmup = "10%"\n'
 COUNTS = ("WORLD_SIZE", "RANK", "LOCAL", "OMPI", "PMI", "MV2", "SLURM", "PET_", "TORCHELASTIC", "ISOBATCH")
 WORDS = ("{gpus}", "{micro_batch}", "{accumulation}", "{lr}", "{total_steps}")
 
 
 class Started(Exception):
-    """The command that a process would have become, and its environment."""
+    """The command and the environment in the place of the process."""
 
 
 @pytest.fixture
@@ -132,6 +134,11 @@ def test_a_launcher_in_the_command_says_the_count(become, command, environment, 
             {},
             "torchrun's number of processes is open: pass --gpus N, or put exec",
         ),
+        (
+            "-- srun -N 2 --ntasks-per-node 4 t",
+            {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},
+            "srun's number of tasks is open: pass --gpus N",
+        ),
         ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE is open: pass"),
         ("-- t", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "no srun has started them here"),
         ("--gpus 0 -- t", {}, "--gpus must be at least 1, got 0"),
@@ -231,6 +238,12 @@ def test_a_file_of_a_tool_that_the_command_names_is_copied_with_the_values(becom
     assert json.loads(file.read_text())["gradient_accumulation_steps"] == 3
 
 
+def test_a_file_whose_batch_has_a_name_of_the_users_is_left_alone(become):
+    file = str(ROOT / "examples" / "configs" / "lightning.yaml")
+    words, _ = become("--gpus", "2", "--", "python", "main.py", "--config", file)
+    assert words == ["python", "main.py", "--config", file]
+
+
 def test_a_misspelt_recipe_is_still_read_as_one(become, tmp_path):
     (tmp_path / "typo.toml").write_text('effective_bacth = 24\nlr = 0.1\nduration = "84st"\n')
     code, error = become("--gpus", "2", "--", "t", "{lr}", file=str(tmp_path / "typo.toml"))
@@ -242,6 +255,16 @@ def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys
     assert "neither braces nor a known tool's flags" in capsys.readouterr().err
     become("--gpus-per-process", "1", "--", "t", WORLD_SIZE="2", RANK="1")
     assert capsys.readouterr().err == ""
+
+
+def test_the_example_of_the_page_runs(job):
+    page = (ROOT / "docs" / "exec.md").read_text().partition("```console\n")[2].partition("```")[0]
+    examples = re.findall(r"\$ (.+)\n(.+)", page)
+    assert len(examples) == 2
+    for command, shown in examples:
+        words = command.replace("isobatch exec", f"{sys.executable} -m isobatch exec")
+        started = subprocess.run(["bash", "-c", f"{words} 2>&1"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert started.stdout.splitlines()[0] == shown
 
 
 # ---- the file of the plan ----
@@ -338,6 +361,61 @@ def test_guard_without_arguments_takes_the_handed_plan(become, monkeypatch):
         guard()
 
 
+def test_an_elastic_run_takes_the_handed_plan_also_of_a_run_that_moved(become, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from isobatch.integrations.torch import ElasticRun
+
+    recipe = ib.Recipe(effective_batch=24, lr=0.1, optimizer="sgd", dataset_size=240, duration="4ep")
+    running = ib.plan(recipe, 2, policy=48, rule="sqrt")
+    running.save(tmp_path / "plan.json")
+    monkeypatch.setenv("ISOBATCH_PLAN", str(tmp_path / "plan.json"))
+    run = ElasticRun.from_env(max_micro_batch=8)
+    assert (run.recipe, run.plan.world_size, run.plan.effective_batch, run.plan.micro_batch) == (
+        recipe,
+        1,
+        48,
+        8,
+    )
+    ib.replan(running, at_step=4, cluster=1).save(tmp_path / "plan.json")
+    assert ElasticRun.from_env(state=run.state_dict()).plan.rule == "sqrt"
+
+
+def test_the_guard_of_an_unchanged_script_says_if_it_watched_nothing(become, tmp_path):
+    (tmp_path / "plain.py").write_text("import sys; print(sys.argv, sys.path[0])")
+    words = [sys.executable, "-m", "isobatch.guard", "plain.py", "--lr", "1"]
+    none = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert none.returncode == 1 and "ISOBATCH_PLAN is missing" in none.stderr
+    handed = become("--gpus", "2", "--", "t", "{lr}")[1]
+    ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=handed)
+    assert ended.stdout == f"['plain.py', '--lr', '1'] {tmp_path}\n"
+    assert ended.stderr == "isobatch guard: the script made no Trainer of transformers: nothing was watched\n"
+
+
+@pytest.mark.slow
+def test_the_guard_stops_an_unchanged_trainer_script(job, tmp_path):
+    pytest.importorskip("transformers")
+    fields = 'dataset_size = 96\nconvention = "transformers"\nschedule = "linear"\nclip_norm = 1.0\n'
+    Path(job).write_text(f'effective_batch = 12\nlr = 0.05\nduration = "4st"\n{fields}')
+    script = str(Path(__file__).parent / "exec_scripts" / "trainer.py")
+    flags = "--per_device_train_batch_size 4 --output_dir out --use_cpu --report_to none --save_strategy no"
+    words = [
+        sys.executable,
+        "-m",
+        "isobatch.guard",
+        script,
+        *flags.split(),
+        "--remove_unused_columns",
+        "False",
+    ]
+    command = [sys.executable, "-m", "isobatch", "exec", job, "--gpus", "1", "--max-micro-batch", "4", "--"]
+    same = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
+    flags = ["--learning_rate", "0.2", "--gradient_accumulation_steps", "{accumulation}", "--max_steps", "4"]
+    other = subprocess.run([*command, *words, *flags], capture_output=True, text=True, cwd=tmp_path)
+    assert other.returncode == 1
+    assert "learning rate 0.2, 0.05 planned" in other.stderr
+
+
 # ---- becoming the command ----
 
 
@@ -396,11 +474,12 @@ def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
     code = (
         "import os, sys\nos.execvpe = lambda *_: sys.exit(print([name for name in sys.modules if name in "
         "('numpy', 'torch', 'isobatch.tools', 'isobatch.schedules', 'isobatch.cli.source')]))\n"
-        f"from isobatch.cli import command\nsys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
+        f"from isobatch.cli import command\n"
+        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
         "command()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 def test_two_runs_at_once_have_their_own_plans(job):

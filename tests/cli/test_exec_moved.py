@@ -1,4 +1,4 @@
-"""A run that torchrun moves to other numbers of processes: with `isobatch exec` each step is the undisturbed one's.
+"""torchrun moves a run to other numbers of processes: with `isobatch exec` its steps stay the same.
 
 The scripts know nothing of isobatch: only the line that starts them does.
 """
@@ -32,7 +32,7 @@ TRAINER = ("trainer.py", "--per_device_train_batch_size", "{micro_batch}", "--gr
 
 
 def settings():
-    """The environment of a start, without what a launcher around the tests has set."""
+    """The environment of a start: on the CPU, over the loopback, with slow steps."""
     own = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **own, "PAUSE": "0.8", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -69,7 +69,7 @@ class Agents:
         self.waiting = [self._prepared(at, words, command) for at in range(count)]
 
     def _prepared(self, at, words, command):
-        """Starts an agent that imports all it needs, and waits."""
+        """Starts an agent up to its imports."""
         words = [*words, "--rdzv-conf", f"is_host={int(at == 0)},{PATIENCE}", "--no-python", *command]
         with (self.folder / f"agent-{at}.txt").open("wb") as output:
             return subprocess.Popen(
@@ -82,7 +82,7 @@ class Agents:
             )
 
     def start(self):
-        """Lets the next agent that waits join the run."""
+        """Lets the next waiting agent join the run."""
         agent = self.waiting.pop(0)
         agent.stdin.write(b"go\n")
         agent.stdin.close()
@@ -95,7 +95,7 @@ class Agents:
             agent.stdin.close()
 
     def kill(self, agent):
-        """Kills an agent and its worker, as a machine that fails does."""
+        """Kills an agent and its worker, as a failing machine does."""
         children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
         workers = children.read_text().split() if children.exists() else ()
         for pid in (agent.pid, *map(int, workers)):
@@ -113,7 +113,7 @@ class Agents:
 
 
 def steps_of(folder):
-    """step → the rows of all ranks, as the last start that did it says."""
+    """Returns step → the rows of all ranks in its last start."""
     steps = defaultdict(list)
     for path in sorted(folder.glob("log-*.jsonl")):
         for text in path.read_text().split("\n")[:-1]:
@@ -125,7 +125,7 @@ def steps_of(folder):
 
 
 def compared(folder):
-    """step → its samples, its rates, and their number."""
+    """Returns step → (samples, rates)."""
     return {
         step: (sorted(sample for row in rows for sample in row[1]), {row[2] for row in rows})
         for step, rows in sorted(steps_of(folder).items())
@@ -160,5 +160,5 @@ def test_each_step_is_the_undisturbed_runs(tmp_path, script, counts):
     assert [*steps] == [*range(STEPS)]
     assert {len(samples) for samples, _ in steps.values()} == {12}
     assert steps == compared(alone)
-    ours, theirs = (torch.load(folder / "checkpoint.pt")["net"] for folder in (moved, alone))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)
+    weights, expected = (torch.load(folder / "checkpoint.pt")["net"] for folder in (moved, alone))
+    assert all(torch.allclose(weights[name], expected[name], rtol=1e-9, atol=1e-12) for name in expected)

@@ -30,6 +30,7 @@ NAMES = {
 RECIPE = {"effective_batch": 256, "lr": 0.1, "duration": "100st"}
 ARGUMENTS = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps": 10}
 NO_FILES = {
+    "exec": "it reads its file as plan does, and then is another program",
     "same": "it reads a command that the user types, and no file of its own",
     "store": "its one argument is a number",
     "validate": "a plan that is not one ends it as it ends replan; one that is starts ranks",

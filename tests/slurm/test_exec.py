@@ -1,4 +1,4 @@
-"""A job that Slurm starts again on other GPUs: with `isobatch exec` an unchanged script does the same steps."""
+"""Slurm starts a job again on other GPUs: with `isobatch exec` an unchanged script does the same steps."""
 
 import sys
 import time
@@ -45,5 +45,5 @@ def test_a_job_that_is_requeued_with_three_gpus_does_the_same_steps(cluster, tmp
     assert [*dict.fromkeys(rows[0][3] for _, rows in sorted(steps_of(moved).items()))] == [2, 3]
     assert compared(moved) == compared(alone)
     assert [*compared(moved)] == [*range(STEPS)]
-    ours, theirs = (torch_load(folder)["net"] for folder in (moved, alone))
-    assert all(torch.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12) for name in theirs)
+    weights, expected = (torch_load(folder)["net"] for folder in (moved, alone))
+    assert all(torch.allclose(weights[name], expected[name], rtol=1e-9, atol=1e-12) for name in expected)

@@ -45,7 +45,7 @@ def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    """Returns the columns of a plan, and the numbers that `isobatch same` has braces for."""
+    """Returns the columns of a plan, and the further braces of `isobatch same`."""
     micro, accumulation, replicas, *_ = plan.layout
     columns = {name: getattr(plan, name) for name, *_ in _core.results()}
     also = {"gpus": plan.world_size, "rank_batch": micro * accumulation, "passes": replicas * accumulation}

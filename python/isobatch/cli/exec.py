@@ -41,7 +41,7 @@ EVERYDAY = f"--gpus --state --output {options.EVERYDAY_HARDWARE} {options.EVERYD
 
 OPTIONS = {
     "recipe": ("a recipe, a saved plan, or another tool's file", {"metavar": "FILE"}),
-    "command": ("the training command, after --", {"nargs": "*", "metavar": "-- COMMAND"}),
+    "command": ("the training command, after --", {"nargs": "*", "metavar": "COMMAND"}),
     "--gpus N": ("number of GPUs, where no launcher says it", {"type": options.gpu_count}),
     "--gpus-per-process N": ("GPUs that each process drives (default: 1)", {"default": 1}),
     "--state PATH": "the run's checkpoint, which names the step to go on from: a JSON file with step or "
@@ -122,7 +122,7 @@ def _planned(args: argparse.Namespace, gpus: int) -> Plan:
 
 
 def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: argparse.Namespace) -> Plan:
-    """Plans the recipe of a saved plan, by its settings and on its kind of GPU, for another number of GPUs."""
+    """Plans the recipe of a saved plan anew, by its settings and on its kind of GPU."""
     typed = {name: value for name, value in msgspec.structs.asdict(cluster).items() if value is not None}
     where = msgspec.structs.replace(saved.cluster, **typed)
     if args.set:
@@ -133,12 +133,12 @@ def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: arg
 
 
 def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
-    """Says on rank 0 why nothing can be trained, and what would work; 1.
+    """Prints the reasons and the ways out on rank 0, and returns 1.
 
     Args:
         planned: an infeasible plan.
         rank: of this process.
-        is_even: whether the command takes the same numbers on every rank, so that weighted splits are no way out.
+        is_even: whether every rank gets the same numbers, so that weighted splits are no way out.
     """
     if rank:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # of torchrun, once rank 0 has ended
@@ -152,7 +152,7 @@ def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
 
 
 def _not_in_flags(planned: Plan) -> Iterator[str]:
-    """Names what the numbers of a plan cannot say to a script."""
+    """Yields the parts of a plan without a number for a flag."""
     if planned.moves and any(
         move.before.effective_batch != planned.effective_batch for move in planned.moves
     ):

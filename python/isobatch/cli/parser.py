@@ -94,8 +94,8 @@ class Parser(argparse.ArgumentParser):
                 parts += [f"{action.option_strings[-1]} {name}"] if action.required else []
             else:
                 parts.append({"?": f"[{name}]", "+": f"{name} ..."}.get(str(action.nargs), name))
-        at = next((at for at, part in enumerate(parts) if part.startswith("-- ")), len(parts))
-        return " ".join([*parts[:at], "[options]", *parts[at:]])
+        command = ["-- COMMAND"] if "COMMAND" in parts else []
+        return " ".join([*(part for part in parts if part != "COMMAND"), "[options]", *command])
 
     def _below(self, hidden: int) -> str:
         lines = [f"{hidden} more options: {self.prog} --help all", ""] if hidden else []

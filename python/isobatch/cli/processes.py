@@ -1,4 +1,4 @@
-"""Counts of processes that launchers put into the environment, and the rank of this one."""
+"""Counts of processes by the environment and the command, and the rank of this process."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -91,8 +91,8 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
             break
         if None not in (first.number, outer.number) and first.number != outer.number:
             raise InputError(
-                f"{first.name} is {first.number}, and {outer.name} is {outer.number}: two counts of processes "
-                "disagree. Unset the one that is not this run's (env -u NAME isobatch exec …)"
+                f"{first.name} is {first.number}, and {outer.name} is {outer.number}: two counts of "
+                "processes disagree. Unset the one that is not this run's (env -u NAME isobatch exec …)"
             )
     if typed is not None:
         if inner is not None and inner.number and not inner.starts and inner.number * each != typed:
@@ -111,8 +111,8 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
         raise InputError(f"{inner.name} is open: pass --gpus N, or {_BEHIND}")
     if inner.starts and inner.number > 1:
         raise InputError(
-            f"{inner.name} is {inner.number}, but no srun has started them here: write srun isobatch exec …, "
-            "or -- srun COMMAND, or pass --gpus N"
+            f"{inner.name} is {inner.number}, but no srun has started them here: write srun isobatch "
+            "exec …, or -- srun COMMAND, or pass --gpus N"
         )
     return inner.number * each
 
@@ -156,14 +156,17 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> ProcessC
 
 
 def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
-    """Returns the tasks that srun or mpirun starts: by its option, else what Slurm has allocated."""
+    """Returns the tasks of srun or mpirun by its own option, else by the allocation."""
     options = []
     for before, word in pairwise(command):
         if not word.startswith("-") and not before.startswith("-"):
             break
         options.append(word)
-    typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", "\0".join(options))
-    if typed:
-        return ProcessCount(f"{name}'s number of tasks", int(typed[1]), nests=True)
-    tasks = environment.get("SLURM_NTASKS") if not environment.get("SLURM_STEP_NUM_TASKS") else None
-    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True) if tasks else None
+    text = "\0".join(options)
+    typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", text)
+    is_open = re.search(r"(?:^|\0)(?:-N|--nodes|--ntasks-per|--npernode|--map-by)", text)
+    if typed or is_open:
+        return ProcessCount(f"{name}'s number of tasks", int(typed[1]) if typed else None, nests=True)
+    if not environment.get("SLURM_NTASKS") or environment.get("SLURM_STEP_NUM_TASKS"):
+        return None
+    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True)

@@ -1,4 +1,4 @@
-"""A run that `isobatch exec` starts again: its step from its checkpoint, its history from the plan beside it."""
+"""Restarts of a run: the step by its checkpoint, the history by the plan beside the checkpoint."""
 
 import re
 from pathlib import Path
@@ -28,19 +28,17 @@ def go_on(planned: Plan, state: Path, *, speaks: bool) -> Plan:
     Raises:
         InputError: the checkpoint is of another recipe, or says no step.
     """
-    is_folder = not state.suffix
-    kept = state / "isobatch.plan.json" if is_folder else state.with_suffix(".plan.json")
+    is_file = state.suffix == ".json"
+    beside = state.with_suffix(".plan.json") if is_file else state / "isobatch.plan.json"
     step = _step(state, planned.recipe)
-    running = Plan.load(kept) if step and kept.exists() else None
+    running = Plan.load(beside) if step and beside.exists() else None
     if running is not None:
-        _check_recipe(running.recipe, planned.recipe, kept)
+        _check_recipe(running.recipe, planned.recipe, beside)
     if step and running is None and speaks:
-        say(
-            f"{kept.name} is not beside the checkpoint: the run is taken as planned for these GPUs from step 0"
-        )
+        say(f"{beside} is missing: the run is taken as planned for these GPUs from step 0")
     moved = planned if running is None else _moved(running, planned, step)
     if speaks and moved.status != "infeasible":
-        write_folder(kept.parent, {Path(kept.name): (moved.to_json() + "\n").encode()})
+        write_folder(beside.parent, {Path(beside.name): (moved.to_json() + "\n").encode()})
     return moved
 
 
@@ -87,7 +85,7 @@ def _check_recipe(before: Recipe, now: Recipe, file: Path) -> None:
         then, new = getattr(before, name), getattr(now, name)
         if then != new:
             raise InputError(
-                f"is of another run: {name} is {shown(then)} there, and {shown(new)} in FILE. Change it back, or "
-                "give this run a --state of its own",
+                f"is of another run: {name} is {shown(then)} there, and {shown(new)} in FILE. Change it "
+                "back, or give this run a --state of its own",
                 file=str(file),
             )

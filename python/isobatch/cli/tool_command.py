@@ -31,12 +31,12 @@ def set_values(command: Sequence[str], plan: FeasiblePlan, folder: Path) -> tupl
         source = read_source(command, None)
     except InputError:  # files of another kind, which the command reads itself
         source = None
-    if source is None:
+    if source is None or source.tool == STARTS_ITSELF:  # its data module has a name of its own for the batch
         return [*command], None
     known = detect.tool_of(source.tool)
     export = plan.to(known.name if known.writer is not None else known.written_as)
     values = leaves(export.settings)
-    if source.file is None and source.tool != STARTS_ITSELF:  # transformers' parser takes a table as JSON
+    if source.file is None:  # transformers' parser takes a table as JSON
         tables = {name: value for name, value in export.settings.items() if isinstance(value, Mapping)}
         values = {**export.settings, **{name: json.dumps(table) for name, table in tables.items()}}
     split = Split(plan.data_parallel, plan.accumulation, plan.micro_batch)

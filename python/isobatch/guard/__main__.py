@@ -26,7 +26,7 @@ class HandedGuard:
 
 
 class _AfterTrainer:
-    """A finder that adds the guard to the Trainer's default callbacks as soon as the script imports it."""
+    """A finder to add the guard to the Trainer's default callbacks at the import of the Trainer."""
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         if name != "transformers.trainer":

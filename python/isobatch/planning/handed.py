@@ -38,7 +38,7 @@ def variables(plan: Any) -> dict[str, str]:
 
 
 def handed_plan(environment: Mapping[str, str] = os.environ) -> FeasiblePlan:
-    """Loads the plan that `isobatch exec` handed to this process.
+    """Loads the plan handed to this process by `isobatch exec`.
 
     Raises:
         InputError: there is none, its file is not on this host, or it cannot be read.

@@ -1,4 +1,4 @@
-"""A training loop of somebody's own, which knows nothing of isobatch: DDP, a DistributedSampler, a checkpoint."""
+"""Trains by a loop of its own without isobatch: DDP, a DistributedSampler, a checkpoint."""
 
 import argparse
 import json
@@ -32,42 +32,42 @@ net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linea
 model = torch.nn.parallel.DistributedDataParallel(net) if world > 1 else net
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.LambdaLR(
-    optimizer, lambda step: min(1.0, (step + 1) / args.warmup) * (1 - step / args.steps)
+    optimizer, lambda at: min(1.0, (at + 1) / args.warmup) * (1 - at / args.steps)
 )
-file, done = args.folder / "checkpoint.pt", 0
+file, step = args.folder / "checkpoint.pt", 0
 if file.exists():
     saved = torch.load(file)
     net.load_state_dict(saved["net"])
     optimizer.load_state_dict(saved["optimizer"])
     scheduler.load_state_dict(saved["scheduler"])
-    done = saved["step"]
+    step = saved["step"]
 
 log = (args.folder / f"log-{time.time_ns()}-{rank}.jsonl").open("w", buffering=1)
 sampler = torch.utils.data.DistributedSampler(data, world, rank, seed=1)
 each_epoch = len(data) // (args.bs * args.accum * world)
-while done < args.steps:
-    sampler.set_epoch(done // each_epoch)
+while step < args.steps:
+    sampler.set_epoch(step // each_epoch)
     loader = iter(torch.utils.data.DataLoader(data, args.bs, sampler=sampler, drop_last=True))
-    for _ in range(done % each_epoch * args.accum):
+    for _ in range(step % each_epoch * args.accum):
         next(loader)
-    while done < args.steps:
-        seen = []
+    while step < args.steps:
+        samples = []
         for micro in range(args.accum):
             ids, x, y = next(loader)
-            seen += ids.tolist()
+            samples += ids.tolist()
             with nullcontext() if world == 1 or micro == args.accum - 1 else model.no_sync():
                 (torch.nn.functional.mse_loss(model(x), y) / args.accum).backward()
-        log.write(json.dumps([done, seen, scheduler.get_last_lr()[0], world]) + "\n")
+        log.write(json.dumps([step, samples, scheduler.get_last_lr()[0], world]) + "\n")
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        done += 1
+        step += 1
         if rank == 0:
             states = {"net": net, "optimizer": optimizer, "scheduler": scheduler}
             torch.save(
-                {**{name: of.state_dict() for name, of in states.items()}, "step": done}, f"{file}.new"
+                {**{name: of.state_dict() for name, of in states.items()}, "step": step}, f"{file}.new"
             )
             Path(f"{file}.new").replace(file)
         time.sleep(args.pause)
-        if done % each_epoch == 0:
+        if step % each_epoch == 0:
             break

@@ -1,4 +1,4 @@
-"""A script of transformers' Trainer that knows nothing of isobatch, and resumes from its last checkpoint."""
+"""Trains by transformers' Trainer without isobatch, and resumes from its last checkpoint."""
 
 import json
 import os
@@ -13,18 +13,18 @@ torch.set_default_dtype(torch.float64)
 (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 torch.manual_seed(0)
 rows = torch.randn(96, 4)
-seen = []
+samples = []
 
 
 class Net(torch.nn.Module):
-    """Remembers the samples that it got."""
+    """Remembers its samples."""
 
     def __init__(self):
         super().__init__()
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 
     def forward(self, ids, x, labels):
-        seen.extend(ids.tolist())
+        samples.extend(ids.tolist())
         return {"loss": torch.nn.functional.mse_loss(self.layers(x), labels)}
 
 
@@ -39,9 +39,9 @@ class Log(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, lr_scheduler=None, **_):
         self.file.write(
-            json.dumps([state.global_step, seen, lr_scheduler.get_last_lr()[0], args.world_size]) + "\n"
+            json.dumps([state.global_step, samples, lr_scheduler.get_last_lr()[0], args.world_size]) + "\n"
         )
-        seen.clear()
+        samples.clear()
         time.sleep(float(os.environ.get("PAUSE", "0")))
 
 
