@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
+from isobatch.planning.handed import parts
 from isobatch.tools.detect import TOOLS, detect, reader, readers, tool_of
 from isobatch.tools.export import export
-from isobatch.planning.handed import parts
 from isobatch.tools.sheet import Job
 from tools.test_reading import put
 
