@@ -1,12 +1,12 @@
-"""Which scaling rule loses least? Trains small networks at several batches, each rule's learning rate beside a grid.
+"""Trains small networks at several batches, each scaling rule's learning rate beside a grid.
 
     python bench/science.py --tasks source --optimizers adamw --ks 4 --samples 8192      # a minute
-    python bench/science.py --cells cells.jsonl                       # all cells; the same command goes on
+    python bench/science.py --cells cells.jsonl            # all cells; the same command goes on
 
-Prints the table "Every cell" of bench/results/science.md, without its intervals. Tasks: `source`, the next byte
-of Python's standard library from the 8 before it; `digits`, scikit-learn's, by a perceptron; `noisy`, the same
-with half of the labels drawn at random. All learning rates and seeds of a cell are trained side by side: a weight
-has the shape (networks, rows, columns), networks being seeds × rates.
+Prints the table "Every cell" of bench/results/science.md, without its intervals. Tasks: `source`, the next
+byte of Python's standard library from the 8 before it; `digits`, scikit-learn's, by a perceptron; `noisy`, the
+same with half of the labels drawn at random. All learning rates and seeds of a cell are trained side by side:
+a weight has the shape (networks, rows, columns), networks being seeds × rates.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def compare_rules(task: str, recipe: ib.Recipe, k: str, given: argparse.Namespac
 
 
 def table_row(cell: dict[str, Any]) -> str:
-    """Writes a cell as a row of the table; †: `auto` takes this rule; ✗: it diverged; –: it has no noise scale."""
+    """Writes a cell as a row; †: `auto` takes this rule; ✗: it diverged; –: no noise scale."""
     gaps = []
     for rule in RULES:
         gap = cell["gaps"].get(rule, "–")

@@ -2,7 +2,7 @@
 
     python bench/science_picture.py
 
-A panel for each task and optimizer: the best learning rate over the batch, both as multiples of the tuned ones.
+A panel for each task and optimizer: the best learning rate over the batch, as multiples of the tuned ones.
 """
 
 import math
@@ -32,7 +32,8 @@ STYLE = """:root { --paper: #ffffff; --ink: #1f2328; --soft: #57606a; --grid: #e
 }
 text { fill: var(--ink); font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif }
 .soft { fill: var(--soft) } .head { font-weight: 650 }
-path, line { fill: none; stroke: var(--grid); stroke-width: 1.5 } path { stroke-width: 1 } .noise { stroke: var(--soft); stroke-dasharray: 3 3 }
+path, line { fill: none; stroke: var(--grid); stroke-width: 1.5 }
+path { stroke-width: 1 } .noise { stroke: var(--soft); stroke-dasharray: 3 3 }
 .none { stroke: var(--soft) } .root { stroke: var(--root) } .k { stroke: var(--k) }
 .best { stroke: var(--best); stroke-width: 2 } circle { fill: var(--best) }"""
 

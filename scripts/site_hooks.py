@@ -124,7 +124,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Keeps short code in one line, empty corners of tables unread, and prompts and output from being copied."""
+    """Keeps short code in one line, empty corners of tables unread, prompts and output uncopied."""
     content = re.sub(
         r"(?<!<pre><span></span>)<code>([^<]{1,24})</code>", r'<code class="short">\1</code>', content
     )

@@ -73,17 +73,17 @@ def picture(folder: Path, alone: Path) -> str:
     shapes = [*axes.frame(), axes.line(whole, 'stroke="#cbd5e1" stroke-width="7" stroke-linejoin="round"')]
     for index, leg in enumerate(legs):
         points, replicas = losses(leg), leg[min(leg)][0]["of"]
-        shapes.append(axes.line(points, f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="1.6"'))
+        colour = COLOURS[index % len(COLOURS)]
+        shapes.append(axes.line(points, f'stroke="{colour}" stroke-width="1.6"'))
         begun = axes.x(samples_at(min(leg)))
-        shapes.append(
-            f'<text x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}" fill="{COLOURS[index % len(COLOURS)]}">{replicas} ranks</text>'
-        )
+        place = f'x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}"'
+        shapes.append(f'<text {place} fill="{colour}">{replicas} ranks</text>')
         if index:
-            shapes.append(
-                f'<path d="M{begun:.1f},{TOP - 20}V{HEIGHT - BOTTOM}" stroke="#dc2626" stroke-dasharray="4 3"/>'
-            )
+            edge = f"M{begun:.1f},{TOP - 20}V{HEIGHT - BOTTOM}"
+            shapes.append(f'<path d="{edge}" stroke="#dc2626" stroke-dasharray="4 3"/>')
     shapes.append(
-        f'<text x="{WIDTH - RIGHT}" y="{TOP + 12}" text-anchor="end" fill="#64748b">wide: one rank, undisturbed</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{TOP + 12}" text-anchor="end" fill="#64748b">'
+        "wide: one rank, undisturbed</text>"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
