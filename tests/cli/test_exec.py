@@ -142,6 +142,7 @@ def test_a_launcher_in_the_command_says_the_count(become, command, environment, 
         ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE is open: pass"),
         ("-- t", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "no srun has started them here"),
         ("--gpus 0 -- t", {}, "--gpus must be at least 1, got 0"),
+        ("--gpus 4 -o - -- t {lr}", {}, "stdout is the command's: name a file"),
         ("--gpus 4 --", {}, "COMMAND is missing: write it behind --"),
         ("--gpus 4", {}, "COMMAND is missing: write it behind --"),
         ("--gpus 4 -- t {mico_batch}", {}, "unknown brace {mico_batch}: did you mean {micro_batch}?"),
@@ -411,9 +412,9 @@ def test_the_guard_stops_an_unchanged_trainer_script(job, tmp_path):
     same = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path)
     assert same.returncode == 0, same.stderr
     flags = ["--learning_rate", "0.2", "--gradient_accumulation_steps", "{accumulation}", "--max_steps", "4"]
-    other = subprocess.run([*command, *words, *flags], capture_output=True, text=True, cwd=tmp_path)
-    assert other.returncode == 1
-    assert "learning rate 0.2, 0.05 planned" in other.stderr
+    wrong = subprocess.run([*command, *words, *flags], capture_output=True, text=True, cwd=tmp_path)
+    assert wrong.returncode == 1
+    assert "learning rate 0.2, 0.05 planned" in wrong.stderr
 
 
 # ---- becoming the command ----

@@ -171,6 +171,8 @@ def _save(planned: Plan, output: str | None) -> str:
         InputError: it cannot be saved anywhere.
     """
     data = (planned.to_json() + "\n").encode()
+    if output == "-":
+        raise InputError("stdout is the command's: name a file", field="--output")
     if output is not None:
         write_whole(output, data)
         return os.path.abspath(output)  # noqa: PTH100 - a link stays one
