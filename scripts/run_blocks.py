@@ -75,7 +75,10 @@ def run_python(code: str, namespace: dict[str, object], prints: str | None) -> s
 
 
 def run_console(code: str, *, must_succeed: bool = False) -> str | None:
-    for command, expected in COMMAND.findall(code):
+    commands = COMMAND.findall(code)
+    if not commands:
+        return "no line begins with '$ ': nothing was run"
+    for command, expected in commands:
         process = subprocess.run(
             ["bash", "-c", command],
             stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ with pages that isobatch writes of published recipes."""
 
 import contextlib
 import csv
+import html
 import io
 import json
 import re
@@ -21,6 +22,9 @@ EXAMPLES = [f"examples/{scheduler}" for scheduler in ("kubeflow", "kubernetes", 
 OUTSIDE = {"bench/results": "results", **{folder: folder for folder in EXAMPLES}}
 """Folders of the repository, and where the site has them."""
 MEASURED = "measured.md"
+BLOCK = re.compile(r'<div class="(?P<classes>[^"]*\bhighlight)">(?P<code><pre>.*?</pre>)</div>', re.DOTALL)
+PROMPTED = re.compile(r"^\$ ((?:.*\\\n)*.*\n?)", re.MULTILINE)
+"""A command at a prompt, with the lines that it goes on in."""
 WHAT_IF = {
     "resnet50-goyal-8k": "lightning",
     "deit-b": "torchrun",
@@ -122,8 +126,31 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Marks short code within a line, which is not to be broken at its hyphens."""
-    return re.sub(r"(?<!<pre>)<code>([^<]{1,24})</code>", r'<code class="short">\1</code>', content)
+    """Keeps short code in one line, empty corners of tables unread, prompts and output uncopied."""
+    content = re.sub(
+        r"(?<!<pre><span></span>)<code>([^<]{1,24})</code>", r'<code class="short">\1</code>', content
+    )
+    content = content.replace("<th></th>", "<td></td>")
+    return BLOCK.sub(_copied, content)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Names the theme's search for those who hear the page."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
+
+
+on_post_template = on_post_page  # 404.html is no page
+
+
+def _copied(block: re.Match[str]) -> str:
+    # Of a terminal its commands alone, without the prompt; of what a program prints nothing.
+    text = html.unescape(re.sub(r"<[^>]+>", "", block["code"]))
+    classes, copy = block["classes"], ""
+    if commands := PROMPTED.findall(text):
+        copy = f' data-copy="{html.escape("".join(commands).rstrip())}"'
+    elif "language-text" in classes:
+        classes += " no-copy"
+    return f'<div class="{classes}"{copy}>{block["code"]}</div>'
 
 
 def _link(match: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ from demo import SAMPLES, starts
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 330, 56, 16, 46, 44
 COLOURS = ("#2563eb", "#059669", "#d97706", "#9333ea", "#0891b2", "#be123c")
+DARK = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(0.9) hue-rotate(180deg) } }</style>"
 BATCH, STEPS_PER_EPOCH, EPOCHS = 24, 21, 4
 
 
@@ -72,20 +73,23 @@ def picture(folder: Path, alone: Path) -> str:
     shapes = [*axes.frame(), axes.line(whole, 'stroke="#cbd5e1" stroke-width="7" stroke-linejoin="round"')]
     for index, life in enumerate(lives):
         points, replicas = losses(life), life[min(life)][0]["of"]
-        shapes.append(axes.line(points, f'stroke="{COLOURS[index % len(COLOURS)]}" stroke-width="1.6"'))
+        colour = COLOURS[index % len(COLOURS)]
+        shapes.append(axes.line(points, f'stroke="{colour}" stroke-width="1.6"'))
         begun = axes.x(samples_at(min(life)))
-        shapes.append(
-            f'<text x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}" fill="{COLOURS[index % len(COLOURS)]}">{replicas} ranks</text>'
-        )
+        place = f'x="{begun + 4:.1f}" y="{TOP - 8 - index % 2 * 15}"'
+        shapes.append(f'<text {place} fill="{colour}">{replicas} ranks</text>')
         if index:
-            shapes.append(
-                f'<path d="M{begun:.1f},{TOP - 20}V{HEIGHT - BOTTOM}" stroke="#dc2626" stroke-dasharray="4 3"/>'
-            )
+            edge = f"M{begun:.1f},{TOP - 20}V{HEIGHT - BOTTOM}"
+            shapes.append(f'<path d="{edge}" stroke="#dc2626" stroke-dasharray="4 3"/>')
     shapes.append(
-        f'<text x="{WIDTH - RIGHT}" y="{TOP + 12}" text-anchor="end" fill="#64748b">wide: one rank, undisturbed</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{TOP + 12}" text-anchor="end" fill="#64748b">'
+        "wide: one rank, undisturbed</text>"
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">'
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *shapes, "</svg>"])
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'font-family="sans-serif" font-size="15">\n{DARK}\n<rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *shapes, "</svg>"])
 
 
 if __name__ == "__main__":

@@ -34,3 +34,12 @@ def test_every_option_that_is_written_down_exists(command):
                 ]
     assert not unknown
     assert values
+
+
+def test_the_examples_page_names_each_file_and_folder():
+    page = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+    entries = [
+        path for path in (ROOT / "examples").iterdir() if path.name not in ("README.md", "__pycache__")
+    ]
+    names = [f"`{path.name}/`" if path.is_dir() else f"`{path.name}`" for path in entries]
+    assert len(names) > 8 and not [name for name in names if name not in page]
