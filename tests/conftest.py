@@ -3,7 +3,7 @@
 import pytest
 
 # Scripts as people wrote them: they are read, never imported.
-collect_ignore = ["tools/cases"]
+collect_ignore = ["tools/cases", "cli/exec_scripts"]
 
 
 @pytest.fixture(scope="session")
