@@ -16,7 +16,9 @@ def refusals(day: dict[str, Any]) -> list[str]:
     """Lists why the figures of a day are not published."""
     if day["rehearsal"]:
         return [day["rehearsal"]]
-    reasons = []
+    results = [result for rows in day["parts"].values() for result in rows.values()]
+    kinds = sorted({str(result["machine"]["device"]) for result in results})
+    reasons = [f"rows of different GPUs: {', '.join(kinds)}"] if len(kinds) > 1 else []
     for part, rows in day["parts"].items():
         for name, result in rows.items():
             where, machine = f"{part}, {name}: ", result["machine"]

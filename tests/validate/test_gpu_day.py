@@ -193,6 +193,7 @@ def test_the_page_has_the_simulation_of_todays_rows(module, capsys):
     [
         ({"rehearsal": "a rehearsal on a made-up GPU"}, "a rehearsal"),
         ({"device": "cpu"}, "no GPU was used"),
+        ({"device": "NVIDIA H200"}, "rows of different GPUs: "),
         ({"driver": "left out"}, "driver is not known"),
         ({"clocks": "left out"}, "clocks is not known"),
         ({"clocks": {"sm_mhz": None, "sm_max_mhz": 1980}}, "clocks is not known"),
@@ -561,3 +562,10 @@ def test_the_whole_day_on_a_gpu_that_is_made_up(module, rows, tmp_path):
     assert (code, wrong) == (0, []), "".join(outputs)
     assert [result["machine"]["other_processes"] for result in results.values()] == [0] * len(results)
     assert module("gpu").collect(tmp_path / "out", tmp_path / "published") == 1  # a rehearsal
+
+
+def test_a_row_of_skipped_tests_alone_has_shown_nothing(module):
+    """Without a GPU all tests of `-m gpu` are skipped."""
+    figures = module("gpu_parts").tests("same_gradient")
+    assert figures["wrong"], figures
+    assert not figures["counts"].get("passed")
