@@ -45,6 +45,10 @@ def main():
     loader = DataLoader(data, args.micro, sampler=DistributedSampler(data, *share, shuffle=True))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 50))
+    if fault == "cosine of passes":
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9000 * len(loader))
+    if fault == "rate of a finished run":
+        optimizer.param_groups[0]["lr"] = schedule.base_lrs[0] = 0.0
     for _epoch in range(3):
         batches = list(loader)
         for number, tokens in enumerate(batches):

@@ -68,6 +68,7 @@ def test_a_loss_that_is_not_divided_by_the_accumulation_is_named():
         ("zero each pass", {"lost samples"}),
         ("clip each pass", {"gradients clipped on every pass"}),
         ("schedule each pass", {"learning rate"}),
+        ("cosine of passes", {"learning rate"}),
         ("window", {"short window"}),
     ],
 )
@@ -75,6 +76,11 @@ def test_a_fault_is_named(fault, names):
     answer = ask(fault)
     assert not answer.same
     assert names <= causes(answer), answer.text
+
+
+def test_a_run_without_a_learning_rate_is_told_that_nothing_is_trained():
+    answer = ask("rate of a finished run", ["1x4x2"])
+    assert answer.same and "The learning rate is 0 at each step" in answer.text
 
 
 @pytest.mark.slow

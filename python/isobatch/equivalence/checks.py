@@ -11,6 +11,12 @@ from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import distance
 
+SCHEDULE = 0.05
+"""Relative difference of two changes of the learning rate from which schedules are of different lengths.
+
+A batch that does not divide the dataset may make one step more or less an epoch.
+"""
+
 
 def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
     """Yields differences between the ranks of a step: process group, weights, gradients."""
@@ -69,15 +75,30 @@ def check_samples(recording: Recording, event: tuple[int, int], expected: int) -
         )
 
 
-def check_rates(step: RecordedStep, reference: RecordedStep) -> Iterator[SplitCause]:
-    """Yields a difference of the learning rate from the reference."""
+def check_rates(
+    step: RecordedStep, reference: RecordedStep, before: RecordedStep, reference_before: RecordedStep
+) -> Iterator[SplitCause]:
+    """Yields a difference of the learning rate from the reference, or of its change since the step `before`.
+
+    A long cosine hardly falls in its first steps: with another length its rates are nearly the same there, and
+    their changes are not.
+    """
     rates, reference_rates = step.first.lrs, reference.first.lrs
+    text = f"is {_few(rates)}, at one pass over the batch {_few(reference_rates)}"
     if len(rates) == len(reference_rates) and np.allclose(rates, reference_rates, rtol=1e-5, atol=1e-12):
-        return
+        changes, reference_changes = _changes(before, step), _changes(reference_before, reference)
+        rounding = 1e-12 * max(map(abs, reference_rates), default=0.0)
+        if len(changes) != len(reference_changes):
+            return
+        if np.allclose(changes, reference_changes, rtol=SCHEDULE, atol=rounding):
+            return
+        text = (
+            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the batch by "
+            f"{_few(reference_changes, digits=2)}: the schedule has another length"
+        )
     yield SplitCause(
         "learning rate",
-        f"the learning rate of step {step.first.step} is {_few(rates)}, at one pass over the batch "
-        f"{_few(reference_rates)}",
+        f"the learning rate of step {step.first.step} {text}",
         "the scheduler must step once per optimizer step, and count its warmup and length in these steps: a "
         "prepared scheduler of Accelerate steps once per process",
     )
@@ -125,5 +146,9 @@ def _ranks_see_the_same(step: RecordedStep) -> bool:
     return bool(hashes[0]) and all(rank_hashes == hashes[0] for rank_hashes in hashes[1:])
 
 
-def _few(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates[:4])) or "none"
+def _changes(before: RecordedStep, step: RecordedStep) -> list[float]:
+    return [now - then for then, now in zip(before.first.lrs, step.first.lrs, strict=False)]
+
+
+def _few(rates: Sequence[float], digits: int = 6) -> str:
+    return ", ".join(f"{rate:.{digits}g}" for rate in dict.fromkeys(rates[:4])) or "none"

@@ -134,7 +134,10 @@ class Comparison:
             # Other samples have another gradient.
             differs = difference > tolerance
             causes += samples or self._compare_gradient(recording, event, step, differs, groups, solution)
-        causes += check_rates(step, reference)
+        first = min((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
+        before, reference_before = recording.at(first), self.reference.at(first)
+        if before is not None and reference_before is not None:
+            causes += check_rates(step, reference, before, reference_before)
         if not apart:
             causes += check_clipping(step, reference, self.tolerance, difference)
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])

@@ -97,6 +97,13 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         for name, reason in self.unasked.items():
             yield f"  {name.replace('x', ' × ')}  not compared: {reason}"
         yield from self._causes()
+        rates = [rate for split in self.splits for rate in split.lrs]
+        if rates and not any(rates):
+            yield ""
+            yield (
+                "The learning rate is 0 at each step, so that no weight changes. Does the script continue from a "
+                "checkpoint, or a finished run? Move it away, and ask again."
+            )
         if self.changes:
             yield ""
             yield f"Changed for the comparison: {', '.join(self.changes)}."
