@@ -74,8 +74,9 @@ def _rules(*, as_json: bool) -> int:
         show_table(ScalingRule._fields, rules())
         show_lines(
             "\nk = new effective batch / tuned effective batch. Under policy keep, auto changes nothing.\n\n"
-            "Planned by auto over used, from each workload's smallest batch to its larger ones (MLPerf Training "
-            "2.1 to 6.1). Above 1 the plan is too high, as it always was for LoRA, detection and segmentation.\n"
+            "Planned by auto over used, from each workload's smallest batch to its larger ones (MLPerf "
+            "Training 2.1 to 6.1). Above 1 the plan is too high, as it always was for LoRA, detection and "
+            "segmentation.\n"
         )
         show_table(
             ("family", "rule", "pairs", "k up to", "planned / used", "within 2 ×"),
@@ -122,7 +123,8 @@ def _explained(args: argparse.Namespace) -> int:
         return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
-            f"{len(rows):,} rows match, more than the {MAX_ROWS} that are shown: add --job, --cluster or --gpus",
+            f"{len(rows):,} rows match, more than the {MAX_ROWS} that are shown: add --job, --cluster or "
+            "--gpus",
             file=args.plans,
         )
     show_lines("\n\n".join(explain(table, row, jobs=inputs) for row in rows))

@@ -47,7 +47,8 @@ class SameBits(msgspec.Struct, frozen=True, kw_only=True):
             "The script trains in chunks, so this is not rounding: ISOBATCH_CHUNK_DIGESTS names the chunk "
             "that differs."
             if self.chunks
-            else f"Without chunks rounding differs at each split; `isobatch same` says whether more does. For equal bits {HOW}."
+            else "Without chunks rounding differs at each split; `isobatch same` says whether more does. For "
+            f"equal bits {HOW}."
         )
         return "\n".join([f"Not the same bits{where}.", "", *rows, "", why])
 

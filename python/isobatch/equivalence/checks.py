@@ -80,8 +80,8 @@ def check_rates(
 ) -> Iterator[SplitCause]:
     """Yields a difference of the learning rate from the reference, or of its change since the step `before`.
 
-    A long cosine hardly falls in its first steps: with another length its rates are nearly the same there, and
-    their changes are not.
+    A long cosine hardly falls in its first steps: with another length its rates are nearly the same there,
+    and their changes are not.
     """
     rates, reference_rates = step.first.lrs, reference.first.lrs
     text = f"is {_few(rates)}, at one pass over the batch {_few(reference_rates)}"
@@ -93,8 +93,8 @@ def check_rates(
         if np.allclose(changes, reference_changes, rtol=SCHEDULE, atol=rounding):
             return
         text = (
-            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the batch by "
-            f"{_few(reference_changes, digits=2)}: the schedule has another length"
+            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the batch "
+            f"by {_few(reference_changes, digits=2)}: the schedule has another length"
         )
     yield SplitCause(
         "learning rate",

@@ -101,8 +101,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if rates and not any(rates):
             yield ""
             yield (
-                "The learning rate is 0 at each step, so that no weight changes. Does the script continue from a "
-                "checkpoint, or a finished run? Move it away, and ask again."
+                "The learning rate is 0 at each step, so that no weight changes. Does the script continue "
+                "from a checkpoint, or a finished run? Move it away, and ask again."
             )
         if self.changes:
             yield ""
