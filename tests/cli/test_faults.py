@@ -193,3 +193,8 @@ def test_a_slip_in_a_column_is_a_warning():
     with pytest.warns(UserWarning, match=r"carried along: weight_dcay \(weight_decay\?\)$") as output:
         ib.plan_fleet({"effective_batch": [8], "lr": [0.1], "weight_dcay": [1], "team": [1]}, [8])
     assert output[0].filename == __file__  # the line that called, not one of ours
+
+
+def test_a_training_command_goes_to_the_commands_that_take_one(ran):
+    text = ran(["plan", "--gpus", "1", "--", "python", "train.py"], 2).err
+    assert "isobatch doctor --gpus N -o recipe.toml -- COMMAND" in text and "isobatch exec FILE" in text

@@ -133,6 +133,11 @@ class Parser(argparse.ArgumentParser):
             args, unknown_words = self.parse_known_args(words[:end])
         except argparse.ArgumentError as error:
             raise self._unreadable(error) from None
+        if unknown_words and "--" in words and not takes_command:
+            raise InputError(
+                "it takes no training command: isobatch doctor --gpus N -o recipe.toml -- COMMAND reads "
+                "one into a recipe, isobatch exec FILE -- COMMAND starts one with its plan"
+            )
         if unknown_words:
             raise self._left_over(unknown_words[0])
         args.words = words

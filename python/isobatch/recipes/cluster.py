@@ -4,7 +4,8 @@ field that was meant.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
@@ -66,9 +67,13 @@ def _how(names: Collection[str]) -> str:
     factors = product_of(names)
     if not factors:
         return "Recipe needs it"
+    product = " × ".join(factors)
+    values: list[Any] = [names.get(factor) for factor in factors] if isinstance(names, Mapping) else []
+    if len(values) == 3 and "model_parallel" not in names and all(type(value) is int for value in values):
+        product = f"effective_batch={math.prod(values)}, which is {product}"
     return (
-        f"give {' × '.join(factors)}, or batch_per_gpu in the place of {factors[0]}, with gpus and "
-        "accumulation (Recipe.from_gpus), which are multiplied"
+        f"give {product}, or batch_per_gpu instead of {factors[0]}, with gpus and accumulation "
+        "(Recipe.from_gpus)"
     )
 
 
