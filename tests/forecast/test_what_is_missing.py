@@ -88,10 +88,8 @@ def test_a_batch_by_another_name_is_renamed_not_multiplied():
 def test_a_recipe_in_trainers_words_says_what_to_multiply(ran):
     fields = ["micro_batch=32", "accumulation=2", "gpus=8", "lr=0.1"]
     text = ran(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"], 2).err
-    assert (
-        "give effective_batch=512, which is micro_batch × accumulation × gpus, or batch_per_gpu instead of micro_batch"
-        in text
-    )
+    product = "effective_batch=512, which is micro_batch × accumulation × gpus"
+    assert f"give {product}, or batch_per_gpu instead of micro_batch" in text
     fields[0] = "batch_per_gpu=32"
     assert main(["plan", *(word for field in fields for word in ("--set", field)), "--gpus", "8"]) == 0
     with pytest.raises(ib.InputError, match="effective_batch is missing: Recipe needs it"):
