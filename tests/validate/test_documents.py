@@ -17,7 +17,7 @@ from ddp.validating import failed, validate
 from isobatch.validate import Report, Verdict
 
 PAGE = (Path(__file__).parents[2] / "docs" / "validate.md").read_text(encoding="utf-8")
-MODULES = dict(re.findall(r"[Aa]s `(my_\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
+MODULES = dict(re.findall(r"`(my_\w+)\.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 MODULES["my_lightning"] = """
 import lightning.pytorch as pl
 import torch
