@@ -184,6 +184,15 @@ def duration(seconds: float) -> str:
     return f"{figure(seconds)} s" if seconds >= 0.9995 or seconds == 0 else f"{figure(seconds * 1000)} ms"
 
 
+def hours(number: float) -> str:
+    """Writes hours; many of them in days too.
+
+    >>> hours(4.5), hours(538.2)
+    ('4.5', '538 (22 d 10 h)')
+    """
+    return figure(number) + (f" ({duration(number * 3600)})" if number >= 48 else "")
+
+
 def percent(share: float, *, signed: bool = False) -> str:
     """A share as a percentage, to three digits.
 

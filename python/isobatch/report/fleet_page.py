@@ -11,6 +11,7 @@ from isobatch.report import charts, times
 from isobatch.report.levels import LEVELS
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
+from isobatch.report.within import Limits, jobs_within
 from isobatch.words import count, counted, duration, few, figure, percent, price, printable, ranged
 
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
@@ -39,7 +40,7 @@ def fleet_page(
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline
     sections = [
-        *times.time_section(plans, deadline, currency),
+        *times.time_section(plans, Limits(deadline), currency),
         *(_map(plans) or _by_cluster(plans)),
         *_reasons(plans),
         Section("All rows", tables=[rows_of(plans, "row", file)]),
@@ -115,7 +116,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     if plans.compares:
         headlines += times.knee_of(plans)
     if deadline is not None:
-        met, likely = times.in_time(plans, deadline)
+        met, likely = jobs_within(plans, Limits(deadline))
         within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"
         more = f"; likely, not surely, by {count(likely)} more" if likely else ""
         headlines.append(Headline("deadline met", count(met), within + more))

@@ -227,7 +227,7 @@ def _require_length(planned: Plan) -> None:
     """
     if planned.status == "infeasible":
         head, _, points = explained(planned)
-        why = f"{refused(head, points)[0]}. plan.options has what would work"
+        why = f"{refused(planned, head, points)[0]}. plan.options has what would work"
         raise InputError(f"there is nothing to draw: {why}")
     if planned.total_steps is None:
         why = 'the run has no length: set duration of the recipe, such as "90ep"'
