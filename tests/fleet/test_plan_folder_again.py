@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, how, _):
     error = process.communicate()[1]
     assert process.returncode == (130 if how == signal.SIGINT else -how)
     if how == signal.SIGINT:
-        message = f"What is done is kept in {output}: rerun the same command to go on"
+        message = f"What is done is kept in {output}: rerun the same command to continue"
         assert error.splitlines()[-1] == f"isobatch fleet: stopped. {message}"
     stopped = {path.name for path in output.glob("*.parquet")}
     assert len(stopped) < 30
