@@ -91,7 +91,9 @@ def _of_model(plans: Plans) -> str:
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
     if not many or not models:
         return ""
-    return f" {counted(many, 'row')} have no times by the profile, which is of {printable('; '.join(models))}."
+    return (
+        f" {counted(many, 'row')} have no times by the profile, which is of {printable('; '.join(models))}."
+    )
 
 
 def _already_chosen(plans: Plans) -> str:

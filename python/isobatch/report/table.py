@@ -155,6 +155,9 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
 
 
 def _refuse_others(names: list[str], file: str | None) -> None:
+    if {"nodes", "why", "goodput", "speedup"} <= {*names}:
+        todo = "isobatch allocate --json > division.json has what its page needs, and so has a log of them (.jsonl)"
+        raise InputError(f"holds the rows of isobatch allocate, not a fleet's plans: {todo}", file=file)
     needed = [name for name in ("status", "reasons") if name not in names]
     if not needed:
         return
