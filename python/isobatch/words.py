@@ -184,6 +184,15 @@ def duration(seconds: float) -> str:
     return f"{figure(seconds)} s" if seconds >= 0.9995 or seconds == 0 else f"{figure(seconds * 1000)} ms"
 
 
+def hours(number: float) -> str:
+    """Writes hours; many of them in days too.
+
+    >>> hours(4.5), hours(538.2)
+    ('4.5', '538 (22 d 10 h)')
+    """
+    return figure(number) + (f" ({duration(number * 3600)})" if number >= 48 else "")
+
+
 def percent(share: float, *, signed: bool = False) -> str:
     """A share as a percentage, to three digits.
 
@@ -285,19 +294,21 @@ OURS = {
         "cluster": "allocation",
         "counts": "elastic sweep",
         "data_parallel": "dp dp_size num_replicas",
+        "deadline_hours": "deadline",
         "dataset_size": "num_samples",
-        "duration": "epochs max_duration max_epochs max_steps num_epochs num_train_epochs step_size "
-        "train_iters train_samples",
+        "duration": "epochs max_duration max_epochs max_steps num_epochs num_tokens num_train_epochs "
+        "step_size tokens train_iters train_samples train_tokens",
         "estimate": "laws",
         "explain": "rules",
         "effective_batch": "batch batch_size global_batch global_batch_size train_batch_size",
         "gpus": "num_gpus num_processes",
         "gpus_per_node": "gpus_per_host nproc_per_node",
+        "job": "job_id job_name",
         "kubeflow": "k8s",
         "lightning": "pytorch_lightning",
         "lr": "base_lr learning_rate max_lr peak_lr",
         "micro_batch": "local_batch_size micro_batch_size train_micro_batch_size_per_gpu",
-        "model_parallel": "tensor_model_parallel_size",
+        "model_parallel": "tensor_model_parallel_size tensor_parallel tp tp_size",
         "nodes": "hosts nnodes num_nodes",
         "optimizer": "optim",
         "plan": "export",
@@ -310,12 +321,17 @@ OURS = {
         "total_steps": "iterations",
         "transformers": "hf huggingface",
         "validate": "node",
+        "weight": "priority",
         "warmup": "num_warmup_steps warmup_ratio warmup_steps",
         "weight_decay": "wd",
     }.items()
     for name in names.split()
 }
 """Names that others, or earlier copies of isobatch, have for a thing, and ours."""
+
+
+_UNIT = re.compile(r"\s*[(\[][^)\]]*[)\]]\s*$")
+"""A unit in brackets at the end of a column's name."""
 
 
 def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
@@ -330,10 +346,15 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.7) -> str | None:
     ('optimizer', 'lr')
     >>> nearest("--micro-batchs", ["--micro-batches"]), nearest("zebra", ["lr"])
     ('--micro-batches', None)
+
+    A unit behind the name is none of it:
+
+    >>> nearest("Deadline (h)", ["deadline_hours"])
+    'deadline_hours'
     """
     import difflib
 
-    every = list(dict.fromkeys(known))
+    every, name = list(dict.fromkeys(known)), _UNIT.sub("", name)
     plain = name.lower().strip().lstrip("-").replace("-", "_").replace(" ", "_")
     own_name = OURS.get(plain)
     for candidate in every:

@@ -1,5 +1,8 @@
 """Answers: objectives, limits, nodes, the order of changes, and rows that cannot run."""
 
+import re
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -199,6 +202,58 @@ def test_a_job_without_a_profile_waits():
     assert gpus(answer) == {"a": 8, "b": 0}
     assert why(answer, "b") == "no profile: its speed is not known"
     assert answer.table["reasons"][1] == 0 or answer.table["micro_batch"][1] == -1
+
+
+@pytest.mark.parametrize(
+    ("limits", "profile", "reason"),
+    [
+        ({"budget": [1e-9]}, SPEED, "the run costs more than budget"),
+        ({}, None, "no profile: its speed is not known"),
+        (
+            {"parameters": [10**9]},
+            msgspec.structs.replace(SPEED, parameters=10**10),
+            "the profile is of another",
+        ),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_a_job_waits_for_what_stops_it_where_it_fits(limits, profile, reason, nodes):
+    """Below 8 GPUs no count is a multiple of its model_parallel, which is not why it waits."""
+    pool = ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=3.0)
+    table = jobs(1, model_parallel=[8], **limits) | {"effective_batch": [64]}
+    answer = ib.allocate(table, pool, profile=profile)
+    assert gpus(answer) == {"a": 0} and reason in why(answer, "a")
+    assert answer.idle_why == "no job can run" or "speed of 1 job on more is not known" in answer.idle_why
+    told = ib.Reason.of(int(answer.table["reasons"][0]))
+    assert ib.Reason.MODEL_PARALLEL not in told
+    never = ib.allocate(table | {"model_parallel": [1024]}, pool, profile=SPEED)
+    assert why(never, "a") == ib.Reason.MODEL_PARALLEL.text
+
+
+def test_idle_gpus_whose_gain_is_not_known_are_no_loss():
+    near = msgspec.structs.replace(SPEED, inter_gb_s=None, inter_latency_us=None)
+    pool = {"gpus": [8, 8], "node": ["n1", "n2"]}
+    table = jobs(1) | {"effective_batch": [960]}
+    answer = ib.allocate(table, pool, profile=near)
+    assert gpus(answer) == {"a": 8}
+    assert answer.idle_why.startswith("the speed of 1 job on more is not known: the profile lacks a link")
+    assert gpus(ib.allocate(table, pool | {"inter_gb_s": [50.0] * 2}, profile=near)) == {"a": 16}
+
+
+def test_the_cost_of_running_jobs_has_no_penalty():
+    pool = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=3.0)
+    alone = ib.allocate(jobs(1), pool, objective="cost", profile=SPEED)
+    both = ib.allocate(jobs(2, max_gpus=[8, 8], min_gpus=[8, 8]), pool, objective="cost", profile=SPEED)
+    assert alone.of_running == alone.value
+    hours = np.nansum(both.table["hours_left"])
+    assert both.of_running == pytest.approx(3 * 8 * hours) and both.value > 2 * both.of_running
+
+
+@pytest.mark.parametrize(("name", "field"), [("Priority", "weight"), ("Deadline (h)", "deadline_hours")])
+def test_a_column_of_another_name_is_refused_unless_ours_is_there(name, field):
+    with pytest.raises(InputError, match=re.escape(f"unknown column {name!r}: did you mean {field!r}?")):
+        ib.allocate(jobs(1, **{name: [1]}), 8, profile=SPEED)
+    assert gpus(ib.allocate(jobs(1, **{name: [1], field: [10]}), 8, profile=SPEED)) == {"a": 8}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_a_pool_from_files(files, ran):
     ]
     assert [change["action"] for change in answer["changes"]] == ["shrink", "start"]
     assert "2 jobs on 6 GPUs, 2 idle (no job gains from them)" in noted
+    assert "1 job waits: effective_batch, gpus, micro_batch" in noted
 
 
 def test_rows_into_a_file(files, capsys):

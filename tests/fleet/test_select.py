@@ -1,5 +1,7 @@
 """`select` where rows of a job cannot be compared: which row it takes, and the caution that says so."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -171,3 +173,20 @@ def test_a_limit_that_limits_nothing_is_said(name):
     ):
         table = ib.plan_fleet({**JOBS, name: [8, 8, 8]}, [4, 16])
     assert table[name].tolist() == [8] * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Max GPUs", "limits nothing: name the clusters"),
+        ("Deadline (h)", "deadline_hours?"),
+        ("Budget ($)", "budget?"),
+        ("Tokens", "duration?"),
+        ("TP", "model_parallel?"),
+        ("Job Name", "job?"),
+        ("profile", "not read: a fleet takes one profile for each GPU type"),
+    ],
+)
+def test_a_column_of_a_spreadsheet_is_hinted_at(name, hint):
+    with pytest.warns(UserWarning, match=re.escape(f"not fields, carried along: {name} ({hint}")):
+        ib.plan_fleet({**JOBS, name: [8, 8, 8]}, [4])

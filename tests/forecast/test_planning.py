@@ -120,6 +120,31 @@ def test_each_row_takes_the_profile_of_its_gpu_type():
 
 
 @pytest.mark.parametrize(
+    ("job", "is_known"),
+    [
+        ({}, True),
+        ({"parameters": 6_740_000_000, "seq_len": 4096}, True),
+        ({"parameters": 1_000_000_000}, False),
+        ({"parameters": 7_000_000_000, "seq_len": 2048}, False),
+    ],
+)
+def test_the_times_of_another_model_or_length_are_not_known(job, is_known):
+    recipe = msgspec.structs.replace(RECIPE, **job)
+    of_7b = profile(parameters=7_000_000_000, seq_len=4096, gpu=None)
+    plan = ib.plan(recipe, NODE, profile=of_7b)
+    assert plan.status == ("ok" if is_known else "caution")
+    assert [plan.hours is not None, plan.memory_gib is not None] == [is_known, is_known]
+    assert (Reason.OTHER_HARDWARE in plan.reasons) is not is_known
+    table = ib.plan_fleet(
+        [recipe], [NODE, NODE], profile=of_7b, select="fastest", columns=["hours", "reasons"]
+    )
+    assert bool(np.isnan(table["hours"][0])) is not is_known
+    assert is_known or Reason.OTHER_HARDWARE in ib.Reason.of(int(table["reasons"][0]))
+    limited = ib.plan(recipe, NODE, profile=of_7b, deadline_hours=1e6)
+    assert is_known or limited.reasons == (Reason.NEEDS_PROFILE, Reason.OTHER_HARDWARE)
+
+
+@pytest.mark.parametrize(
     ("gpus", "limits"), [(1, {}), (4, {"max_batch": 3000}), (8, {"max_micro_batch": 48}), (7, {})]
 )
 def test_policy_goodput_is_the_best_of_all_splits(gpus, limits):

@@ -7,6 +7,7 @@ import pytest
 
 from isobatch import InputError
 from isobatch.report.allocation_page import allocation_page, log_in
+from isobatch.report.pages import page_of_file
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
@@ -56,3 +57,28 @@ def test_another_file_is_none(tmp_path):
     path.write_text('{"job": "a"}\n')
     assert log_in(str(path)) is None
     assert log_in(str(tmp_path / "missing.jsonl")) is None
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_single_division_says_who_has_what(tmp_path, indent):
+    jobs = [
+        {"job": "a", "nodes": {"n1": 4, "n2": 1}, "why": ""},
+        {"job": "b", "nodes": {}, "why": "no profile"},
+    ]
+    path = tmp_path / "division.json"
+    path.write_text(json.dumps({"objective": "fair", "idle": 3, "jobs": jobs}, indent=indent))
+    page = page_of_file(str(path))
+    assert page.title == "1 job has 5 GPUs, 1 waits"
+    assert page.sections[0].tables[0].rows == [("a", "5", "n1: 4, n2: 1", ""), ("b", "0", "", "no profile")]
+    if indent is None:
+        (tmp_path / "log.jsonl").write_text(path.read_text())
+        assert page_of_file(str(tmp_path / "log.jsonl")) == page
+
+
+def test_the_rows_of_a_division_are_no_fleet(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("job,status,gpus,nodes,why,goodput,speedup\na,runs,8,n1:8,,,1\n")
+    with pytest.raises(
+        InputError, match="rows of isobatch allocate, not a fleet's plans: isobatch allocate --json"
+    ):
+        page_of_file(str(path))

@@ -64,6 +64,80 @@ def test_the_tuned_run_has_the_time_of_its_count_on_these_gpus():
     assert figures["hours"] == [figure(hours) for hours in listing.columns["hours"].tolist()]
 
 
+@pytest.fixture(scope="module")
+def limited():
+    """The page of counts with a deadline that few GPUs miss, and a budget that many are above."""
+    recipe = msgspec.structs.replace(RECIPE, effective_batch=96, duration="40ep", gpus=None)
+    node = ib.Cluster(gpus_per_node=8192, price_per_gpu_hour=2.0)
+    profile = msgspec.structs.replace(timed_profile(), scatter=0.1)
+    gpus = [1, 2, 4, 5, 8, 12, 16, 48]
+    listing = ib.counts(recipe, gpus, cluster=node, profile=profile, budget=3.3)
+    grow = ib.counts(recipe, gpus, cluster=node, profile=profile, budget=3.3, policy="grow")
+    return page_of_value(listing, beside=[grow], deadline=0.21)
+
+
+def test_a_missed_limit_is_said_first_and_is_no_way_out(limited):
+    data = plans_in(html(limited))
+    plans = dict(zip(data["counts"], (row[0] for row in data["plans"]), strict=True))
+    assert [gpus for gpus, plan in plans.items() if plan[0] != "infeasible"] == [8, 12]
+    assert data["meet"] == "meet the deadline of 12 min 36 s and the budget of $3.3"
+    assert plans[4][1].startswith("4 GPUs. Deadline of 12 min 36 s: missed; the run takes 20 min 4 s")
+    assert plans[16][1].startswith("16 GPUs. Budget of $3.3: missed; the run costs $3.47 ($3.13 to $3.82).")
+    assert {label: now for label, _, now in plans[48][2]}["cost"] == "$8.34"
+    assert [way[4] for way in plans[4][4]] == [8, 12] and [way[4] for way in plans[48][4]] == [12]
+    assert {way[4] for way in plans[5][4]} <= {8, 12} and "divided" not in plans[5][1]
+    assert "deadline_hours and budget: likely met, not surely" in " ".join(plans[8][3])
+
+
+def test_a_page_has_the_counts_within_all_limits(limited):
+    card = limited.headlines[0]
+    assert (card.label, card.value) == ("deadline 12 min 36 s and budget $3.3", "12 GPUs")
+    assert card.note.startswith("met: 7 min 12 s") and card.note.endswith("; fewest GPU-hours of 2 counts")
+    drawn = [json.dumps(drawing.chart.to_dict()) for drawing in limited.drawings]
+    assert ['"deadline"' in each for each in drawn] == [True, False]
+    assert ['"budget"' in each for each in drawn] == [False, True]
+    every = columns_of(Parsed(html(limited)))
+    assert every["status"].count("infeasible") == 5 and "± hours (95 %)" in every
+    assert every["budget"] == ["met", "met", "met", "likely", "met", "missed", "missed"]
+    assert every["cost, $"][-1] == "8.34"
+
+
+def test_a_policy_without_the_tuned_gpus_is_left_out(limited):
+    assert json.loads(limited.choices.data)["policies"] == ["keep"]
+    assert "Policy grow is left out: it needs gpus" in limited.lead
+    assert "job" not in limited.sections[0].tables[0].columns
+
+
+def test_a_page_above_its_budget_says_by_how_much(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    timed_profile().save("profile.json")
+    recipe = msgspec.structs.replace(RECIPE, effective_batch=96)
+    recipe.save("run.toml")
+    request = ["counts", "run.toml", "--gpus", "4,8", "--profile", "profile.json", "--budget", "0.1"]
+    output = ran([*request, "--price-per-gpu-hour", "2"], 1)
+    assert output.out == "" and "budget $0.1: without it the runs cost $0.2" in output.err
+    assert ran([*request, "--price-per-gpu-hour", "2", "-o", "page.html"], 1)
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Hours and cost are not known" not in text
+    assert all(
+        "0.1: missed, but no range is known; the run costs $0.2" in row[0][1]
+        for row in plans_in(text)["plans"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [
+        ({"duration": None}, "the recipe has no duration"),
+        ({"parameters": 10**9}, "the profile is of another"),
+    ],
+)
+def test_unknown_hours_have_their_reason(recipe, why):
+    profile = msgspec.structs.replace(timed_profile(), parameters=10**10)
+    listing = ib.counts(msgspec.structs.replace(RECIPE, **recipe), [4, 8], profile=profile)
+    assert f"Hours and cost are not known: {why}" in page_of_value(listing).lead
+
+
 def test_charts_have_the_range_and_the_chosen_count():
     guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
     guess = msgspec.structs.replace(guess, scatter=0.25)

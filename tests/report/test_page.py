@@ -93,6 +93,45 @@ def test_a_fleet_says_how_many_and_why_not_the_others():
     assert "unknown" in parsed.text("bdi")
 
 
+def test_a_fleet_names_the_jobs_without_a_plan_and_the_profile_of_the_others(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    sized = msgspec.structs.replace(timed_profile(), parameters=13 * 10**9, seq_len=4096)
+    sized.save("profile.json")
+    jobs = ["job,effective_batch,lr,duration,parameters,seq_len", "large,64,0.1,90st,13000000000,4096"]
+    jobs += ["small,64,0.1,90st,1000000000,4096", "wrong,64,0.1,3 parsecs,,", "odd,7,0.1,90st,,"]
+    (tmp_path / "jobs.csv").write_text("\n".join(jobs))
+    (tmp_path / "clusters.csv").write_text("cluster,gpus_per_node,price_per_gpu_hour\na,8,2\nb,4,2\n")
+    request = ["fleet", "jobs.csv", "clusters.csv", "--profile", "profile.json"]
+    output = ran([*request, "-o", "plans.parquet"])
+    assert "--profile is of parameters 13,000,000,000, seq_len 4,096: jobs of another size" in output.err
+    page = page_of_file("plans.parquet")
+    assert page.title.startswith("2 of 4 jobs can be planned, 1 of them for $")
+    assert "2 rows have no times by the profile, which is of parameters 13,000,000,000" in page.lead
+    assert "Each job is planned as if it had its cluster to itself" in page.lead
+    assert next(item for item in page.headlines if item.label == "jobs with a plan").value == "2"
+    (section,) = (each for each in page.sections if each.title == "Jobs without a plan")
+    rows = [(reason, many, names) for reason, many, _, names in section.tables[0].rows]
+    assert section.folded and rows == [("invalid_length", "1", "wrong"), ("not_divisible", "1", "odd")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"effective_batch": [7], "duration": ["90st"]}, "no row has a plan"),
+        ({"effective_batch": [64]}, "the jobs have no duration"),
+        (
+            {"effective_batch": [64], "parameters": [10**9]},
+            "the profile is of another GPU type, or of another",
+        ),
+    ],
+)
+def test_unknown_gpu_hours_have_their_reason(columns, why):
+    sized = msgspec.structs.replace(timed_profile(), parameters=13 * 10**9)
+    page = page_of_value(ib.plan_fleet({"lr": [0.1], **columns}, [8], profile=sized))
+    (card,) = (item for item in page.headlines if item.label == "GPU-hours")
+    assert card.value == "unknown" and card.note.startswith(why)
+
+
 def test_a_fleet_with_times_has_the_knee_and_the_deadline():
     table = wide_fleet(5, profile=timed_profile())
     _, parsed = shown(table, deadline=2.0, currency="€")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from isobatch.allocation.answer import Change, changes_of, explained, refuse_names, table_of, why_idle
 from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Planner, Profiles, read_jobs
@@ -62,6 +64,13 @@ class Allocation:
     def gap(self) -> float:
         """How far the value is from the bound, as a share of it; 0: no division is better."""
         return abs(self.bound - self.value) / abs(self.bound) if self.bound != self.value else 0.0
+
+    @property
+    def of_running(self) -> float:
+        """The value without the waiting jobs: of objective cost what the others cost, in the prices' money."""
+        division = self._of[0]
+        running = division.choice[division.choice >= 0]
+        return division.values.whole(float(np.nansum(division.values.value[running])))
 
     def explain(self, job: Any) -> str:
         """Describes the GPUs of a job, the gain of more, and the loss of other jobs.

@@ -1,6 +1,6 @@
 """The answer: its rows, the order of its changes, why GPUs are idle, and why a job has no more."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.allocation.division import Division
-from isobatch.allocation.jobs import OWN, Jobs, Planner
+from isobatch.allocation.jobs import OWN, Choices, Jobs, Planner
 from isobatch.allocation.nodes import Held
 from isobatch.errors import InputError
 from isobatch.fleet.results import USUAL, result_in_arrow
+from isobatch.forecast.profile import Profile
 from isobatch.limits import one_of
 from isobatch.reason import Reason
 from isobatch.words import counted, few, figure
@@ -120,10 +121,10 @@ def _status(before: Held | None, after: Held) -> str:
 
 
 def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
-    """Plans each job at its count; a waiting job has only the reasons of its first count."""
-    rows, first = np.unique(division.choices.job, return_index=True)
+    """Plans each job at its count; a waiting job has only the reasons of a count that tells why."""
+    rows = np.unique(division.choices.job)
     runs = division.choice[rows] >= 0
-    at = np.where(runs, division.choice[rows], first)
+    at = np.where(runs, division.choice[rows], _telling(division.choices)[rows])
     planned = planner.planned(rows, division.choices.cluster[at], _PLAN)
     plans: dict[str, NDArray[Any]] = {}
     for name, values in planned.items():
@@ -132,6 +133,45 @@ def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
         shown = slice(None) if name == "reasons" else runs
         plans[name][rows[shown]] = values[shown]
     return plans
+
+
+def _telling(choices: Choices) -> NDArray[np.int64]:
+    """Finds the choice of each job that tells best why it cannot run; −1 without choices.
+
+    It is one whose count the job can be split over, and of these one with the most frequent reasons: 4 GPUs
+    are no multiple of a model_parallel of 8, but no job waits for that where 8 are above its budget.
+    """
+    if not len(choices.job):
+        return np.empty(0, np.int64)
+    stops = choices.reasons & np.uint64(_bits_of(lambda reason: reason.severity == "infeasible"))
+    misfit = (stops & np.uint64(_bits_of(_OF_SHAPE.__contains__)) != 0).astype(np.int64)
+    order = np.lexsort((stops, misfit, choices.job))
+    keys = np.stack([column[order].astype(np.uint64) for column in (choices.job, misfit, stops)])
+    starts = np.flatnonzero(np.concatenate([[True], (np.diff(keys.view(np.int64)) != 0).any(axis=0)]))
+    sizes = np.diff(np.append(starts, len(order)))
+    telling = np.full(int(choices.job.max(initial=-1)) + 1, -1)
+    # The last that is written is the best: its counts fit, and are the most.
+    best = np.lexsort((sizes, -misfit[order][starts]))
+    telling[choices.job[order[starts[best]]]] = order[starts[best]]
+    return telling
+
+
+def _bits_of(is_one: Callable[[Reason], bool]) -> int:
+    return sum(1 << reason.bit for reason in Reason if is_one(reason))
+
+
+_OF_SHAPE = frozenset(
+    {
+        Reason.MODEL_PARALLEL,
+        Reason.EXPERT_PARALLEL,
+        Reason.NOT_DIVISIBLE,
+        Reason.MULTIPLE_UNMET,
+        Reason.ACCUMULATION_UNMET,
+        Reason.MICRO_BATCH_UNMET,
+        Reason.RAMP_NOT_DIVISIBLE,
+    }
+)
+"""What is wrong with a count, where others may be right."""
 
 
 def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
@@ -150,12 +190,17 @@ def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
             sentences.append("the pool has no count within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
             stops = [reason.text for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
-            sentences.append("; ".join(stops) or "no profile: its speed is not known")
+            sentences.append("; ".join(stops) or _mute(division.jobs.profiles[row]))
         elif not worth[row]:
             sentences.append(_no_worth(division, row))
         else:
             sentences.append(_OTHERS)
     return sentences
+
+
+def _mute(profiles: Sequence[Profile]) -> str:
+    """Says why the speed of a job is not known at any count that fits it."""
+    return Reason.OTHER_HARDWARE.text if profiles else "no profile: its speed is not known"
 
 
 def _no_worth(division: Division, row: int) -> str:
@@ -182,10 +227,17 @@ def why_idle(division: Division) -> str:
     same = (has >= 0) & (division.choices.kind[has] == division.choices.kind)
     extra = division.choices.gpus - np.where(same, division.choices.gpus[has], 0)
     now = np.where(has >= 0, division.values.value[has], division.values.wait[division.choices.job])
-    gains = (division.values.value > now) & (extra <= division.idle[division.choices.kind])
-    return (
-        "scattered: no node has enough for a job that would gain" if gains.any() else "no job gains from them"
-    )
+    fits = (extra > 0) & (extra <= division.idle[division.choices.kind])
+    if ((division.values.value > now) & fits).any():
+        return "scattered: no node has enough for a job that would gain"
+    unknown = division.choices.reasons >> np.uint64(Reason.OTHER_HARDWARE.bit) & np.uint64(1) != 0
+    mute = np.unique(division.choices.job[unknown & fits & ~division.pinned[division.choices.job]])
+    if len(mute):
+        return (
+            f"the speed of {counted(len(mute), 'job')} on more is not known: the profile lacks a link "
+            "(inter_gb_s of the nodes), or is of other GPUs"
+        )
+    return "no job gains from them" if division.nodes else "no job can run"
 
 
 def explained(division: Division, why: Sequence[str], job: str) -> str:

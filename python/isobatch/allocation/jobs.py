@@ -38,6 +38,9 @@ _NUMBERS: dict[str, tuple[float, str, Callable[[Any], Any]]] = {
 OWN = (*_NUMBERS, "gpu", "pinned", "profile")
 """Columns of the jobs that only a division reads."""
 
+_OF_CHOICES = ("status", "samples_per_second", "effective_batch", "hours", "reasons")
+"""Figures of the plan at each count."""
+
 _MAX_ROWS = 1 << 26
 
 Profiles = Profile | Sequence[Profile]
@@ -74,7 +77,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
     """
     table = input_table("job", source)
     for name in table.extra.keys() - {*OWN}:
-        if nearest(name, OWN, 0.82):
+        if nearest(name, OWN, 0.82) not in (None, *table.extra, *dict(table.fields)):
             raise unknown("column", name, OWN, field=name, file=table.file)
     columns = {name: table.extra[name] for name in OWN if name in table.extra}
     deadline = settings.pop("deadline_hours", None)
@@ -196,6 +199,8 @@ class Choices:
     goodput: NDArray[np.float64]
     hours: NDArray[np.float64]
     """Hours left of the run."""
+    reasons: NDArray[np.uint64]
+    """Bit sets."""
 
 
 class Planner:
@@ -245,7 +250,7 @@ class Planner:
         kind = (np.searchsorted(self.starts, cluster, "right") - 1).astype(np.uint32)
         counts = np.concatenate([kind_of_gpu.counts for kind_of_gpu in self.pool.kinds])
         same = (shapes[0][job] == kind) & (shapes[1][job] == counts[cluster])
-        plans = self.planned(job, cluster, ("status", "samples_per_second", "effective_batch", "hours"))
+        plans = self.planned(job, cluster, _OF_CHOICES)
         rate = np.where(plans["status"] == 2, np.nan, plans["samples_per_second"])
         tuned, noise = self._noise()
         batch = np.where(plans["effective_batch"] > 0, plans["effective_batch"], np.nan)
@@ -254,7 +259,7 @@ class Planner:
         rate[~(rate > 0)] = np.nan
         samples = self.jobs.number["done_samples"][job]
         hours = np.maximum(plans["hours"] - samples / (3600 * rate), 0.0)
-        return Choices(job, kind, counts[cluster], cluster, same, rate, goodput, hours)
+        return Choices(job, kind, counts[cluster], cluster, same, rate, goodput, hours, plans["reasons"])
 
     def _noise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Returns the tuned batch and the noise scale of each job: its own, else that of its profile."""

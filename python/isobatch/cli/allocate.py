@@ -1,6 +1,7 @@
 """`isobatch allocate`: a pool of GPUs divided over jobs."""
 
 import argparse
+from collections import Counter
 
 from isobatch import words
 from isobatch.cli import options
@@ -62,16 +63,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         with rows_to_stdout(_SHOWN) as write:
             write(allocation.table)
-    running, why = (
-        words.counted(len(allocation.placement), "job"),
-        allocation.idle_why and f" ({allocation.idle_why})",
-    )
-    say(f"{running} on {words.counted(allocation.used, 'GPU')}, {allocation.idle:,} idle{why}")
-    say(
-        f"{allocation.objective} {words.figure(allocation.value)}, at most {words.percent(allocation.gap)} "
-        "from the best"
-    )
-    unknown = sum(why.startswith("no profile") for why in allocation.table["why"].to_pylist())
+    idle = allocation.idle_why and f" ({allocation.idle_why})"
+    running = words.counted(len(allocation.placement), "job")
+    say(f"{running} on {words.counted(allocation.used, 'GPU')}, {allocation.idle:,} idle{idle}")
+    status, reasons = (allocation.table[name].to_pylist() for name in ("status", "why"))
+    waiting = Counter(why for each, why in zip(status, reasons, strict=True) if each == "waits")
+    if waiting:
+        every, verb = waiting.total(), "waits" if waiting.total() == 1 else "wait"
+        most = words.few((f"{why} ({jobs:,})" for why, jobs in waiting.most_common()), 3)
+        say(f"{words.counted(every, 'job')} {verb}: {most}")
+    value = words.figure(allocation.value)
+    if allocation.objective == "cost":
+        value = f"{words.figure(allocation.of_running)} of the jobs that run"
+        value += f" ({words.figure(allocation.value)} with a penalty for each that waits)" if waiting else ""
+    say(f"{allocation.objective} {value}, at most {words.percent(allocation.gap)} from the best")
+    unknown = sum(why.startswith("no profile") for why in reasons)
     if unknown:
         todo = "give --profile FILE or a column profile; isobatch estimate makes one from a data sheet"
         say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")

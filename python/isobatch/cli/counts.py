@@ -81,12 +81,11 @@ def run(args: argparse.Namespace) -> int:
         raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
 
-    def under(**policy: Any) -> Any:
+    def under(**settings: Any) -> Any:
         profile = profiles[0] if profiles else None
         micros = args.micro_batches
-        return counts(
-            tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **keywords, **policy
-        )
+        shared = keywords | settings
+        return counts(tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **shared)
 
     listing = under()
     if args.output:
@@ -109,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         for row in rows:
             write_json(_plain(row) | best)
-    else:
+    elif feasible:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     if unfilled := len(args.gpus) - len(rows):
         left_out = counted(unfilled, "GPU count")
@@ -117,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(rows, args)}")
     for line in _refused(rows, bool(profiles)):
         say(line)
+    if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
+        say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
     for line in options.sheet_memory(profiles, args.memory_gib):
         say(line)
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
@@ -209,6 +210,13 @@ def _refused(rows: list[dict[str, Any]], profiled: bool) -> list[str]:
     return [
         f"no plan on {few(gpus, 6)} GPUs: {mute.get(reason, reason.text)}" for reason, gpus in counts.items()
     ]
+
+
+def _over_budget(free: list[dict[str, Any]], budget: float, currency: str) -> str:
+    """Writes the costs of the counts, planned without the budget, from the least to the most."""
+    costs = sorted((row["cost"], int(row["gpus"])) for row in free if row["cost"] == row["cost"])
+    ends = [f"{price(cost, currency)} on {counted(gpus, 'GPU')}" for cost, gpus in (costs[0], costs[-1])]
+    return f"budget {price(budget, currency)}: without it the runs cost {' to '.join(ends)}"
 
 
 def _verdict(row: dict[str, Any], deadline: float) -> str | None:

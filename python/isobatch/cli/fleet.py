@@ -14,6 +14,7 @@ from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import progress, say
 from isobatch.errors import InputError
 from isobatch.files.whole import read_bytes
+from isobatch.reason import Reason
 
 DESCRIPTION = "Plans every job on every cluster. A row that cannot be planned says why and stops no other."
 EXAMPLES = (
@@ -122,6 +123,10 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
+    models = [profile.model for profile in fleet_query.profiles if profile.model]
+    if models and Reason.OTHER_HARDWARE in summary.reasons:
+        of = "; ".join(models)
+        say(f"--profile is of {of}: jobs of another size or length have no times by it, nor memory")
     if args.profile and (fleet_query.clusters is None or not fleet_query.clusters.has("memory_gib")):
         for line in options.sheet_memory(fleet_query.profiles):
             say(line)

@@ -84,7 +84,8 @@ class Query:
     def metadata(self) -> dict[str, str]:
         """The provenance of plans, for their files."""
         types = {} if self.clusters is None else _gpu_types(self.clusters)
-        return results.to_metadata(results.Provenance(self.settings, self.select, self.top, types))
+        profiles = tuple(profile.model or profile.workload for profile in self.profiles)
+        return results.to_metadata(results.Provenance(self.settings, self.select, self.top, types, profiles))
 
     def fleet(
         self,
@@ -261,6 +262,9 @@ _LIMITS = frozenset(f"{end}_{unit}" for end in ("min", "max") for unit in ("gpus
 _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
 
 
+_ONE_PROFILE = "not read: a fleet takes one profile for each GPU type, by --profile (profile=)"
+
+
 def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None:
     """Describes columns other than fields; None where there are none.
 
@@ -281,7 +285,10 @@ def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None
 
 def _hint(name: str, fields: Collection[str]) -> str | None:
     """Suggests another meaning of a name; None where it most likely has none."""
-    if name.lower() in _LIMITS:
+    plain = name.strip().lower().replace(" ", "_")
+    if plain in _LIMITS:
         return _NO_LIMIT
+    if plain == "profile":
+        return _ONE_PROFILE
     close = nearest(name, fields, _MIN_LIKENESS)
     return close and f"{close}?"

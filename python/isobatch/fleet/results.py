@@ -111,7 +111,8 @@ MAX_NAMED_CLUSTERS = 200
 
 
 class Provenance(NamedTuple):
-    """The origin of plans: settings, choice of rows, rows of each job, and the GPU type of each cluster.
+    """The origin of plans: settings, choice of rows, rows of each job, the GPU type of each cluster, and the
+    models of the profiles.
 
     `select` is "all" without a choice, and None if the file does not say: it is no Parquet, or an older one.
     """
@@ -120,6 +121,7 @@ class Provenance(NamedTuple):
     select: str | None = None
     top: int = 1
     gpu_types: Mapping[str, str] = {}
+    profiles: tuple[str, ...] = ()
 
 
 def to_metadata(provenance: Provenance) -> dict[str, str]:
@@ -131,6 +133,8 @@ def to_metadata(provenance: Provenance) -> dict[str, str]:
     }
     if provenance.gpu_types:
         metadata["isobatch.gpu_types"] = _json(dict(provenance.gpu_types))
+    if provenance.profiles:
+        metadata["isobatch.profiles"] = _json({"models": provenance.profiles})
     return metadata
 
 
@@ -139,9 +143,9 @@ def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
 
     >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest",
     ...     2)).items()})
-    Provenance(settings={}, select='cheapest', top=2, gpu_types={})
+    Provenance(settings={}, select='cheapest', top=2, gpu_types={}, profiles=())
     >>> of_metadata({b"isobatch.select": b"[[[", b"isobatch.settings": b"1"})
-    Provenance(settings={}, select=None, top=1, gpu_types={})
+    Provenance(settings={}, select=None, top=1, gpu_types={}, profiles=())
     """
     known = metadata or {}
     chosen = _read(known, b"isobatch.select")
@@ -150,7 +154,9 @@ def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
         select, top = None, 1
     types = _read(known, b"isobatch.gpu_types")
     named = {name: gpu for name, gpu in types.items() if isinstance(gpu, str)}
-    return Provenance(_read(known, b"isobatch.settings"), select, top, named)
+    models = _read(known, b"isobatch.profiles").get("models")
+    profiles = tuple(map(str, models)) if isinstance(models, list) else ()
+    return Provenance(_read(known, b"isobatch.settings"), select, top, named, profiles)
 
 
 def _json(value: Any) -> str:

@@ -354,4 +354,5 @@ def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
     """Names the first row with a reason, where there is something to correct in it."""
     if reason.startswith("invalid_"):
         return block.fault(int(np.argmax(hit)), reason)
-    return block.where(int(np.argmax(hit))) if reason.startswith("needs_") else None
+    is_named = reason.startswith("needs_") or reason is Reason.OTHER_HARDWARE
+    return block.where(int(np.argmax(hit))) if is_named else None

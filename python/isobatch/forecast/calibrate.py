@@ -106,6 +106,8 @@ def merge(newer: Profile, older: Profile) -> Profile:
         newer,
         **{**old_constants, **new_constants, **both, **ranges},
         all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
+        parameters=newer.parameters or older.parameters,
+        seq_len=newer.seq_len or older.seq_len,
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
         unidentified=tuple(name for name in newer.unidentified if name not in old_constants),

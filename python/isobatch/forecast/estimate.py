@@ -196,6 +196,8 @@ def _profile_of(request: _Request) -> Estimate:
     family = request.decoder.family if request.decoder else "model"
     profile = Profile(
         workload=f"{family} of {request.parameters} parameters, {request.seq_len} tokens",
+        parameters=request.parameters,
+        seq_len=request.seq_len,
         gpu=request.sheet.name,
         gradient_bytes=float(request.parameters * request.width),
         compute_constant=Constant(value=latency, estimated=True),

@@ -26,6 +26,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.limits import MAX_BATCH, common_rows, one_of, real, whole, wholes
+from isobatch.words import count
 
 SCHEMA = 1
 GIB = 2**30
@@ -102,11 +103,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     themselves (ZeRO, FSDP); unknown, it is 0. ``scatter`` is the 95 % half-width of measured configurations
     around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1, noise scale from
     there on) for a noise scale that grows along the run. ``unidentified`` names what the measurements could
-    not tell.
+    not tell. ``parameters`` and ``seq_len`` (tokens) are the model's and a sample's: a recipe with others has
+    no time or memory by this profile, beyond a tenth of difference.
     """
 
     schema: int = SCHEMA
     workload: str = ""
+    parameters: int | None = None
+    seq_len: int | None = None
     gpu: str | None = None
     link: str | None = None
     gradient_bytes: float
@@ -144,6 +148,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _require(good, legal, value, name)
             if error is not None and not (math.isfinite(error) and error >= 0):
                 raise must_be("a finite number, 0 or more", error, field=f"{name}.error")
+        for name in ("parameters", "seq_len"):
+            size = getattr(self, name)
+            _require(size is None or 0 < size < 2**63, "a whole number from 1 to 2^63 - 1", size, name)
         for name in ("gradient_bytes", "scatter"):
             value = getattr(self, name)
             _require(math.isfinite(value) and value >= 0, "a finite number, 0 or more", value, name)
@@ -167,6 +174,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def estimated(self) -> bool:
         """Tells whether anything in it was estimated rather than measured."""
         return any(constant.estimated for constant in self.constants().values())
+
+    @property
+    def model(self) -> str:
+        """Writes the size of the model and the length of a sample, as far as they are known."""
+        sizes = ("parameters", self.parameters), ("seq_len", self.seq_len)
+        return ", ".join(f"{name} {count(size)}" for name, size in sizes if size is not None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the profile as JSON; the file appears whole or not at all."""
@@ -261,6 +274,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         return cls(
             workload=workload,
+            parameters=parameters,
             gpu=gpu,
             link=link,
             gradient_bytes=float(parameters * width),
@@ -361,6 +375,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             noise = ((0.0, self.noise_scale.value),)
         return {
             "gpu": self.gpu,
+            "parameters": self.parameters,
+            "seq_len": self.seq_len,
             "gpu_memory_gib": memory_gib_of(self.gpu),
             "constants": core_constants(known),
             "gradient": self._core_gradient(),

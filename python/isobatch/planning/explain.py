@@ -11,7 +11,7 @@ from isobatch.planning import refusal
 from isobatch.planning.record import Handover, PlanRecord
 from isobatch.planning.settings import DEFAULTS, HOLDS_LOSS
 from isobatch.reason import Reason
-from isobatch.words import cited, count, counted, duration, exact, figure, percent
+from isobatch.words import cited, count, counted, duration, exact, figure, percent, price
 
 if TYPE_CHECKING:
     from isobatch.planning.course import Legs
@@ -38,6 +38,7 @@ def explain(
     legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
+    currency: str = "",
 ) -> str:
     """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is
     none, and the ways out.
@@ -48,18 +49,19 @@ def explain(
         legs: the parts of its run.
         options: what would work instead, where it is infeasible.
         stages: those of its ramp that are left.
+        currency: the sign of the prices.
     """
     if plan.status == "infeasible":
-        lines = [*refusal.refusal(plan, options), *refusal.menu(plan, options)]
+        lines = [*refusal.refusal(plan, options, currency), *refusal.menu(plan, options, currency)]
     else:
         lines = [
-            *_verdicts(plan),
+            *_verdicts(plan, currency),
             *_split(plan),
             *_changes(plan, moved=bool(moves)),
             *_steps(plan),
             *stage_lines(plan, stages),
             *_moves(moves, legs),
-            *_outlook(plan),
+            *_outlook(plan, currency),
             *_unknown(plan),
         ]
     cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
@@ -69,7 +71,7 @@ def explain(
             *(f"  - {_warning(plan, reason)}" for reason in cautions),
         ]
     if Reason.COUPLED_MOVED in plan.reasons:
-        lines += refusal.menu(plan, options)
+        lines += refusal.menu(plan, options, currency)
     return "\n".join(lines)
 
 
@@ -83,35 +85,40 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
         why = " and ".join(refusal.couplings(plan.recipe))
         tuned, micro = exact(plan.recipe.micro_batch), counted(plan.layout.micro_batch, "sample")
         return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
+    if reason is Reason.LIMIT_LIKELY:
+        likely = [name for name, verdict in _limits(plan).items() if verdict == "likely"]
+        return f"{' and '.join(likely)}: likely met, not surely: its range goes past the limit"
     return cited(reason.text, reason.source)
 
 
 # ---- a plan that can be ----
 
 
-def _verdicts(plan: PlanRecord) -> Iterator[str]:
+def _verdicts(plan: PlanRecord, currency: str) -> Iterator[str]:
     """Says of the deadline and the budget how surely they are met."""
-    deadline, budget = plan.settings.deadline_hours, plan.settings.budget
-    if deadline is not None and plan.hours is not None:
-        yield (
-            f"Deadline of {duration(deadline * 3600)}: {_kept(plan, plan.hours, deadline)}; the run takes "
-            f"{refusal.time_of(plan)}."
-        )
-    if budget is not None and plan.cost is not None:
-        yield (
-            f"Budget of {figure(budget)}: {_kept(plan, plan.cost, budget)}; the run costs "
-            f"{refusal.spent_of(plan, plan.cost)}."
-        )
+    settings, verdicts = plan.settings, _limits(plan)
+    sure = "" if refusal.error_share(plan) else ", but no range is known"
+    how = {
+        name: "likely met, not surely" if verdict == "likely" else f"{verdict}{sure}"
+        for name, verdict in verdicts.items()
+    }
+    if "deadline_hours" in how:
+        limit = duration((settings.deadline_hours or 0.0) * 3600)
+        yield f"Deadline of {limit}: {how['deadline_hours']}; the run takes {refusal.time_of(plan)}."
+    if "budget" in how:
+        limit, cost = price(settings.budget or 0.0, currency), refusal.cost_of(plan, currency)
+        yield f"Budget of {limit}: {how['budget']}; the run costs {cost}."
 
 
-def _kept(plan: PlanRecord, value: float, limit: float) -> str:
-    share = refusal.error_share(plan)
-    verdict = _core.verdict(value, math.nan if share is None else value * share, limit)
-    return (
-        "likely met, not surely"
-        if verdict == "likely"
-        else f"{verdict}{'' if share else ', but no range is known'}"
-    )
+def _limits(plan: PlanRecord) -> dict[str, str | None]:
+    """Judges the hours by the deadline and the cost by the budget, where they are known."""
+    settings, share = plan.settings, refusal.error_share(plan)
+    limits = {"deadline_hours": (plan.hours, settings.deadline_hours), "budget": (plan.cost, settings.budget)}
+    return {
+        name: _core.verdict(value, math.nan if share is None else value * share, limit)
+        for name, (value, limit) in limits.items()
+        if value is not None and limit is not None
+    }
 
 
 def _split(plan: PlanRecord) -> Iterator[str]:
@@ -290,7 +297,7 @@ def _change(before: str, old: float | None, new: float | None, behind: str) -> s
     return f"{before}{exact(old)}{'' if old == new else f' → {exact(new)}'}{behind}"
 
 
-def _outlook(plan: PlanRecord) -> Iterator[str]:
+def _outlook(plan: PlanRecord, currency: str) -> Iterator[str]:
     if plan.step_seconds is None:
         return
     error = "" if not plan.step_error else f" ± {figure(plan.step_error)}"
@@ -299,7 +306,7 @@ def _outlook(plan: PlanRecord) -> Iterator[str]:
         f"second, efficiency {figure(plan.efficiency)}."
     )
     if plan.hours is not None:
-        cost = "" if plan.cost is None else f", cost {refusal.spent_of(plan, plan.cost)}"
+        cost = "" if plan.cost is None else f", cost {refusal.cost_of(plan, currency)}"
         share = refusal.error_share(plan)
         sure = "no range known: the profile has no errors" if share is None else f"± {percent(share)}"
         yield (

@@ -185,9 +185,12 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         starts = [0, *(move.step for move in self.moves)]
         return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
 
-    def explain(self) -> str:
+    def explain(self, currency: str = "") -> str:
         """Explains in plain words the changes, by formula and paper, the unchanged values and the warnings;
         of an infeasible plan the reasons and the ways out.
+
+        Args:
+            currency: the sign of the prices.
 
         >>> from isobatch import plan
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
@@ -197,7 +200,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
         ramped = self.recipe.ramp is not None and self.status != "infeasible"
         stages = self.course.legs[-1].stages if ramped else ()
-        return explain(self, self.moves, self.legs, self.options, stages)
+        return explain(self, self.moves, self.legs, self.options, stages, currency)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of, work
 from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import cited, count, counted, duration, exact, figure, percent, ranged
+from isobatch.words import cited, count, counted, duration, exact, figure, percent, price, ranged
 
 CAPS = {
     "fixed": "min_micro_batch and max_micro_batch",
@@ -44,21 +44,22 @@ _COUPLINGS = {
 }
 
 
-def refusal(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
+def refusal(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") -> Iterator[str]:
+    """Lists the reasons of an infeasible plan."""
     yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
     for reason in plan.reasons:
         if reason.severity == "infeasible":
             text = _WHY.get(reason)
             why = (
                 (text and text(plan))
-                or _over(plan, reason, options)
+                or _over(plan, reason, options, currency)
                 or _mute(plan, reason, options)
                 or reason.text
             )
             yield f"  - {cited(why, reason.source)}"
 
 
-def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
+def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], currency: str) -> str | None:
     """Writes the run's time or cost beside its limit, where the plan without the limit is a way out."""
     limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
     if limit is None:
@@ -71,12 +72,10 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> st
     if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:
-        most = (plan.settings.deadline_hours or 0.0) * 3600
-        return f"the run takes {time_of(unlimited)}, over the deadline of {duration(most)} (deadline_hours)"
-    return (
-        f"the run costs {spent_of(unlimited, unlimited.cost)}, above the budget of "
-        f"{figure(plan.settings.budget)}"
-    )
+        most = duration((plan.settings.deadline_hours or 0.0) * 3600)
+        return f"the run takes {time_of(unlimited)}, over the deadline of {most} (deadline_hours)"
+    most = price(plan.settings.budget or 0.0, currency)
+    return f"the run costs {cost_of(unlimited, currency)}, above the budget of {most}"
 
 
 LINK_UNKNOWN = "the profile lacks a link that the run uses (or set inter_gb_s, intra_gb_s of the cluster)"
@@ -250,16 +249,19 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 }
 
 
-def ways(plan: PlanRecord, options: Sequence[PlanRecord]) -> list[tuple[str, str, str, str]]:
+def ways(
+    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = ""
+) -> list[tuple[str, str, str, str]]:
     """Writes each way out: its batch, its split, its price and the flags to copy."""
     return [
-        (_what(plan, option), split_of(option), _price(option), _flags(plan, option)) for option in options
+        (_what(plan, option), split_of(option), _price(option, currency), _flags(plan, option))
+        for option in options
     ]
 
 
-def menu(plan: PlanRecord, options: Sequence[PlanRecord]) -> Iterator[str]:
+def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") -> Iterator[str]:
     """Lists the ways out in columns."""
-    rows = ways(plan, options)
+    rows = ways(plan, options, currency)
     if not rows:
         yield "Nothing nearby would work."
         return
@@ -285,13 +287,13 @@ def _what(refused: PlanRecord, plan: PlanRecord) -> str:
     return f"{gpus}{counted(batch, 'sample')} ({change})"
 
 
-def _price(plan: PlanRecord) -> str:
+def _price(plan: PlanRecord, currency: str) -> str:
     if plan.hours is None:
         return ""
     share = error_share(plan)
     sure = "" if share is None else f" ± {percent(share)}"
     return f"{duration(plan.hours * 3600)}{sure}" + (
-        "" if plan.cost is None else f", cost {figure(plan.cost)}"
+        "" if plan.cost is None else f", cost {price(plan.cost, currency)}"
     )
 
 
@@ -311,6 +313,12 @@ def spent_of(plan: PlanRecord, value: float | None) -> str:
     """Writes GPU-hours or cost with their range, in percent as wide as the range of the hours."""
     share = error_share(plan)
     return "unknown" if value is None else ranged(value, share and value * share)
+
+
+def cost_of(plan: PlanRecord, currency: str) -> str:
+    """Writes the cost with its range and the sign of its currency."""
+    share, cost = error_share(plan), plan.cost or 0.0
+    return ranged(cost, share and cost * share, lambda value: price(value, currency))
 
 
 def _flags(refused: PlanRecord, plan: PlanRecord) -> str:

@@ -13,7 +13,7 @@ from isobatch.errors import InputError
 from isobatch.files.whole import read_whole
 from isobatch.report.charts import SERIES, held
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
-from isobatch.words import count, counted, figure
+from isobatch.words import count, counted, few, figure
 
 Record = Mapping[str, Any]
 MAX_LOG_BYTES = 1 << 27
@@ -23,20 +23,22 @@ MAX_LOG_BYTES = 1 << 27
 def log_in(path: str) -> list[Record] | None:
     """Reads a log of answers of `isobatch allocate --json`, one a line, with `seconds`; None of other files.
 
+    A single answer needs no time.
+
     Raises:
         InputError: a line is no such answer, or its time is before that of the line before.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
             first = file.readline(MAX_LOG_BYTES)
-            if not first.startswith("{") or not {"seconds", "jobs"} <= json.loads(first).keys():
+            if not first.startswith("{") or not is_division(json.loads(first)):
                 return None
     except (OSError, ValueError, RecursionError):
         return None
     lines = read_whole(path, MAX_LOG_BYTES).splitlines()
     records: list[Record] = []
     for row, line in enumerate(lines, 1):
-        record = _answer(line)
+        record = _answer(line, is_single=len(lines) == 1)
         if record is None or (records and record["seconds"] < records[-1]["seconds"]):
             legal = "an answer of isobatch allocate --json with its seconds, which do not fall"
             raise InputError(f"is not {legal}", file=path, row=row)
@@ -44,10 +46,29 @@ def log_in(path: str) -> list[Record] | None:
     return records
 
 
-def _answer(line: str) -> Record | None:
+def is_division(record: Any) -> bool:
+    """Tells whether a value of JSON has the keys of an answer, or of a line of a log."""
+    return isinstance(record, dict) and "jobs" in record and bool({"seconds", "objective"} & record.keys())
+
+
+def read_division(text: str, path: str) -> Record:
+    """Reads one answer of `isobatch allocate --json`.
+
+    Raises:
+        InputError: it is none.
+    """
+    record = _answer(text, is_single=True)
+    if record is None:
+        raise InputError("is not an answer of isobatch allocate --json", file=path)
+    return record
+
+
+def _answer(line: str, *, is_single: bool) -> Record | None:
     """Reads a line; None where it is no answer."""
     try:
         record: dict[str, Any] = json.loads(line)
+        if is_single:
+            record.setdefault("seconds", 0)
         counts = [gpus for job in record["jobs"] for gpus in (job["job"], job["nodes"])[1].values()]
         right = all(type(gpus) is int and 0 < gpus <= 1 << 20 for gpus in counts)
         return record if right and math.isfinite(record["seconds"]) else None
@@ -57,6 +78,8 @@ def _answer(line: str) -> Record | None:
 
 def allocation_page(records: Sequence[Record], *, title: str | None = None) -> HtmlPage:
     """Makes the page of a log; times are hours since its first line."""
+    if len(records) == 1:
+        return _division_page(records[0], title)
     last, rows = records[-1], _held_rows(records)
     hours = (last["seconds"] - records[0]["seconds"]) / 3600
     running = [job for job in last["jobs"] if job["nodes"]]
@@ -79,6 +102,36 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
     answer = f"{counted(len(jobs), 'job')} used {figure(used)} GPUs on average"
     section = Section("Over time", drawings=drawings, tables=[_totals(records)])
     return HtmlPage(title or f"The pool over {figure(hours)} hours: {answer}", "", headlines, [section])
+
+
+def _division_page(record: Record, title: str | None) -> HtmlPage:
+    """Makes the page of a single division: who has what, and why others wait."""
+    jobs = record["jobs"]
+    used, running = sum(map(_gpus, jobs)), sum(bool(job["nodes"]) for job in jobs)
+    rows = [
+        (
+            str(job["job"]),
+            count(_gpus(job)),
+            few([f"{node}: {gpus}" for node, gpus in job["nodes"].items()]),
+            str(job.get("why") or ""),
+        )
+        for job in jobs
+    ]
+    headlines = [
+        Headline("GPUs used", count(used), f"{count(record['idle'])} idle" if "idle" in record else ""),
+        Headline("jobs with GPUs", count(running), f"of {count(len(jobs))}"),
+    ]
+    columns = {"job": "text", "GPUs": "number", "nodes": "text", "why it waits": "text"}
+    table = HtmlTable("Each job", columns, rows, sortable=True)
+    waiting = len(jobs) - running
+    answer = f"{counted(running, 'job')} {'has' if running == 1 else 'have'} {counted(used, 'GPU')}"
+    answer += f", {count(waiting)} {'waits' if waiting == 1 else 'wait'}"
+    lead = "This is one division. A log of them, a line each with its seconds, is drawn over time."
+    return HtmlPage(title or answer, lead, headlines, [Section("Who has what", tables=[table])])
+
+
+def _gpus(job: Mapping[str, Any]) -> int:
+    return sum(job["nodes"].values())
 
 
 def _held_rows(records: Sequence[Record]) -> list[tuple[int, str, float, float]]:

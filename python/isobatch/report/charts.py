@@ -11,6 +11,8 @@ from isobatch.errors import InputError
 from isobatch.words import printable
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
+Limit: TypeAlias = tuple[str, float | None]
+"""A limit of a figure: its name, and its value; None: there is none."""
 
 INK, MUTED, GRID, PAPER = "#1c2128", "#57606b", "#d5dbe1", "#ffffff"
 SERIES = ("#0b5cad", "#c2500a", "#0f7b4e", "#8a3ea8", "#a3124f", "#5d6b00")
@@ -126,20 +128,20 @@ def held(spans: Rows, *, legend: bool) -> Any:
     return bands.mark_rect(stroke=PAPER, strokeWidth=0.4).properties(width=WIDTH, height=2 * HEIGHT)
 
 
-def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, knees: Rows) -> Any:
+def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows) -> Any:
     """Draws a figure of jobs over GPUs, both axes logarithmic, with its range as a band where it is known.
 
     Args:
         points: rows with `job`, `gpus`, the figure, and the `low` and `high` of its range.
         value: the figure's name in the rows.
         label: the axis's title, with its unit.
-        deadline: where a line is drawn across.
+        limit: where a line is drawn across.
         knees: rows where a point is set.
     """
     import altair as alt
 
     x, values = _gpus(), [point[name] for point in points for name in ("low", "high")]
-    scale = {"type": "log", "nice": False, "domain": _ends([*values, *([deadline] if deadline else [])])}
+    scale = {"type": "log", "nice": False, "domain": _ends([*values, *filter(None, limit[1:])])}
     y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
     color, jobs = _color("job", points), list(dict.fromkeys(point["job"] for point in points))
     shape = alt.Shape("job:N").scale(domain=jobs, range=list(_SHAPES[: len(jobs)])).title(None)
@@ -156,23 +158,25 @@ def over_gpus(points: Rows, value: str, label: str, *, deadline: float | None, k
     if knees:
         marked = _chart([knee | {"text": "knee"} for knee in knees]).encode(x=x, y=y)
         layers.append(marked.mark_point(shape="diamond", size=130, strokeWidth=2, color=INK))
-        layers.append(marked.mark_text(dy=-13, align="left", dx=6).encode(text="text:N"))
-    if deadline is not None:
-        limit, red = _chart([{"at": deadline, "text": "deadline"}]).encode(y="at:Q"), LEVELS["infeasible"]
-        text = limit.mark_text(align="left", dx=4, dy=-6, color=red)
-        layers.append(limit.mark_rule(strokeDash=[6, 4], color=red))
+        is_last = max(knee["gpus"] for knee in knees) == max(point["gpus"] for point in points)
+        align, away = ("right", -6) if is_last else ("left", 6)
+        layers.append(marked.mark_text(dy=-13, align=align, dx=away).encode(text="text:N"))
+    if limit[1] is not None:
+        line, red = _chart([{"text": limit[0], "at": limit[1]}]).encode(y="at:Q"), LEVELS["infeasible"]
+        text = line.mark_text(align="left", dx=4, dy=-6, color=red)
+        layers.append(line.mark_rule(strokeDash=[6, 4], color=red))
         layers.append(text.encode(x=alt.value(0), text="text:N"))
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
-def by_cluster(points: Rows, value: str, label: str, *, deadline: float | None) -> Any:
+def by_cluster(points: Rows, value: str, label: str, *, limit: Limit) -> Any:
     """Draws a figure of jobs on clusters: a bar for each, and its range as a line; jobs below each other.
 
     Args:
         points: rows with `job`, `cluster`, the figure, and the `low` and `high` of its range.
         value: the figure's name in the rows.
         label: the axis's title, with its unit.
-        deadline: where a line is drawn upright.
+        limit: where a line is drawn upright.
     """
     import altair as alt
 
@@ -185,9 +189,9 @@ def by_cluster(points: Rows, value: str, label: str, *, deadline: float | None) 
         layers = [base.mark_bar(color=SERIES[number % len(SERIES)]).encode(x=x)]
         if any(point["low"] < point["high"] for point in own):
             layers.append(base.mark_rule(strokeWidth=2, color=INK).encode(x="low:Q", x2="high:Q"))
-        if deadline is not None:
-            limit = _chart([{"at": deadline}]).encode(x="at:Q")
-            layers.append(limit.mark_rule(strokeDash=[6, 4], color=LEVELS["infeasible"]))
+        if limit[1] is not None:
+            line = _chart([{"at": limit[1]}]).encode(x="at:Q")
+            layers.append(line.mark_rule(strokeDash=[6, 4], color=LEVELS["infeasible"]))
         rows.append(alt.layer(*layers).properties(title=job, width=BARS, height=18 * len(own)))
     return alt.vconcat(*rows) if len(rows) > 1 else rows[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.counts import Counts
+from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
@@ -18,15 +19,20 @@ from isobatch.report.levels import bits_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.plan_page import ANSWERS, by_level, explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
-from isobatch.words import count, counted, duration, few, figure, real
+from isobatch.report.within import VERDICTS, Limits, best_within, together, verdicts
+from isobatch.words import count, counted, few, figure, real
 
 MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
 _LISTED = (
-    "gpus", "status", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours",
-    "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
+    "gpus", "status", "deadline", "budget", "micro_batch", "accumulation", "effective_batch", "lr",
+    "total_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
+_LIMITS = ("deadline_hours", "budget")
+"""Settings that a page takes for limits, in the order of `Limits`."""
+_JUDGED = ("Deadline of ", "Budget of ")
+"""The first words of a plan's sentences about its limits."""
 _MAX_REFUSED = 24
 """Counts without a plan that a line lists."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
@@ -73,26 +79,62 @@ def counts_page(
     Raises:
         InputError: there are more than 4,096 counts, or those beside are others.
     """
-    status, tuned = counts.columns["status"], _tuned(counts)
-    plans = plans_of({**counts.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+    limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
+    policies = [_without_limits(each) for each in (counts, *beside)]
+    policies = policies[:1] + [each for each in policies[1:] if not _lacks_tuned_gpus(each)]
+    plans, tuned = _plans_of(policies[0]), _tuned(policies[0])
     plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
     headlines = list[Headline]()
-    if times.times_known(plans) and deadline is not None:
-        headlines.append(_within(plans, deadline, currency))
     if times.times_known(plans):
+        headlines += [_within(plans, limits, currency)] if limits.names() else []
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
-    lead = times.how_sure(plans).strip() or "Hours and cost are not known: they were asked without a profile."
+    lead = times.how_sure(plans).strip() or f"Hours and cost are not known: {_why_unknown(counts, plans)}."
     sections = [
-        *(times.time_section(plans, deadline, currency) or _split_section(plans)),
-        _listed_counts(plans),
+        *(times.time_section(plans, limits, currency) or _split_section(plans)),
+        _listed_counts(plans, limits, currency),
     ]
-    if beside:
+    if len(policies) > 1:
         policy = f"policy {counts.settings.get('policy', 'keep')}"
         lead += f" Cards: {policy}." if headlines else ""
         sections = [section._replace(title=f"{section.title}, {policy}") for section in sections]
-    return HtmlPage(title, lead, headlines, sections, choices=_choices([counts, *beside], tool))
+    elif beside:
+        lead += " Policy grow is left out: it needs gpus, the GPU count of the tuned run."
+    return HtmlPage(title, lead, headlines, sections, choices=_choices(policies, limits, tool, currency))
+
+
+def _plans_of(counts: Counts) -> Plans:
+    status = counts.columns["status"]
+    return plans_of({**counts.columns, "status": STATUS[status] if status.dtype.kind in "iu" else status})
+
+
+def _without_limits(counts: Counts) -> Counts:
+    """Plans the counts without deadline and budget: a page has the hours of those that miss them, too."""
+    free = {name: value for name, value in counts.settings.items() if name not in _LIMITS}
+    if free.keys() == counts.settings.keys():
+        return counts
+    columns = counts_of(
+        counts.recipe, counts.columns["gpus"].tolist(), cluster=counts.cluster, **free
+    ).columns
+    return msgspec.structs.replace(counts, columns=counts.columns | columns, settings=free)
+
+
+def _lacks_tuned_gpus(counts: Counts) -> bool:
+    """Tells whether a policy works at no count since the GPUs of the tuned run are not known."""
+    return bool(_plans_of(counts).has(Reason.NEEDS_TUNED_GPUS).all())
+
+
+def _why_unknown(counts: Counts, plans: Plans) -> str:
+    """Says why no count has hours."""
+    works = plans.status != INFEASIBLE
+    if counts.settings.get("profile") is None:
+        return "they were asked without a profile"
+    if not works.any():
+        return "no count has a plan"
+    if not np.isnan(plans.number("step_seconds")).all():
+        return "the recipe has no duration"
+    return Reason.OTHER_HARDWARE.text.partition(": ")[2]
 
 
 def _tuned(counts: Counts) -> Plan | None:
@@ -110,17 +152,33 @@ def _tuned(counts: Counts) -> Plan | None:
     return msgspec.structs.replace(tuned, **spent)
 
 
-def _listed_counts(plans: Plans) -> Section:
-    """Tables the feasible counts; the others are a line for each reason."""
-    works = np.flatnonzero(plans.status != INFEASIBLE)
+def _listed_counts(plans: Plans, limits: Limits, currency: str) -> Section:
+    """Tables the feasible counts and whether they keep the limits; the others are a line for each reason."""
+    names: list[str | None] = [None, *VERDICTS]
+    judged = {
+        name: (names, np.array([names.index(each) for each in column]))
+        for name, column in verdicts(plans, limits).items()
+    }
+    plans = plans._replace(texts=plans.texts | judged)
+    works = plans.status != INFEASIBLE
+    lines = _refused_counts(plans.only(np.flatnonzero(~works)))
+    if limits.names():
+        missed = np.array([verdict == "missed" for verdict in together(plans, limits)], bool)
+        plans = plans._replace(status=np.where(missed, INFEASIBLE, plans.status))
+    headings = {"hours_error": "± hours (95 %)", "cost": f"cost, {currency}"}
+    shown = plans.only(np.flatnonzero(works))
+    tables = [rows_of(shown, "GPU count", columns=_LISTED, headings=headings)] if works.any() else []
+    return Section("All counts", lines, tables=tables)
+
+
+def _refused_counts(plans: Plans) -> list[str]:
+    """Lists the counts without a plan by their reasons."""
     refused: dict[Reason, list[str]] = {}
-    for row in np.flatnonzero(plans.status == INFEASIBLE).tolist():
+    for row in range(plans.rows):
         for reason in Reason.of(int(plans.reasons[row])):
             if reason.severity == "infeasible":
                 refused.setdefault(reason, []).append(count(plans.gpus[row]))
-    lines = [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
-    tables = [rows_of(plans.only(works), "GPU count", columns=_LISTED)] if len(works) else []
-    return Section("All counts", lines, tables=tables)
+    return [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
 
 
 def _split_section(plans: Plans) -> list[Section]:
@@ -154,47 +212,108 @@ class _Texts:
         return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
 
-def _choices(listings: Sequence[Counts], tool: str | None) -> WhatIf:
-    gpus = listings[0].columns["gpus"].tolist()
+def _choices(policies: Sequence[Counts], limits: Limits, tool: str | None, currency: str) -> WhatIf:
+    first_policy = policies[0]
+    gpus = first_policy.columns["gpus"].tolist()
     if len(gpus) > MAX_CHOICES:
         raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
-    if any(each.columns["gpus"].tolist() != gpus for each in listings):
+    if any(each.columns["gpus"].tolist() != gpus for each in policies):
         raise InputError("beside must have the same counts", field="beside")
-    names = [str(each.settings.get("policy", "keep")) for each in listings]
-    texts, tuned = _Texts(), [_tuned(each) for each in listings]
-    start = listings[0].recipe.gpus or _START
-    first = int(np.argmin(np.abs(listings[0].columns["gpus"] - start)))
-    node = listings[0].cluster.gpus_per_node
+    names = [str(each.settings.get("policy", "keep")) for each in policies]
+    texts, start = _Texts(), first_policy.recipe.gpus or _START
+    first = int(np.argmin(np.abs(first_policy.columns["gpus"] - start)))
+    node = first_policy.cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
+    pack = _Packer(texts, limits, tool, currency)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
+        "meet": f"meet {limits.text(currency)}" if limits.names() else "work as asked",
         "first": first,
         "policies": names,
-        "plans": [
-            [_choice(each.plan_at(many), tool, texts, run) for each, run in zip(listings, tuned, strict=True)]
-            for many in gpus
-        ],
+        "plans": [list(row) for row in zip(*map(pack.choices, policies), strict=True)],
         "answers": ANSWERS,
         "texts": list(texts.numbers),
     }
-    policies = [(name, _MEANINGS.get(name, "policy")) for name in names]
-    return WhatIf(gpus, gpus[first], policies, tool, msgspec.json.encode(data).decode())
+    meanings = [(name, _MEANINGS.get(name, "policy")) for name in names]
+    return WhatIf(gpus, gpus[first], meanings, tool, msgspec.json.encode(data).decode())
 
 
-def _choice(plan: Plan, tool: str | None, texts: _Texts, tuned: Plan | None) -> list[Any]:
-    """Packs a plan: level, headline, figures (label, was, now), points, ways out, lines, what is folded."""
-    headline, sentences, points = explained(plan)
-    if plan.status == "infeasible":
-        why, points = refused(headline, points)
-        menu = zip(ways(plan, plan.options), plan.options, strict=True)
-        out = [[*texts(*row), option.world_size] for row, option in menu]
-        return [plan.status, *texts(why), [], texts(*points), out, [], []]
-    known = [texts(label, was, now) for label, now, was in figures(plan, tuned) if now]
-    lines = [] if tool is None else texts(*_lines(plan, tool))
-    level, warnings, notes = by_level(plan, tuned, points)
-    folded = texts(*sentences[1:], *notes)
-    return [level, *texts(headline), known, texts(*warnings), [], lines, folded]
+class _Packer(NamedTuple):
+    """Packs plans for the page's script: level, headline, figures (label, was, now), points, ways out, lines
+    to copy, and what is folded."""
+
+    texts: _Texts
+    limits: Limits
+    tool: str | None
+    currency: str
+
+    def choices(self, free: Counts) -> list[list[Any]]:
+        """Packs the plan of each count under one policy, given without limits."""
+        limits = {name: limit for name, limit in zip(_LIMITS, self.limits, strict=True) if limit is not None}
+        limited = msgspec.structs.replace(free, settings=free.settings | limits)
+        gpus, tuned = free.columns["gpus"].tolist(), _tuned(free)
+        plans = [limited.plan_at(many) for many in gpus]
+        works = [plan for plan in plans if plan.status != "infeasible"]
+        choices = []
+        for many, plan in zip(gpus, plans, strict=True):
+            if plan.status != "infeasible":
+                choices.append(self._feasible(plan, tuned))
+            elif limits and (unlimited := free.plan_at(many)).status != "infeasible":
+                choices.append(
+                    self._over(msgspec.structs.replace(unlimited, settings=plan.settings), tuned, works)
+                )
+            else:
+                choices.append(self._refused(plan))
+        return choices
+
+    def _feasible(self, plan: Plan, tuned: Plan | None) -> list[Any]:
+        texts, (_, sentences, points) = self.texts, explained(plan, self.currency)
+        judged = max(1, sum(sentence.startswith(_JUDGED) for sentence in sentences))
+        known = [texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now]
+        lines = [] if self.tool is None else texts(*_lines(plan, self.tool))
+        level, warnings, notes = by_level(plan, tuned, points)
+        folded = texts(*sentences[judged:], *notes)
+        headline = _with_gpus(plan, " ".join(sentences[:judged]))
+        return [level, *texts(headline), known, texts(*warnings), [], lines, folded]
+
+    def _over(self, plan: Plan, tuned: Plan | None, works: Sequence[Plan]) -> list[Any]:
+        """Packs a plan that misses a limit, with the nearest ones that miss none."""
+        head, *folded = explained(plan, self.currency)[1]
+        judged = [head, *(sentence for sentence in folded if sentence.startswith(_JUDGED))]
+        missed = [sentence for sentence in judged if ": missed" in sentence]
+        met = [sentence for sentence in judged if sentence not in missed]
+        headline = _with_gpus(plan, " ".join([*missed, *met]))
+        here = plan.world_size
+        fewer = [each for each in works if each.world_size < here][-1:]
+        nearest = [*fewer, *(each for each in works if each.world_size > here)][:2]
+        known = [
+            self.texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now
+        ]
+        folded = [sentence for sentence in folded if sentence not in judged]
+        out = self._menu(plan, nearest)
+        return ["infeasible", *self.texts(headline), known, [], out, [], self.texts(*folded)]
+
+    def _refused(self, plan: Plan) -> list[Any]:
+        head, _, points = explained(plan, self.currency)
+        why, cautions = refused(plan, head, points)
+        # Who gives a limit is not helped by a plan without it.
+        keep = [
+            option
+            for option in plan.options
+            if all(getattr(option.settings, name) == getattr(plan.settings, name) for name in _LIMITS)
+        ]
+        out = self._menu(plan, keep)
+        return ["infeasible", *self.texts(why), [], self.texts(*cautions), out, [], []]
+
+    def _menu(self, plan: Plan, options: Sequence[Plan]) -> list[Any]:
+        menu = zip(ways(plan, options, self.currency), options, strict=True)
+        return [[*self.texts(*row), option.world_size] for row, option in menu]
+
+
+def _with_gpus(plan: Plan, headline: str) -> str:
+    """Names the GPUs before sentences about the limits."""
+    return f"{counted(plan.world_size, 'GPU')}. {headline}" if headline.startswith(_JUDGED) else headline
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:
@@ -221,12 +340,17 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
     return headlines
 
 
-def _within(plans: Plans, deadline: float, currency: str) -> Headline:
-    """Where a job keeps the deadline with the fewest GPU-hours, and how surely."""
-    work = plans.spent("gpu_hours")
-    row, note = times.best_in_time(plans, np.flatnonzero(~np.isnan(work)), work, deadline)
-    label = f"deadline {duration(deadline * 3600)}"
+def _within(plans: Plans, limits: Limits, currency: str) -> Headline:
+    """Where a job keeps its limits with the fewest GPU-hours, and how surely."""
+    work, judged = plans.spent("gpu_hours"), together(plans, limits)
+    row, note = best_within(np.flatnonzero(~np.isnan(work)), work, judged)
+    label = limits.text(currency).replace("the ", "").replace(" of ", " ")
+    many = counted(sum(verdict in ("met", "likely") for verdict in judged), "count")
     if row is None:
-        return Headline(label, "missed", "at all counts with known hours")
-    met = f"{'likely met, not surely' if note else 'met'}: {times.spent(plans, row, currency)}"
-    return Headline(label, counted(plans.gpus[row], "GPU"), met)
+        each = verdicts(plans, limits).items() if None not in limits else ()
+        met = [f"{name} met at {sum(at in ('met', 'likely') for at in column)}" for name, column in each]
+        return Headline(label, "missed", "; ".join(["at all counts with known hours", *met]))
+    took = f"{times.spent(plans, row, currency)}; fewest GPU-hours of {many}"
+    return Headline(
+        label, counted(plans.gpus[row], "GPU"), f"{'likely met, not surely' if note else 'met'}: {took}"
+    )

@@ -11,8 +11,14 @@ from isobatch.report import charts, times
 from isobatch.report.levels import LEVELS
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
+from isobatch.report.within import Limits, jobs_within
 from isobatch.words import count, counted, duration, few, figure, percent, price, printable, ranged
 
+_ALONE = (
+    " Each job is planned as if it had its cluster to itself: isobatch allocate divides a pool over jobs."
+)
+_MAX_NAMED = 40
+"""Jobs that a row of the jobs without a plan names."""
 _MAX_GRID_ROWS, _MAX_GRID_COLUMNS = 60, 40
 
 
@@ -38,13 +44,15 @@ def fleet_page(
     """
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline
+    headings = {"hours_error": "± hours (95 %)", "cost": f"cost, {currency}"}
     sections = [
-        *times.time_section(plans, deadline, currency),
+        *times.time_section(plans, Limits(deadline), currency),
         *(_map(plans) or _by_cluster(plans)),
         *_reasons(plans),
-        Section("All rows", tables=[rows_of(plans, "row", file)]),
+        *_jobs_without_plan(plans),
+        Section("All rows", tables=[rows_of(plans, "row", file, headings=headings)]),
     ]
-    lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans)
+    lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans) + _of_model(plans) + _ALONE
     headlines = _headlines(plans, currency, deadline)
     return HtmlPage(title or _answer(plans, headlines), lead, headlines, sections)
 
@@ -58,7 +66,8 @@ def _answer(plans: Plans, headlines: Sequence[Headline]) -> str:
     if "deadline met" in figures:
         text += f", {figures['deadline met']} within the deadline"
     if "cost" in figures:
-        text += f", for {figures['cost']}"
+        priced = len(np.unique(job[~np.isnan(plans.spent("cost"))]))
+        text += f", {f'{count(priced)} of them ' if priced < good else ''}for {figures['cost']}"
     return text
 
 
@@ -75,6 +84,16 @@ def _lead(plans: Plans) -> str:
     why = f" Most often in the way: {worst.text} ({counted(many[worst], 'row')})." if many[worst] else ""
     share = percent(good / plans.rows)
     return f"{count(good)} of {counted(plans.rows, 'row')} can be planned ({share}).{why}"
+
+
+def _of_model(plans: Plans) -> str:
+    """Says for which model the times are, where some rows have none; a sentence after a space."""
+    many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
+    if not many or not models:
+        return ""
+    return (
+        f" {counted(many, 'row')} have no times by the profile, which is of {printable('; '.join(models))}."
+    )
 
 
 def _already_chosen(plans: Plans) -> str:
@@ -96,10 +115,12 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
         len(np.unique(plans.texts[column][1])) if column in plans.texts else 0
         for column in ("job", "cluster")
     )
-    good = int((plans.status != INFEASIBLE).sum())
+    works = plans.status != INFEASIBLE
+    planned = len(np.unique(plans.text("job")[1][works]))
+    rows = f"{count(works.sum())} of {counted(plans.rows, 'row')}"
     headlines = [
         Headline("jobs", count(jobs), f"on {counted(clusters, 'cluster')}" if clusters else ""),
-        Headline("feasible rows", count(good), f"of {count(plans.rows)}"),
+        Headline("jobs with a plan", count(planned), rows) if jobs else Headline("feasible rows", rows),
     ]
     if not times.times_known(plans):
         return [*headlines, Headline("GPU-hours", "unknown", _why_unknown(plans))]
@@ -115,7 +136,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     if plans.compares:
         headlines += times.knee_of(plans)
     if deadline is not None:
-        met, likely = times.in_time(plans, deadline)
+        met, likely = jobs_within(plans, Limits(deadline))
         within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"
         more = f"; likely, not surely, by {count(likely)} more" if likely else ""
         headlines.append(Headline("deadline met", count(met), within + more))
@@ -127,6 +148,14 @@ def _why_unknown(plans: Plans) -> str:
     left_out = [name for name in needed if name not in plans.numbers]
     if left_out and len(left_out) < len(needed):
         return f"the table has no {few(left_out)}"
+    if not (plans.status != INFEASIBLE).any():
+        return "no row has a plan"
+    if not np.isnan(plans.number("step_seconds")).all():
+        return "the jobs have no duration"
+    if plans.has(Reason.OTHER_HARDWARE).any():
+        return Reason.OTHER_HARDWARE.text.partition(": ")[2]
+    if plans.provenance.profiles:
+        return "no row with a plan has any"
     return "the plans were made without a profile (isobatch calibrate)"
 
 
@@ -191,6 +220,29 @@ def _reasons(plans: Plans) -> list[Section]:
     columns |= {"what it says": "text", "source": "text"}
     table = HtmlTable("Reasons, and how many rows have them", columns, rows)
     return [Section("Reasons", tables=[table])]
+
+
+def _jobs_without_plan(plans: Plans) -> list[Section]:
+    """Lists the jobs that no row can plan, by the reason that most of their rows have; folded."""
+    names, job = plans.text("job")
+    works = np.zeros(len(names), bool)
+    works[job[plans.status != INFEASIBLE]] = True
+    rows = np.flatnonzero(~works[job])
+    if "job" not in plans.texts or not len(rows):
+        return []
+    refusals = [reason for reason in Reason if reason.severity == "infeasible"]
+    hits = np.stack([np.bincount(job[rows], plans.has(each)[rows], len(names)) for each in refusals])
+    by_reason: dict[Reason, list[str]] = {}
+    for at in dict.fromkeys(job[rows].tolist()):
+        reason = refusals[int(hits[:, at].argmax())]
+        by_reason.setdefault(reason, []).append(printable(names[at] or "(none)", 60))
+    listed = [
+        (reason.value, count(len(jobs)), reason.text, few(jobs, _MAX_NAMED))
+        for reason, jobs in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    ]
+    columns = {"reason": "text", "jobs": "number", "what it says": "text", "which": "text"}
+    table = HtmlTable("Jobs without a plan, by the reason of most of their rows", columns, listed)
+    return [Section("Jobs without a plan", tables=[table], folded=True)]
 
 
 def _by_cluster(plans: Plans) -> list[Section]:

@@ -16,7 +16,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Rule, Rules
 from isobatch.recipes.recipe import Recipe
 from isobatch.report import charts
-from isobatch.report.allocation_page import allocation_page, log_in
+from isobatch.report.allocation_page import allocation_page, is_division, log_in, read_division
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
@@ -71,13 +71,18 @@ def page_of_file(
     except (ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
     schema = content.get("schema") if isinstance(content, dict) else None
+    if is_division(content):
+        return allocation_page([read_division(text, path)], title=title)
     if str(schema).startswith("isobatch.plan/"):
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):
         return validation_page(Report.load(path), title=title)
     if str(schema).startswith("isobatch.equivalence/"):
         return same_page(Same.load(path), title=title)
-    raise must_be("that of a plan, a validation or a comparison of splits", schema, field="schema", file=path)
+    legal = (
+        "that of a plan, a validation or a comparison of splits (or an answer of isobatch allocate --json)"
+    )
+    raise must_be(legal, schema, field="schema", file=path)
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
@@ -227,7 +232,7 @@ def _require_length(planned: Plan) -> None:
     """
     if planned.status == "infeasible":
         head, _, points = explained(planned)
-        why = f"{refused(head, points)[0]}. plan.options has what would work"
+        why = f"{refused(planned, head, points)[0]}. plan.options has what would work"
         raise InputError(f"there is nothing to draw: {why}")
     if planned.total_steps is None:
         why = 'the run has no length: set duration of the recipe, such as "90ep"'

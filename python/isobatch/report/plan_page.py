@@ -35,23 +35,22 @@ _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("warmup, steps", "warmup_steps", count),
     ("steps", "total_steps", count),
     ("steps per epoch", "steps_per_epoch", count),
-    ("hours", "hours", words.figure),
+    ("hours", "hours", words.hours),
     ("± hours, 95 % interval", "hours_error", words.figure),
     ("GPU-hours", "gpu_hours", words.figure),
-    ("cost", "cost", words.figure),
     ("memory, GiB per GPU", "memory_gib", words.figure),
 )
 
 
 def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> HtmlPage:
     """Makes the page of a plan."""
-    head, plain, points = explained(plan)
+    head, plain, points = explained(plan, currency)
     if plan.status == "infeasible":
-        why, points = refused(head, points)
-        menu = ways(plan)
+        why, cautions = refused(plan, head, points)
+        menu = ways(plan, currency)
         nothing = [] if menu else ["Nothing nearby would work."]
         sections = [Section("What would work", nothing, tables=[menu] if menu else [])]
-        sections += [Section("Why not", points=points)] if points else []
+        sections += [Section("Warnings", points=cautions)] if cautions else []
         return HtmlPage(title or why, "" if title is None else why, [], sections, plan.status)
     tuned = plan.tuned()
     lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
@@ -59,7 +58,7 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
     level, warnings, notes = by_level(plan, tuned, points)
-    beside, rest = _beside(plan, tuned)
+    beside, rest = _beside(plan, tuned, currency)
     sections = [
         *([Section("Warnings", points=warnings)] if warnings else []),
         beside,
@@ -80,16 +79,17 @@ def by_level(plan: Plan, tuned: Plan | None, points: list[str]) -> tuple[str, li
     return level, warnings, [text for reason, text in texts if reason not in reasons]
 
 
-def explained(plan: Plan) -> tuple[str, list[str], list[str]]:
+def explained(plan: Plan, currency: str = "") -> tuple[str, list[str], list[str]]:
     """Takes a plan's explanation apart: its first line, its sentences, and its points, warnings last."""
-    lines = plan.explain().splitlines()
+    lines = plan.explain(currency).splitlines()
     points = [line.removeprefix("  - ") for line in lines if line.startswith("  - ")]
     return lines[0], [line for line in lines if not line.startswith("  ") and not line.endswith(":")], points
 
 
-def refused(head: str, points: list[str]) -> tuple[str, list[str]]:
-    """Returns why there is no plan, in one sentence, and the points where there are several."""
-    return (f"{head} {points[0]}", []) if len(points) == 1 else (head.rstrip(":"), points)
+def refused(plan: Plan, head: str, points: list[str]) -> tuple[str, list[str]]:
+    """Parts the points of an infeasible plan: why there is none, in one sentence, and its cautions."""
+    reasons = sum(reason.severity == "infeasible" for reason in plan.reasons)
+    return f"{head} {'; '.join(points[:reasons])}", points[reasons:]
 
 
 def _layout(plan: Plan) -> str:
@@ -102,11 +102,13 @@ def _layout(plan: Plan) -> str:
     )
 
 
-def ways(plan: Plan) -> HtmlTable | None:
+def ways(plan: Plan, currency: str = "") -> HtmlTable | None:
     """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
     rows = [
         (batch, _keywords(plan, each), split, price)
-        for each, (batch, split, price, _) in zip(plan.options, refusal.ways(plan, plan.options), strict=True)
+        for each, (batch, split, price, _) in zip(
+            plan.options, refusal.ways(plan, plan.options, currency), strict=True
+        )
     ]
     names = ["what works, best first", "ib.plan(…)", "split", "time"]
     is_timed = any(price for *_, price in rows)
@@ -150,19 +152,19 @@ def _headlines(plan: Plan, currency: str) -> list[Headline]:
     return headlines
 
 
-def figures(plan: Plan, tuned: Plan | None) -> list[tuple[str, str, str]]:
+def figures(plan: Plan, tuned: Plan | None, currency: str) -> list[tuple[str, str, str]]:
     """Lists known values as texts: a label, this plan's value, the tuned run's; "" for an unknown one."""
     rows = []
-    for label, name, write in _ROWS:
+    for label, name, write in (*_ROWS, ("cost", "cost", lambda cost: words.price(cost, currency))):
         values = (getattr(each_plan, name, None) for each_plan in (plan, tuned))
         now, was = ("" if value is None else write(value) for value in values)
         rows.append((label, now, was))
     return [row for row in rows if any(row[1:])]
 
 
-def _beside(plan: Plan, tuned: Plan | None) -> tuple[Section, HtmlTable]:
+def _beside(plan: Plan, tuned: Plan | None, currency: str) -> tuple[Section, HtmlTable]:
     """Puts the changes beside the tuned run, and tables all other values."""
-    rows = figures(plan, tuned)
+    rows = figures(plan, tuned, currency)
     columns = {"figure": "text", "this plan": "number"}
     if tuned is None:
         answers = [row[:2] for row in rows if row[0] in ANSWERS]

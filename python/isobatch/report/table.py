@@ -1,6 +1,6 @@
 """A fleet's table of plans from any file: its columns to compute with, and its first rows for the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import PurePath
@@ -155,6 +155,9 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
 
 
 def _refuse_others(names: list[str], file: str | None) -> None:
+    if {"nodes", "why", "goodput", "speedup"} <= {*names}:
+        todo = "isobatch allocate --json > division.json has what its page needs, and so has a log of them (.jsonl)"
+        raise InputError(f"holds the rows of isobatch allocate, not a fleet's plans: {todo}", file=file)
     needed = [name for name in ("status", "reasons") if name not in names]
     if not needed:
         return
@@ -261,7 +264,7 @@ _MAX_PRINTED_ROWS = 50
 _MAX_CELL_CHARACTERS = 300
 _EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
 _USUAL = (
-    "job", "cluster", "gpus", "status", "world_size", "micro_batch", "accumulation", "effective_batch",
+    "job", "cluster", "gpus", "status", "deadline", "budget", "world_size", "micro_batch", "accumulation", "effective_batch",
     "batch_change",
     "lr", "total_steps", "warmup_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
     "nearest_world_size", "nearest_batch",
@@ -270,7 +273,11 @@ _USUAL = (
 
 
 def rows_of(
-    plans: Plans, noun: str, file: str | None = None, columns: Sequence[str] | None = None
+    plans: Plans,
+    noun: str,
+    file: str | None = None,
+    columns: Sequence[str] | None = None,
+    headings: Mapping[str, str] | None = None,
 ) -> HtmlTable:
     """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
@@ -279,6 +286,7 @@ def rows_of(
         noun: its rows as people call them.
         file: where all rows are.
         columns: those to show, as far as anything is known in them; None: all.
+        headings: of columns that have another one than their name.
     """
     names = [name for name in _ordered(plans) if columns is None or name in columns]
     cells = {name: _cells(plans, name) for name in names}
@@ -290,7 +298,8 @@ def rows_of(
         notes.append(f"{count(plans.rows - MAX_ROWS)} more are not shown: all are in {every}.")
     if len(rows) > _MAX_PRINTED_ROWS:
         notes.append(f"On paper: the first {_MAX_PRINTED_ROWS}.")
-    return HtmlTable(caption, {name: kind for name, (kind, _) in cells.items()}, rows, notes, sortable=True)
+    kinds = {(headings or {}).get(name, name): kind for name, (kind, _) in cells.items()}
+    return HtmlTable(caption, kinds, rows, notes, sortable=True)
 
 
 def _ordered(plans: Plans) -> list[str]:

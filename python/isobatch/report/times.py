@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch import _core, words
+from isobatch import words
 from isobatch.fleet.counts import compared, end_of, grows
 from isobatch.reason import Reason
-from isobatch.report.charts import MAX_LINES, by_cluster, over_gpus
+from isobatch.report.charts import MAX_LINES, Limit, by_cluster, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans
+from isobatch.report.within import Limits, best_within, together
 from isobatch.words import count, counted, figure, percent, printable
 
 _MAX_POINTS = 200
@@ -57,18 +58,16 @@ def spent(plans: Plans, row: int, currency: str) -> str:
     return words.spent(float(hours[row]), float(error[row]), float(cost[row]), currency)
 
 
-def time_section(plans: Plans, deadline: float | None, currency: str) -> list[Section]:
-    """Draws hours and cost, with the ends and the knee of each job, if times are comparable."""
+def time_section(plans: Plans, limits: Limits, currency: str) -> list[Section]:
+    """Draws hours and cost with their limits, the ends and the knee of each job, if times are comparable."""
     if not times_known(plans) or not (plans.compares or "gpus" in plans.numbers):
         return []
     drawings = [
-        (_bars if _coincide(plans, name) else _drawing)(
-            plans, name, label, deadline if name == "hours" else None
-        )
-        for name, label in (("hours", "hours"), ("cost", f"cost, {currency}"))
+        (_bars if _coincide(plans, name) else _drawing)(plans, name, currency, limit)
+        for name, limit in (("hours", ("deadline", limits.deadline)), ("cost", ("budget", limits.budget)))
         if not np.isnan(plans.spent(name)).all()
     ]
-    return [Section("Time and cost", drawings=drawings, tables=[_ends_table(plans, deadline, currency)])]
+    return [Section("Time and cost", drawings=drawings, tables=[_ends_table(plans, limits, currency)])]
 
 
 # ---- the knee: the GPU count of a job past which more GPUs cost more than they save ----
@@ -109,7 +108,12 @@ def knee_of(plans: Plans) -> list[Headline]:
     if not rows:
         return []
     row = rows[len(rows) // 2]
-    note = end_at(plans, row) or "past it, more GPUs cost more than they save"
+    end = end_at(plans, row)
+    note = (
+        f"the best trade of time for GPU-hours; {end}"
+        if end
+        else "past it, more GPUs cost more than they save"
+    )
     note += "; the middle job" if len(rows) > 1 else ""
     return [Headline("knee", counted(plans.gpus[row], "GPU"), note)]
 
@@ -122,32 +126,10 @@ def end_at(plans: Plans, row: int) -> str:
     return end_of(plans.gpus[own], plans.spent("hours")[own], plans.reasons[own], at)
 
 
-def best_in_time(
-    plans: Plans, rows: NDArray[np.int64], by: NDArray[np.float64], deadline: float
-) -> tuple[int | None, str]:
-    """Finds the row of least `by` within the deadline, else one likely within it; None if there is none."""
-    hours, error = plans.spent("hours"), plans.number("hours_error")
-    verdicts = [_core.verdict(hours[row], error[row], deadline) for row in rows.tolist()]
-    for verdict, note in (("met", ""), ("likely", " (likely, not surely)")):
-        good = rows[[each == verdict for each in verdicts]]
-        if len(good):
-            return _least(by, good), note
-    return None, ""
-
-
-def in_time(plans: Plans, deadline: float) -> tuple[int, int]:
-    """Counts the jobs within a deadline, and those only likely within it."""
-    _, job = plans.text("job")
-    each = zip(plans.spent("hours").tolist(), plans.number("hours_error").tolist(), strict=True)
-    verdicts = np.array([_core.verdict(hours, error, deadline) or "" for hours, error in each])
-    met, likely = (set(job[verdicts == name].tolist()) for name in ("met", "likely"))
-    return len(met), len(likely - met)
-
-
 # ---- the charts ----
 
 
-def _drawing(plans: Plans, name: str, label: str, deadline: float | None) -> Drawing:
+def _drawing(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     """Draws a figure over GPUs, a line for each job and GPU type; of many, those with the most GPU-hours."""
     lines, many = _lines(plans, name)
     points = [point for line in lines for point in line]
@@ -155,19 +137,19 @@ def _drawing(plans: Plans, name: str, label: str, deadline: float | None) -> Dra
     known = ~np.isnan(plans.spent(name))
     marked = [_point(plans, name, row) for row in knees(plans).values() if known[row]]
     marked = [knee for knee in marked if knee["job"] in drawn]
-    chart = over_gpus(points, name, printable(label), deadline=deadline, knees=marked)
+    chart = over_gpus(points, name, _axis(name, currency), limit=limit, knees=marked)
     drawn_lines = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
     is_counts = "gpus" in plans.numbers
     drawn_lines = "a line of all counts" if is_counts else drawn_lines
     if many > len(lines):
         drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
-    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; {_ends(lines, name)}."
+    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; {_ends(lines, name, currency)}."
     described += " The band is the 95 % interval." if _ranges(points) else ""
     ends = (points[0]["gpus"], points[-1]["gpus"]) if is_counts else None
     return Drawing(chart, f"{name.capitalize()} over GPUs", described, ends)
 
 
-def _bars(plans: Plans, name: str, label: str, deadline: float | None) -> Drawing:
+def _bars(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     """Draws a figure by cluster, where over GPUs several clusters would fall on one dot."""
     _, job = plans.text("job")
     values, work = plans.spent(name), plans.spent("gpu_hours")
@@ -179,13 +161,23 @@ def _bars(plans: Plans, name: str, label: str, deadline: float | None) -> Drawin
         for at in jobs[:MAX_LINES]
         for row in rows[job[rows] == at].tolist()
     ]
-    chart = by_cluster(points, name, printable(label), deadline=deadline)
-    least = f"least for {points[0]['job']}: {figure(points[0][name])} on {points[0]['cluster']}"
+    chart = by_cluster(points, name, _axis(name, currency), limit=limit)
+    least = (
+        f"least for {points[0]['job']}: {_amount(name, points[0][name], currency)} on {points[0]['cluster']}"
+    )
     described = f"{name.capitalize()} by cluster, of each job"
     if len(jobs) > MAX_LINES:
         described += f", of the {MAX_LINES} of {count(len(jobs))} that take the most GPU-hours"
     described += f"; {least}.{' The thin line is the 95 % interval.' if _ranges(points) else ''}"
     return Drawing(chart, f"{name.capitalize()} by cluster", described)
+
+
+def _axis(name: str, currency: str) -> str:
+    return printable(f"{name}, {currency}" if name == "cost" else name)
+
+
+def _amount(name: str, value: float, currency: str) -> str:
+    return words.price(value, currency) if name == "cost" else figure(value)
 
 
 def _ranges(points: list[dict[str, Any]]) -> bool:
@@ -246,12 +238,14 @@ def _called(plans: Plans, row: int) -> str:
     return printable(names[job[row]] or "the job", 60)
 
 
-def _ends(lines: list[list[dict[str, Any]]], name: str) -> str:
+def _ends(lines: list[list[dict[str, Any]]], name: str, currency: str) -> str:
     """Each line's figure at its own ends: those of two jobs are no course of either."""
     texts = []
     for line in lines[:_MAX_ENDS]:
         ends = line if len(line) == 1 else (line[0], line[-1])
-        at = ", ".join(f"{figure(point[name])} on {counted(point['gpus'], 'GPU')}" for point in ends)
+        at = ", ".join(
+            f"{_amount(name, point[name], currency)} on {counted(point['gpus'], 'GPU')}" for point in ends
+        )
         texts.append(at if len(lines) == 1 else f"{line[0]['job']} {at}")
     more = f"; and {count(len(lines) - _MAX_ENDS)} more" if len(lines) > _MAX_ENDS else ""
     return "; ".join(texts) + more
@@ -281,7 +275,7 @@ def _where(plans: Plans, row: int) -> str:
     return f"{many} on {f'cluster {name}' if name.isdecimal() else printable(name, 40)}"
 
 
-def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTable:
+def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
     _, job = plans.text("job")
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
@@ -289,25 +283,28 @@ def _ends_table(plans: Plans, deadline: float | None, currency: str) -> HtmlTabl
         return f"{_where(plans, row)}, {spent(plans, row, currency)}"
 
     jobs, marks = list(dict.fromkeys(job[~np.isnan(hours)].tolist())), knees(plans)
-    rows = []
+    judged, rows = together(plans, limits) if limits.names() else [], []
     for at in jobs[:_MAX_JOBS]:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
         priced = cost if not np.isnan(cost[own]).all() else work
-        line = [_called(plans, own[0]), cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
+        line = [_called(plans, own[0])] if "job" in plans.texts else []
+        line += [cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
         if marks:
             line.append(cell(marks[at]) if at in marks else "")
-        if deadline is not None:
-            row, note = best_in_time(plans, own[~np.isnan(priced[own])], priced, deadline)
+        if judged:
+            row, note = best_within(own[~np.isnan(priced[own])], priced, judged)
             line.append("none of these" if row is None else cell(row) + note)
         rows.append(line)
     is_priced = not np.isnan(cost).all()
     least = "cheapest" if is_priced else "fewest GPU-hours"
     headers = ["fastest", least, *(["at the knee"] if marks else [])]
-    headers += [f"{least} within the deadline"] if deadline else []
+    headers += [f"{least} within {limits.names()}"] if judged else []
     takes = "cheapest" if is_priced else "it takes the fewest GPU-hours"
     more = f" (the first {_MAX_JOBS} of {count(len(jobs))} jobs)" if len(jobs) > _MAX_JOBS else ""
-    caption = f"Where each job is fastest, where {takes}{', and at its knee' if marks else ''}"
-    return HtmlTable(f"{caption}{more}", {"job": "text", **dict.fromkeys(headers, "parts")}, rows)
+    named = {"job": "text"} if "job" in plans.texts else {}
+    caption = f"Where {'each' if named else 'the'} job is fastest, where {takes}"
+    caption += ", and at its knee: the best trade of time for GPU-hours" if marks else ""
+    return HtmlTable(f"{caption}{more}", named | dict.fromkeys(headers, "parts"), rows)
 
 
 def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:

@@ -168,8 +168,9 @@ reasons! {
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
-        "time and cost are not known: the profile was not measured on this cluster's GPU type, or lacks a \
-        link that the run uses (set the cluster's inter_gb_s between nodes, intra_gb_s inside one)" ""
+        "time and cost are not known: the profile is of another GPU type, or of another model or sequence \
+        length (parameters, seq_len), or lacks a link that the run uses (set the cluster's inter_gb_s \
+        between nodes, intra_gb_s inside one)" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     LimitLikely "limit_likely" Caution

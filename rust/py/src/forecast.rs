@@ -25,6 +25,8 @@ pub struct Workloads {
 #[pyo3(from_item_all)]
 pub struct ProfileFields<'py> {
     gpu: Option<String>,
+    parameters: Option<u64>,
+    seq_len: Option<u64>,
     gpu_memory_gib: Option<f64>,
     constants: Constants<'py>,
     gradient: Gradient,
@@ -43,6 +45,8 @@ impl Workloads {
             let (profile, table) = profile(&of.constants, &of.gradient, of.scatter, of.ranges)?;
             Ok(Workload {
                 gpu: of.gpu.map(Into::into),
+                parameters: of.parameters,
+                seq_len: of.seq_len,
                 gpu_memory_gib: of.gpu_memory_gib.unwrap_or(f64::NAN),
                 profile,
                 table,

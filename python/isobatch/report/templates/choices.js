@@ -70,14 +70,14 @@
     const rest = rows.filter((each) => !isShown(each)).map(([label, , now]) => `${label.split(",")[0]} ${now}`);
     if (rest.length) rest.splice(0, rest.length, `${isNew ? "Also" : "As tuned"}: ${rest.join("; ")}.`);
     fill("menu", ways.map(way));
-    fill("points", points.map((each) => element("li", text(each))), level === "infeasible" ? "Why not:" : "Warnings:");
+    fill("points", points.map((each) => element("li", text(each))), "Warnings:");
     fill("lines", lines.flatMap((each) => [element(/# was /.test(text(each)) ? "mark" : "span", text(each)), "\n"]));
     fill("folded", [...rest, ...folded.map(text)].map((each) => element("li", each)));
     document.querySelectorAll("figure[data-low]").forEach((figure) => mark(figure, gpus));
     document.querySelectorAll("[name=policy]").forEach((radio, at) => { radio.checked = at === policy; });
     const works = data.plans.filter((each) => each[policy][0] !== "infeasible").length;
     const other = asked === gpus ? "" : `${asked} is not among the counts: ${gpus} is shown. `;
-    by("strip-words").textContent = `${other}${works} of ${data.counts.length} counts work as asked.${data.note}`;
+    by("strip-words").textContent = `${other}${works} of ${data.counts.length} counts ${data.meet}.${data.note}`;
     document.body.dataset.ready = "yes";
   };
 

@@ -67,15 +67,25 @@ impl<'a> Fitted<'a> {
         Some(Fitted { workload, profile, borrowed, memory_gib })
     }
 
-    /// With a job on that cluster.
+    /// With a job on that cluster; none where the workload is another model, or has samples of another
+    /// length.
     pub fn on(
         &'a self,
         recipe: &'a Recipe,
         settings: &'a Settings,
         cluster: &'a Cluster,
-    ) -> ClusterProfile<'a> {
-        ClusterProfile { recipe, settings, cluster, fitted: self }
+    ) -> Option<ClusterProfile<'a>> {
+        let Workload { parameters, seq_len, .. } = *self.workload;
+        let is_same = is_about(parameters, recipe.parameters) && is_about(seq_len, recipe.seq_len);
+        is_same.then_some(ClusterProfile { recipe, settings, cluster, fitted: self })
     }
+}
+
+/// Whether two sizes are the same within a tenth, as far as both are known: a model of 6.74e9 parameters is
+/// called 7e9.
+fn is_about(measured: Option<u64>, asked: Option<u64>) -> bool {
+    let (Some(measured), Some(asked)) = (measured, asked) else { return true };
+    measured.abs_diff(asked) as f64 <= 0.1 * measured.max(asked) as f64
 }
 
 /// The profile that fits a cluster's GPUs, with the job that is planned there.

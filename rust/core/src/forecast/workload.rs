@@ -9,6 +9,10 @@ use super::{AllReduceTable, Profile};
 pub struct Workload {
     /// The GPU type; none fits every type.
     pub gpu: Option<Arc<str>>,
+    /// Parameters of the model; `None` where they are not known.
+    pub parameters: Option<u64>,
+    /// Tokens of a sample; `None` where they are not known.
+    pub seq_len: Option<u64>,
     /// GiB of memory of such a GPU, for clusters that do not name theirs; NaN where it is not known.
     pub gpu_memory_gib: f64,
     /// The constants.

@@ -70,7 +70,7 @@ fn fill(input: &Input, workloads: &[Workload], row: &mut Row, find_counts: FindC
     let count = world_size / model_parallel;
     row.data_parallel = as_column(count);
     let fitted = Fitted::of(cluster, workloads);
-    let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
+    let profile = fitted.as_ref().and_then(|fitted| fitted.on(recipe, settings, cluster));
     row.cap = Cap::here(recipe, settings, profile.as_ref())?;
     let replicas = Replicas { count, model_parallel, group, divisor, cap: row.cap.samples() };
 

@@ -242,7 +242,7 @@ impl<'a> Candidates<'a> {
     fn on(&self, at: usize) -> Option<(ClusterProfile<'_>, &Cluster)> {
         let site = self.sites?.sites[at].as_ref()?;
         let Input { recipe, settings, .. } = &self.job[0];
-        Some((site.fitted.as_ref()?.on(recipe, settings, &site.cluster), &site.cluster))
+        Some((site.fitted.as_ref()?.on(recipe, settings, &site.cluster)?, &site.cluster))
     }
 
     /// Whether rows are bounded by the goodput of the best batch: of nothing else, then, does the batch
@@ -312,7 +312,7 @@ fn worth_of_row(by: Criterion, input: &Input, workloads: &[Workload], row: &Row)
     let Ok(effective_batch) = u64::try_from(row.effective_batch) else { return f64::NAN };
     let Input { recipe, settings, cluster, .. } = input;
     let fitted = Fitted::of(cluster, workloads);
-    let profile = fitted.as_ref().map(|fitted| fitted.on(recipe, settings, cluster));
+    let profile = fitted.as_ref().and_then(|fitted| fitted.on(recipe, settings, cluster));
     let gain = profile.and_then(|profile| profile.gain(effective_batch as f64).ok());
     by.worth(&Figures {
         step_seconds: row.outlook.step_seconds,

@@ -123,6 +123,8 @@ mod tests {
     fn the_best_rows_of_each_job() {
         let workload = Workload {
             gpu: None,
+            parameters: None,
+            seq_len: None,
             gpu_memory_gib: f64::NAN,
             profile: profile(),
             table: AllReduceTable::default(),
