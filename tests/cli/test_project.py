@@ -130,6 +130,7 @@ def test_profiles_are_relative_to_the_file(folder, ran):
         "[tool.poetry.dependencies]\nisobatch = '^0.1'\n",
         "[project.scripts]\nisobatch = 'x:y'\n",
         "this is no TOML = = [",
+        "[tool.isobatch-extra\nx = 1\n",
         "",
     ],
 )
@@ -163,6 +164,9 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("[tool.isobatch]\nprofile = ['']", "profile must be a path, or a list of paths, got ['']"),
         ("[tool.isobatch]\ntuned_gpus = 2.5", "tuned_gpus must be a whole number, at least 1, got '2.5'"),
         ("[tool.isobatch]\ngpus_per_node = [", "pyproject.toml: cannot be read: "),
+        ("[tool.isobatch\ngpus_per_node = 4", "pyproject.toml: cannot be read: Expected ']' at the end of a "
+                                              "table declaration (at line 1, column 15)"),
+        ("[ tool . 'isobatch' # hours\n", "pyproject.toml: cannot be read: "),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_is_refused_with_its_file(folder, ran, text, message):
