@@ -75,6 +75,13 @@ def test_every_command_with_the_option_takes_the_value_and_says_so(folder, ran):
     assert plan["effective_batch"] == 32 and plan["recipe"]["gpus"] == 4
 
 
+def test_the_tuned_gpus_of_a_file_without_a_batch_are_known(folder, ran):
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
+    doctor = ran(["doctor", "ds.json", "--gpus", "8"])
+    assert "does not say the batch" in doctor.out and "are not known" not in doctor.out
+    assert "tuned_gpus 4" in doctor.err
+
+
 def test_a_typed_option_and_a_files_own_gpus_win(folder, ran):
     typed = ran(["plan", "--from", "args.json", "--set", "gpus=2", "--gpus", "8", "--json"]).out
     assert json.loads(typed)["effective_batch"] == 16
