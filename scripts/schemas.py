@@ -16,8 +16,8 @@ import msgspec
 from isobatch import _core
 from isobatch.doctor_record import SCHEMA as SCHEMA_OF_DOCTOR
 from isobatch.doctor_record import Record
-from isobatch.fleet.counts import SCHEMA as SCHEMA_OF_COUNTS
-from isobatch.fleet.counts import GoodCounts
+from isobatch.fleet.good_counts import SCHEMA as SCHEMA_OF_COUNTS
+from isobatch.fleet.good_counts import GoodCounts
 from isobatch.forecast import profile
 from isobatch.planning import saved
 from isobatch.planning.plan import Plan

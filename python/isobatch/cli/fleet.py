@@ -158,13 +158,15 @@ def _clusters(args: argparse.Namespace) -> Any:
     counts = np.array(args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus)))
     is_timed, each = bool(args.profile), args.gpus_per_node or options.PER_NODE
     is_whole = (counts < each) | (counts % each == 0)
-    if not is_whole.all() and (is_timed or args.gpus_per_node):
-        left_out = words.counted(int((~is_whole).sum()), "GPU count")
-        say(
-            f"left out {left_out} that fill no whole nodes of {each:,} GPUs: another --gpus-per-node plans "
-            "them"
+    if not is_whole.all():
+        broken = (
+            f"{words.counted(int((~is_whole).sum()), 'GPU count')} that fill no whole nodes of {each:,} GPUs"
         )
-        counts = counts[is_whole]
+        if is_timed or args.gpus_per_node:
+            say(f"left out {broken}: another --gpus-per-node plans them")
+            counts = counts[is_whole]
+        else:
+            say(f"planned as one node each: {broken}; --gpus-per-node {each} leaves them out")
     if not counts.size:
         raise InputError(f"no count fills whole nodes of {each:,} GPUs", field="--gpus")
     per_node = np.where(counts % each, counts, np.minimum(counts, each))
