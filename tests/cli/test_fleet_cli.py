@@ -221,6 +221,14 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
     assert ran([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]).out.splitlines()[1:] == ["7,7"]
 
 
+def test_a_name_in_the_place_of_job_is_noticed(files, ran):
+    words = ["--gpus", "8", "--columns", "status"]
+    (files / "named.csv").write_text("Name,effective_batch,lr\na,256,0.1\n")
+    assert "carried along: Name (job?)" in ran(["fleet", str(files / "named.csv"), *words]).err
+    (files / "both.csv").write_text("job,name,effective_batch,lr\na,x,256,0.1\n")
+    assert "carried along: name\n" in ran(["fleet", str(files / "both.csv"), *words]).err
+
+
 def test_jobs_and_clusters_in_the_wrong_order_are_told(files, ran):
     says = "nodes is missing: these are jobs: pass them first, then the clusters"
     assert says in ran(["fleet", str(files / "clusters.csv"), str(files / "jobs.csv")], 2).err

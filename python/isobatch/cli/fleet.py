@@ -11,7 +11,7 @@ from isobatch import words
 from isobatch.cli import options, project
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
-from isobatch.cli.terminal import progress, say
+from isobatch.cli.terminal import heard_sigterm, progress, say
 from isobatch.errors import InputError
 from isobatch.files.whole import read_bytes
 
@@ -112,12 +112,13 @@ def _planned(args: argparse.Namespace) -> int:
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
-        if into_folder:
-            plans = _into_folder(args, fleet_query)
-            summary, failed = plans.summary, plans.failed
-        else:
-            summary = _into_one(args, fleet_query)
-    except KeyboardInterrupt:
+        with heard_sigterm():
+            if into_folder:
+                plans = _into_folder(args, fleet_query)
+                summary, failed = plans.summary, plans.failed
+            else:
+                summary = _into_one(args, fleet_query)
+    except (KeyboardInterrupt, SystemExit):
         say(f"isobatch fleet: {_what_is_left(args.output, is_folder=into_folder)}")
         raise
     for line in summary.lines():
@@ -134,7 +135,7 @@ def _planned(args: argparse.Namespace) -> int:
 
 
 def _what_is_left(output: str | None, *, is_folder: bool) -> str:
-    """Says how far a run stopped by Ctrl-C has come."""
+    """Says how far a run stopped by Ctrl-C or SIGTERM has come."""
     if output is None:
         return "stopped: the rows written so far are incomplete"
     if is_folder:
