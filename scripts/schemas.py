@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch.fleet.counts import SCHEMA as SCHEMA_OF_COUNTS
-from isobatch.fleet.counts import GoodCounts
+from isobatch.doctor_record import SCHEMA as SCHEMA_OF_DOCTOR
+from isobatch.doctor_record import Record
+from isobatch.fleet.good_counts import SCHEMA as SCHEMA_OF_COUNTS
+from isobatch.fleet.good_counts import GoodCounts
 from isobatch.forecast import profile
 from isobatch.planning import saved
 from isobatch.planning.plan import Plan
@@ -79,14 +81,29 @@ def counts() -> Schema:
     """GPU counts for a scheduler to choose from, and the best of them."""
     schema = msgspec.json.schema(GoodCounts)
     record = schema["$defs"]["GoodCounts"]
+    _answered(record)
+    record["properties"]["schema"] |= {"const": SCHEMA_OF_COUNTS}
+    record["properties"]["gpus"]["items"] = {"type": "integer", "minimum": 1}
+    return {"title": SCHEMA_OF_COUNTS, **schema}
+
+
+def doctor() -> Schema:
+    """The doctor's findings on a file."""
+    schema = msgspec.json.schema(Record)
+    for record in schema["$defs"].values():
+        _answered(record)
+    schema["$defs"]["Record"]["properties"]["schema"] |= {"const": SCHEMA_OF_DOCTOR}
+    schema["$defs"]["Record"]["properties"]["isobatch"].pop("default")
+    return {"title": SCHEMA_OF_DOCTOR, **schema}
+
+
+def _answered(record: Schema) -> None:
+    """Gives each field of an answer the text of its docstring; an answer has all of them."""
     record["description"], _, attributes = record["description"].partition("Attributes:")
     texts = re.split(r"^ *(\w+): ", attributes.replace("None", "null"), flags=re.MULTILINE)[1:]
     for name, text in zip(texts[::2], texts[1::2], strict=True):
         record["properties"][name]["description"] = text
-    record["properties"]["schema"] |= {"const": SCHEMA_OF_COUNTS}
-    record["properties"]["gpus"]["items"] = {"type": "integer", "minimum": 1}
     record["required"] = [*record["properties"]]
-    return {"title": SCHEMA_OF_COUNTS, **schema}
 
 
 def _of_recipe(record: Schema) -> Schema:
@@ -132,6 +149,7 @@ SCHEMAS: dict[str, Callable[[], Schema]] = {
     "profile": profiles,
     "report": json_schema,
     "counts": counts,
+    "doctor": doctor,
 }
 
 

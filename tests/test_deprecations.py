@@ -45,7 +45,14 @@ def test_no_name_outlives_its_version():
 
 @pytest.mark.parametrize(
     ("version", "names"),
-    [("1.1.9", []), ("1.2.0", ["isobatch.plan_all"]), ("2.0.0-rc1", ["isobatch.plan_all", "--gpu-count"])],
+    [
+        ("1.1.9", []),
+        ("1.2.0", ["isobatch.plan_all"]),
+        ("2.0.0-rc1", ["isobatch.plan_all", "--gpu-count"]),
+        ("1.2.0rc1", ["isobatch.plan_all"]),
+        ("1.2.0.dev3+g1a2b", ["isobatch.plan_all"]),
+        ("1.1.9rc1", []),
+    ],
 )
 def test_a_name_is_overdue_from_its_version_on(table, version, names):
     assert deprecations.overdue(version) == names

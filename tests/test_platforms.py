@@ -143,6 +143,16 @@ def test_paths_with_backslashes_lead_to_files(tmp_path):
     assert (tmp_path / "out/plans/jobs.parquet").is_file()
 
 
+def test_a_projects_defaults_are_read_where_files_have_no_owner(tmp_path):
+    (tmp_path / "job.toml").write_text(RECIPE, encoding="utf-8")
+    table = "[tool.isobatch]\ngpus_per_node = 4\n"
+    (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
+    tmp_path.chmod(0o777)  # the mode of every folder on Windows
+    words = ["counts", "job.toml", "--gpus", "4,8"]
+    code, _, problem = json.loads(run_on("win32", COMMANDS, [words], tmp_path))
+    assert code == 0 and "defaults of pyproject.toml: gpus_per_node 4" in problem
+
+
 CLOSED = """
 import errno, isobatch.cli.explain
 def run(args):

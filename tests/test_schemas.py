@@ -69,3 +69,15 @@ def test_a_profile_fits():
     assert problems("profile", profile_fields) == []
     assert problems("profile", {**profile_fields, "schema": 2})
     assert problems("profile", {**profile_fields, "compute_constant": 0.1})
+
+
+def test_the_doctors_answers_fit(tmp_path, capsys):
+    from isobatch.cli import main
+
+    (tmp_path / "broken.json").write_text("{")
+    files = [str(ROOT / "examples/training_args.json"), str(tmp_path / "broken.json")]
+    assert main(["doctor", *files, "--gpus", "64", "--set", "gpus=8", "--json"]) == 2
+    answer, broken = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert problems("doctor", answer) == [] and problems("doctor", broken) == []
+    assert problems("doctor", {**answer, "schema": "isobatch.doctor/2"})
+    assert problems("doctor", {**answer, "findings": [{"level": "bad"}]})

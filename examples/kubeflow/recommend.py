@@ -1,6 +1,7 @@
 """Recommends a feasible number of nodes for a TrainJob: python recommend.py FOLDER [PORT].
 
-Its annotation `isobatch/recipe: NAME` names FOLDER/NAME.toml; `numNodes` is the most that it may get.
+Its annotation `isobatch/recipe: NAME` names FOLDER/NAME.toml; `numNodes` is the most that it may get, and
+`resourcesPerNode.limits` or `numProcPerNode` has the GPUs of a node.
 """
 
 import json
@@ -19,12 +20,15 @@ def recommend(job, folder):
         name = job["metadata"]["annotations"]["isobatch/recipe"]
         trainer = job["spec"].get("trainer") or {}
         limits = (trainer.get("resourcesPerNode") or {}).get("limits") or {}
-        each = limits.get("nvidia.com/gpu", trainer.get("numProcPerNode", 8))
+        gpus = [number for name, number in limits.items() if name.endswith("/gpu")]  # of any maker
+        each = gpus[0] if gpus else trainer.get("numProcPerNode")
         most = trainer.get("numNodes", MAX_NODES)
     except (KeyError, TypeError, AttributeError) as error:
         raise ib.InputError(f"expected a TrainJob with the annotation isobatch/recipe: {error!r}") from None
     if not re.fullmatch(r"\w[\w.-]*", str(name)):
         raise ib.InputError(f"isobatch/recipe must be a name, got {name!r:.60}")
+    if each in (None, "auto", "gpu", "cpu"):
+        raise ib.InputError("the GPUs of a node are not said: set resourcesPerNode.limits or numProcPerNode")
     if not all(re.fullmatch(r"[1-9]\d{0,3}", str(number)) for number in (each, most)):
         raise ib.InputError(f"nodes and their GPUs must be whole numbers, got {most!r:.60} and {each!r:.60}")
     each, most = int(each), min(int(most), MAX_NODES)

@@ -6,6 +6,7 @@ is read. A test fails from the version on in which a row goes.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -56,4 +57,6 @@ def overdue(version: str) -> list[str]:
 
 
 def _parts(version: str) -> list[int]:
-    return [int(part) for part in version.split("-")[0].split(".")]
+    """Reads the numbers of a release; a candidate, a development or a local version counts as its release."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return [] if release is None else [int(part) for part in release[0].split(".")]

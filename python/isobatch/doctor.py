@@ -5,29 +5,27 @@ and plans it by the functions that the command uses, and turns each refusal into
 """
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from isobatch import _core
+import msgspec
+
 from isobatch.doctor_checks import check_any_tool
+from isobatch.doctor_record import Record, findings_of
 from isobatch.errors import InputError, missing
-from isobatch.files.whole import read_whole
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.refusal import refusal
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
-from isobatch.tools.page import Reading, leaves, value_at
+from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import count_of, joined_fields, missing_fields, read_file
 from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
 from isobatch.words import count, counted, printable
 
-SCHEMA = "isobatch.doctor/1"
 _OF_THE_SPLIT = (
     Reason.NOT_DIVISIBLE,
     Reason.MULTIPLE_UNMET,
@@ -80,18 +78,16 @@ class Examination(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the examination for JSON; an unknown setting or line of a finding is null."""
-        lines = _text_lines(self.reading.file)
-        return {
-            "schema": SCHEMA,
-            "isobatch": _core.__version__,
-            "file": self.reading.file or None,
-            "tool": self.reading.tool or None,
-            "gpus": self.gpus,
-            "batch": self.batch,
-            "tuned_batch": self.tuned,
-            "findings": [_record(finding, self.reading, lines) for finding in self.findings],
-            "notes": self.reading.notes,
-        }
+        record = Record(
+            file=self.reading.file or None,
+            tool=self.reading.tool or None,
+            gpus=self.gpus,
+            batch=self.batch,
+            tuned_batch=self.tuned,
+            findings=findings_of(self.findings, self.reading),
+            notes=[*self.reading.notes],
+        )
+        return dict(msgspec.to_builtins(record))
 
 
 def examine(
@@ -134,7 +130,9 @@ def examine(
     batch = _batch(fields, world, trial.tuned) if _has_accumulation(reading, own) else None
     known = reader(reading.tool)
     assert known.reader is not None
-    case = Case(known, reading, fields, world, batch, trial.tuned, trial.plan, command)
+    nodes = cluster.nodes if isinstance(gpus, Cluster) else None
+    case = Case(known, reading, fields, world, batch, trial.tuned, trial.plan, command, nodes)
+    reading.notes[:0] = _of_the_batch(case)
     issues = [*check_any_tool(case), *known.reader.check(case)]
     findings = _ranked([*issues, *_not_said_yet(trial.refusals, issues, case)])
     text = "\n".join(_lines(case, findings))
@@ -289,12 +287,28 @@ def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | Non
     return int(micro) * int(fields.get("accumulation") or 1) * replicas
 
 
-# ---- in words, and as JSON ----
+# ---- in words ----
 
 
 def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
     """Sorts issues by their weight, the most expensive first."""
     return tuple(sorted(issues, key=lambda issue: list(Weight).index(issue.weight)))
+
+
+def _of_the_batch(case: Case) -> Iterator[str]:
+    """Yields what is not known of the batch, and how to check the file once it is changed."""
+    if case.batch is None:
+        yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
+    if case.tuned is None and case.fields.get("gpus") is None:
+        yield (
+            "The GPUs that it was tuned on are not known: --set gpus=N, or its batch by --set "
+            "effective_batch=N, compares with the tuned run."
+        )
+    if case.growth != 1 and case.fields.get("effective_batch") is None:
+        yield (
+            f"Once the file is changed, check it with --set effective_batch={case.tuned}, the tuned batch: "
+            "the GPUs of the tuned run only describe the file as it is now."
+        )
 
 
 def _split(case: Case, batch: int) -> str:
@@ -312,13 +326,9 @@ def _line(text: str) -> str:
 
 def _lines(case: Case, findings: Sequence[Issue]) -> Iterator[str]:
     yield _line(f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}")
-    if case.batch is None:
-        yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
-    else:
+    if case.batch is not None:
         yield f"As it is, a step has {count(case.batch)} samples{_split(case, case.batch)}."
-    if case.tuned is None:
-        yield "The GPUs that it was tuned on are not known: --set gpus=N compares with them."
-    elif case.growth == 1:
+    if case.tuned is not None and case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
     yield from map(_line, case.reading.notes)
     yield from _numbered(findings)
@@ -331,50 +341,3 @@ def _numbered(findings: Sequence[Issue]) -> Iterator[str]:
         yield f"{number}. {finding}"
     if not findings:
         yield "Nothing found."
-
-
-def _record(finding: Issue, reading: Reading, lines: Sequence[str]) -> dict[str, Any]:
-    """Writes a finding as JSON has it."""
-    setting = _setting(finding, reading)
-    return {
-        "level": finding.weight.name.lower(),
-        "setting": setting,
-        "file": reading.file or None,
-        "line": _line_number(setting, lines),
-        "text": finding.what,
-        "cause": finding.cause,
-        "source": finding.source,
-        "mend": finding.change,
-    }
-
-
-def _setting(finding: Issue, reading: Reading) -> str | None:
-    """Returns the setting of a finding: that of its field, else the first one in its text."""
-    field = finding.field
-    if field:
-        return reading.keys.get(field) or reading.absent.get(field) or field
-    paths = {path.rpartition(".")[2].replace("-", "_"): path for path in leaves(reading.settings)}
-    for text in (finding.change, finding.what, finding.cause):
-        for word in re.findall(r"[A-Za-z][\w-]+", text):
-            if (path := paths.get(word.replace("-", "_"))) is not None:
-                return path
-    return None
-
-
-def _text_lines(file: str) -> list[str]:
-    """Reads the lines of a file of text; none of a folder, of settings in memory, or of a pickle."""
-    try:
-        return read_whole(file).splitlines() if Path(file).is_file() else []
-    except InputError:
-        return []
-
-
-def _line_number(setting: str | None, lines: Sequence[str]) -> int | None:
-    """Finds the line of a setting; None unless exactly one line names it."""
-    if setting is None:
-        return None
-    name = re.sub(r"[-_]", "[-_]", re.escape(setting.rpartition(".")[2].lstrip("-")).replace(r"\-", "-"))
-    numbers = [
-        number for number, line in enumerate(lines, 1) if re.search(rf"(?<![\w-]){name}(?![\w-])", line)
-    ]
-    return numbers[0] if len(numbers) == 1 else None

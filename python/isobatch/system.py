@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,21 @@ def slashed(path: str) -> str:
 
 
 # ---- folders and files by their handles ----
+
+
+def is_planted(path: Path, status: os.stat_result) -> bool:
+    """Tells whether a file is another user's, in a folder where everybody may write.
+
+    Never on Windows: its files have no owner in `stat`, and every folder the mode 0777.
+
+    Args:
+        path: of the file.
+        status: of the file.
+    """
+    if sys.platform == "win32":
+        return False
+    anybody_writes = path.parent.stat().st_mode & stat.S_IWOTH
+    return bool(anybody_writes) and status.st_uid not in (0, os.geteuid())
 
 
 def open_folder(path: Path, within: int | None = None) -> int | None:

@@ -69,7 +69,73 @@ def test_several_files_end_with_the_highest_code(clean, tmp_path, ran):
     both = ran(["doctor", clean, changed, *words], 1).out
     assert both == f"{ran(['doctor', clean, *words]).out}\n{ran(['doctor', changed, *words], 1).out}"
     every = ran(["doctor", broken, clean, changed, *words, "--json"], 2)
-    assert [json.loads(line)["file"] for line in every.out.splitlines()] == [clean, changed]
+    records = [json.loads(line) for line in every.out.splitlines()]
+    assert [record["file"] for record in records] == [broken, clean, changed]
+    assert [record["error"] is None for record in records] == [False, True, True]
     assert f"isobatch doctor: {broken}: cannot be read" in every.err
     wrong = ran(["doctor", clean, changed, *words, "--set", "gpus=x"], 2)
     assert wrong.out == "" and wrong.err.count("--set gpus must be a whole number") == 1
+
+
+def test_an_unreadable_file_alone_has_an_object_too(tmp_path, ran):
+    broken = str(written(tmp_path, "broken.json", "{"))
+    output = ran(["doctor", broken, "--gpus", "8", "--json"], 2)
+    record = json.loads(output.out)
+    assert record["file"] == broken and record["error"].startswith("cannot be read")
+    assert record["findings"] == [] and f"{broken}: cannot be read" in output.err
+    typed = ran(["doctor", broken, "--gpus", "8", "--set", "gpus=x", "--json"], 2)
+    assert typed.out == "" and "--set gpus must be" in typed.err
+
+
+def test_what_is_not_known_is_in_the_notes_of_json(tmp_path, clean, ran):
+    notes = json.loads(ran(["doctor", clean, "--gpus", "64", "--json"]).out)["notes"]
+    assert notes[0].startswith("The GPUs that it was tuned on are not known: --set gpus=N")
+    launched = str(
+        written(tmp_path, "a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1")
+    )
+    notes = json.loads(ran(["doctor", launched, "--gpus", "8", "--json"]).out)["notes"]
+    assert notes[0].startswith("The file does not say the batch")
+    assert not any("tuned on" in note for note in notes)
+
+
+CHANGED = {
+    "axolotl.yaml": ({"base_model": "x", "micro_batch_size": 2, "gradient_accumulation_steps": 4,
+                      "learning_rate": 1e-4, "num_epochs": 1, "max_grad_norm": 1.0}, ["--set", "gpus=8"], 64),
+    "lightning.yaml": ({"trainer": {"devices": 8, "num_nodes": 2, "max_steps": 9,
+                                    "accumulate_grad_batches": 2},
+                        "data": {"batch_size": 16}, "optimizer": {"init_args": {"lr": 1e-3}}}, [], 512),
+    "lightning-half.yaml": ({"trainer": {"devices": 4, "num_nodes": 2, "max_steps": 9},
+                             "data": {"batch_size": 64}, "optimizer": {"init_args": {"lr": 1e-3}}}, [], 512),
+    "accelerate.yaml": ({"num_processes": 32, "num_machines": 4, "compute_environment": "LOCAL_MACHINE"},
+                        ["--set", "effective_batch=512"], 512),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_file_that_is_changed_as_advised_passes(tmp_path, ran, name):
+    """Its own nodes and processes included; its tuned batch is then the gate."""
+    settings, tuned, batch = CHANGED[name]
+    file = tmp_path / name
+    file.write_text(json.dumps(settings))
+    record = json.loads(ran(["doctor", str(file), "--gpus", "64", *tuned, "--json"], 1).out)
+    kept = ["--set", f"effective_batch={batch}"]
+    assert tuned == kept or any(" ".join(kept) in note for note in record["notes"])
+    for finding in record["findings"]:
+        if finding["level"] != "changes" or "only if" in finding["mend"] or "if the batch" in finding["mend"]:
+            continue
+        for line in finding["mend"].split("; "):
+            path, _, value = line.partition(": ")
+            *tables, last = path.split(".")
+            inner = settings
+            for table in tables:
+                inner = inner[table]
+            inner[last] = int(value)
+    file.write_text(json.dumps(settings))
+    ran(["doctor", str(file), "--gpus", "64", *kept])
+    per_node = {"trainer": {"devices": 8, "num_nodes": 8}, "num_machines": 8, "num_processes": 64}
+    assert all(
+        settings[key].items() >= value.items() if isinstance(value, dict) else settings[key] == value
+        for key, value in per_node.items()
+        if key in settings
+    )
+    ran(["doctor", str(file), "--gpus", "128", *kept], 1)

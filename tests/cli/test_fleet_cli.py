@@ -213,8 +213,20 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
         (["--gpus", "16,8", "--gpus-per-node", "8"], ["16,16", "8,8"]),
     ):
         assert ran([*words, *more]).out.splitlines()[1:3] == rows
+    odd = ran([*words, "--gpus", "8..17"])
+    assert odd.out.splitlines()[1:6] == ["8,8", "9,9", "10,10", "11,11", "12,12"]
+    assert "planned as one node each: 8 GPU counts that fill no whole nodes of 8 GPUs" in odd.err
+    assert "planned as" not in ran([*words, "--gpus", "1..8"]).err
     (files / "pairs.csv").write_text("job,cluster\nb,7\n")
     assert ran([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]).out.splitlines()[1:] == ["7,7"]
+
+
+def test_a_name_in_the_place_of_job_is_noticed(files, ran):
+    words = ["--gpus", "8", "--columns", "status"]
+    (files / "named.csv").write_text("Name,effective_batch,lr\na,256,0.1\n")
+    assert "carried along: Name (job?)" in ran(["fleet", str(files / "named.csv"), *words]).err
+    (files / "both.csv").write_text("job,name,effective_batch,lr\na,x,256,0.1\n")
+    assert "carried along: name\n" in ran(["fleet", str(files / "both.csv"), *words]).err
 
 
 def test_jobs_and_clusters_in_the_wrong_order_are_told(files, ran):

@@ -75,6 +75,13 @@ def test_every_command_with_the_option_takes_the_value_and_says_so(folder, ran):
     assert plan["effective_batch"] == 32 and plan["recipe"]["gpus"] == 4
 
 
+def test_the_tuned_gpus_of_a_file_without_a_batch_are_known(folder, ran):
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
+    doctor = ran(["doctor", "ds.json", "--gpus", "8"])
+    assert "does not say the batch" in doctor.out and "are not known" not in doctor.out
+    assert "tuned_gpus 4" in doctor.err
+
+
 def test_a_typed_option_and_a_files_own_gpus_win(folder, ran):
     typed = ran(["plan", "--from", "args.json", "--set", "gpus=2", "--gpus", "8", "--json"]).out
     assert json.loads(typed)["effective_batch"] == 16
@@ -130,6 +137,7 @@ def test_profiles_are_relative_to_the_file(folder, ran):
         "[tool.poetry.dependencies]\nisobatch = '^0.1'\n",
         "[project.scripts]\nisobatch = 'x:y'\n",
         "this is no TOML = = [",
+        "[tool.isobatch-extra\nx = 1\n",
         "",
     ],
 )
@@ -163,6 +171,9 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("[tool.isobatch]\nprofile = ['']", "profile must be a path, or a list of paths, got ['']"),
         ("[tool.isobatch]\ntuned_gpus = 2.5", "tuned_gpus must be a whole number, at least 1, got '2.5'"),
         ("[tool.isobatch]\ngpus_per_node = [", "pyproject.toml: cannot be read: "),
+        ("[tool.isobatch\ngpus_per_node = 4", "pyproject.toml: cannot be read: Expected ']' at the end of a "
+                                              "table declaration (at line 1, column 15)"),
+        ("[ tool . 'isobatch' # hours\n", "pyproject.toml: cannot be read: "),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_is_refused_with_its_file(folder, ran, text, message):

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -106,12 +107,57 @@ def test_schedulers_get_the_counts_that_work(tmp_path, ran):
         "best_by": "most",
         "effective_batch": 128,
         "gpus_per_node": 8,
+        "why": None,
     }
     assert short(ran, tmp_path, "--gpus", "16,8,8")["gpus"] == [8, 16]
     grown = short(ran, tmp_path, "--gpus", "8,16", "--policy", "grow")
     assert (grown["gpus"], grown["effective_batch"]) == ([8, 16], None)
     none = short(ran, tmp_path, "--gpus", "3,5", code=1)
     assert (none["gpus"], none["best"], none["best_by"], none["effective_batch"]) == ([], None, None, None)
+    assert none["why"] == "not_divisible"
+
+
+def test_counts_that_are_no_whole_nodes_are_an_answer(tmp_path, ran):
+    none = short(ran, tmp_path, "--gpus", "12,20", code=1)
+    assert (none["gpus"], none["best"], none["gpus_per_node"]) == ([], None, 8)
+    assert none["why"] == "not_whole_nodes"
+    job = str(tmp_path / "job.json")
+    typed = ran(["counts", job, "--gpus", "12,16,20", "--json", "--short"])
+    assert json.loads(typed.out)["gpus"] == [16]
+    assert "left out 2 GPU counts not of whole nodes of 8 GPUs: 12, 20; another --gpus-per-node" in typed.err
+    assert "left out 1 GPU count" in ran(["counts", job, "--gpus", "12,16", "--to", "slurm"]).err
+    assert "left out" not in ran(["counts", job, "--gpus", "1..64", "--json", "--short"]).err
+    assert "no count fills nodes of 8 GPUs" in ran(["counts", job, "--gpus", "12"], 2).err
+
+
+def test_why_there_are_no_counts_tells_plans_from_refusals(tmp_path, ran):
+    MEASURED.save(tmp_path / "speed.json")
+    RECIPE.save(tmp_path / "job.json")
+    profiled = ["--gpus", "1..128", "--profile", str(tmp_path / "speed.json"), "--deadline-hours", "1e-9"]
+    assert short(ran, tmp_path, *profiled, code=1)["why"] == "misses_deadline"
+    above = ["--gpus", "8,16", "--max-batch", "4"]
+    assert short(ran, tmp_path, *above, code=1)["why"] == "above_max_batch"
+    assert short(ran, tmp_path, "--gpus", "3,5", "--model-parallel", "4", code=1)["why"] == "model_parallel"
+    listing = ib.counts(msgspec.structs.replace(RECIPE, duration=None), [8], profile=MEASURED, cluster=NODE)
+    assert listing.good(1.0).why == "needs_duration"
+    alone = msgspec.structs.replace(MEASURED, inter_gb_s=None)
+    assert ib.counts(RECIPE, [16], profile=alone, cluster=NODE).good(1e9).why == "needs_profile"
+
+
+def test_hours_that_are_not_known_are_named_beside_the_short_form(tmp_path, ran):
+    RECIPE.save(tmp_path / "job.json")
+    msgspec.structs.replace(MEASURED, inter_gb_s=None).save(tmp_path / "speed.json")
+    words = [
+        "counts",
+        str(tmp_path / "job.json"),
+        "--gpus",
+        "1..64",
+        "--profile",
+        str(tmp_path / "speed.json"),
+    ]
+    shown = ran([*words, "--json", "--short"])
+    assert json.loads(shown.out)["best"] <= 8
+    assert "no hours at 3 GPU counts (16, 32, 64): the profile has no network between nodes" in shown.err
 
 
 def test_the_best_count_is_the_knee_or_the_cheapest_within_the_deadline(tmp_path, ran):

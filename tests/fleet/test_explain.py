@@ -225,3 +225,15 @@ def test_the_command_lists_what_is_illegal(tmp_path, capsys, ran):
     assert main(["explain", str(plans), "--jobs", str(jobs), "--job", "c", "--gpus", "8"]) == 1
     assert "Illegal: job c" in capsys.readouterr().out
     assert "--illegal needs --jobs FILE" in ran(["explain", str(plans), "--illegal"], 2).err
+
+
+def test_plans_without_the_columns_for_illegal_values_are_refused(tmp_path, ran):
+    jobs, clusters, plans = (tmp_path / name for name in ("jobs.csv", "clusters.csv", "plans.csv"))
+    jobs.write_text("job,effective_batch,lr\na,256,-1\n")
+    clusters.write_text("cluster,nodes,gpus_per_node\nx,1,8\n")
+    words = ["explain", str(plans), "--jobs", str(jobs), "--clusters", str(clusters), "--illegal"]
+    for columns, lacks in (("job,status", "cluster"), ("cluster,reasons", "job"), ("job,cluster", "reasons")):
+        ran(["fleet", str(jobs), str(clusters), "--columns", columns, "-o", str(plans)])
+        assert f"{plans}: --illegal needs the column {lacks}, which the plans lack" in ran(words, 2).err
+    ran(["fleet", str(jobs), str(clusters), "--columns", "job,cluster,reasons", "-o", str(plans)])
+    assert "lr must be" in ran(words, 1).out

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,21 @@ def test_without_locks_runs_share_no_file(tmp_path, monkeypatch):
         whole.partial_of(str(tmp_path / "one.csv")) as two,
     ):
         assert first != two and names(tmp_path) == []
+
+
+@pytest.mark.race("the run may be over before the signal is sent to it")
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_fleet_that_is_ended_leaves_no_partial_file(tmp_path, how, code):
+    jobs = "".join(f"{job},{64 * job},0.1\n" for job in range(1, 20_001))
+    (tmp_path / "jobs.csv").write_text(f"job,effective_batch,lr\n{jobs}")
+    words = [sys.executable, "-m", "isobatch", "fleet", "jobs.csv", "--gpus", "1..512", "-o", "plans.csv"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(
+            path.stat().st_size for path in tmp_path.glob(".plans.csv.*")
+        ):
+            time.sleep(0.01)
+        process.send_signal(how)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == code
+    assert "stopped: plans.csv is as it was before" in error and "fault" not in error
+    assert names(tmp_path) == ["jobs.csv"]

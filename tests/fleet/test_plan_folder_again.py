@@ -79,7 +79,7 @@ def test_what_is_done_is_not_done_again(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.race("the run may be over before the signal is sent to it")
 @pytest.mark.parametrize("_", REPETITIONS)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, how, _):
     jobs, output = Jobs(tmp_path / "jobs", 30, 2000), tmp_path / "plans"
     (tmp_path / "clusters.csv").write_text("nodes,gpus_per_node\n1,8\n12,8\n")
@@ -99,8 +99,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, how, _):
         time.sleep(0.001)
     process.send_signal(how)
     error = process.communicate()[1]
-    assert process.returncode == (130 if how == signal.SIGINT else -how)
-    if how == signal.SIGINT:
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(how, -how)
+    if how != signal.SIGKILL:
         message = f"What is done is kept in {output}: rerun the same command to continue"
         assert error.splitlines()[-1] == f"isobatch fleet: stopped. {message}"
     stopped = {path.name for path in output.glob("*.parquet")}

@@ -72,3 +72,32 @@ def test_the_hook_is_a_command_on_several_files(name):
     assert not pattern.search("pyproject.toml") and not pattern.search("package.json")
     files = {"own": "runs/training_args.json", "page": "configs/axolotl.yaml"}
     assert pattern.search(files[name])
+
+
+@pytest.mark.parametrize(
+    ("file", "is_taken"),
+    [
+        ("configs/accelerate.yaml", True),
+        ("configs/ds_zero3.json", True),
+        ("configs/llama3_lora.axolotl.yaml", True),
+        ("configs/llama3_8b.titan.toml", True),
+        ("run_megatron.sh", True),
+        ("deepspeed/README.md", False),
+        ("data/records_2.json", False),
+        ("configs/deploy.yaml", False),
+        ("control.yaml", False),
+    ],
+)
+def test_the_hook_takes_files_with_a_tools_name(file, is_taken):
+    assert bool(re.search(hooks()["own"]["files"], file)) == is_taken
+
+
+def test_the_workflow_fails_where_the_batch_grew_with_the_gpus(tmp_path, ran):
+    (line,) = re.findall(r"- run: isobatch (doctor .*)", PAGE)
+    command, _, *options = shlex.split(line)
+    file = tmp_path / "llama.axolotl.yaml"
+    text = "base_model: x\nmicro_batch_size: {}\ngradient_accumulation_steps: {}\nlearning_rate: 1e-4\n"
+    file.write_text(text.format(2, 4))
+    assert "8 × the 64 that it was tuned with" in ran([command, str(file), *options], 1).out
+    file.write_text(text.format(1, 1))
+    ran([command, str(file), *options])

@@ -70,11 +70,20 @@ def patched(value, patch):
 @pytest.mark.parametrize(
     ("trainer", "nodes", "feasible"),
     [
-        ({"numNodes": 5}, 4, [1, 2, 3, 4]),
-        ({"numNodes": 1}, 1, [1]),
+        ({"numNodes": 5, "numProcPerNode": 8}, 4, [1, 2, 3, 4]),
+        ({"numNodes": 1, "numProcPerNode": "8"}, 1, [1]),
         ({"numNodes": 5, "resourcesPerNode": {"limits": {"nvidia.com/gpu": "4"}}}, 4, [1, 2, 3, 4]),
         ({"numNodes": 20, "numProcPerNode": 2}, 16, [1, 2, 3, 4, 6, 8, 12, 16]),
-        ({}, 12, [1, 2, 3, 4, 6, 12]),
+        (
+            {
+                "numNodes": 9,
+                "resourcesPerNode": {"limits": {"cpu": 64, "amd.com/gpu": 4}},
+                "numProcPerNode": "auto",
+            },
+            8,
+            [1, 2, 3, 4, 6, 8],
+        ),
+        ({"numProcPerNode": 8}, 12, [1, 2, 3, 4, 6, 12]),
     ],
 )
 def test_the_most_nodes_that_work_are_answered_with_their_plan(port, trainer, nodes, feasible):
@@ -114,20 +123,23 @@ def test_the_patch_changes_what_the_proposal_lets_a_plugin_change(port):
         (train_job("../gpt"), "isobatch/recipe must be a name, got '../gpt'"),
         (train_job(["gpt"]), "isobatch/recipe must be a name"),
         (train_job("gpt\n"), "isobatch/recipe must be a name"),
-        (train_job("gone"), "gone.toml: cannot be read"),
-        (train_job("broken"), "broken.toml: cannot be read"),
-        (train_job(numNodes=-1), "must be whole numbers, got -1"),
-        (train_job(numNodes=0), "must be whole numbers, got 0"),
-        (train_job(numNodes=True), "must be whole numbers, got True"),
-        (train_job(numNodes=2.5), "must be whole numbers, got 2.5"),
-        (train_job(numProcPerNode="auto"), "must be whole numbers"),
+        (train_job("gone", numProcPerNode=8), "gone.toml: cannot be read"),
+        (train_job("broken", numProcPerNode=8), "broken.toml: cannot be read"),
+        (train_job(numNodes=-1, numProcPerNode=8), "must be whole numbers, got -1"),
+        (train_job(numNodes=0, numProcPerNode=8), "must be whole numbers, got 0"),
+        (train_job(numNodes=True, numProcPerNode=8), "must be whole numbers, got True"),
+        (train_job(numNodes=2.5, numProcPerNode=8), "must be whole numbers, got 2.5"),
+        (train_job(numProcPerNode="many"), "must be whole numbers"),
+        (train_job(numProcPerNode="auto"), "the GPUs of a node are not said"),
+        (train_job(numNodes=2), "the GPUs of a node are not said: set resourcesPerNode.limits or"),
+        (train_job(resourcesPerNode={"limits": {"habana.ai/gaudi": 8}}), "the GPUs of a node are not said"),
         (train_job(numNodes=2, numProcPerNode=5), "gpt works on no number of nodes up to 2 of 5 GPUs"),
     ],
 )
 def test_anything_else_is_an_error_and_the_next_request_is_answered(port, body, message):
     code, answer = post(port, body)
     assert code == 400 and message in answer["error"] and list(answer) == ["error"]
-    assert post(port, train_job(numNodes=1))[0] == 200
+    assert post(port, train_job(numNodes=1, numProcPerNode=8))[0] == 200
 
 
 def test_a_body_that_is_too_large_is_not_read(port):
@@ -145,4 +157,4 @@ def test_a_body_that_is_too_large_is_not_read(port):
 def test_broken_connections_end_nothing(port, data):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(b"POST / HTTP/1.0\r\n" + data if b":" in data else data)
-    assert post(port, train_job(numNodes=1))[0] == 200
+    assert post(port, train_job(numNodes=1, numProcPerNode=8))[0] == 200

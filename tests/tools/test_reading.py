@@ -444,7 +444,7 @@ def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, ran):
     config = written(tmp_path, "ds.json", json.dumps(auto))
     output = ran(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"], 2).err
     assert all(f"--set {name}=" in output for name in ("lr", "effective_batch", "duration"))
-    assert "name the file that fills it in with a second --from" in output
+    assert "isobatch plan reads the file that fills it in" in output
     filling = written(
         tmp_path, "training_args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2})
     )

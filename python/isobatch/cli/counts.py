@@ -68,6 +68,7 @@ OPTIONS = {
 def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
+    from isobatch.fleet.good_counts import GoodCounts
 
     _check_options(args)
     recipe_source, tool = _source(args)
@@ -80,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
     if deadline is not None and not 0 < deadline < math.inf:
         raise must_be("above 0", deadline, field="--deadline-hours")
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
+    left_out = _left_out(args)
+    if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
+        say(_without(left_out, args))
+    if args.short and len(left_out) == len(args.gpus):
+        return _short(GoodCounts.none(args.gpus_per_node))
 
     def under(**settings: Any) -> Any:
         profile = profiles[0] if profiles else None
@@ -98,21 +104,18 @@ def run(args: argparse.Namespace) -> int:
         for note in notes:
             say(note)
         return 0
-    if args.short:
-        good = listing.good(deadline)
-        write_json(good)
-        return 0 if good.gpus else 1
     rows = _rows(listing)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
+    if profiles and (why := _unforecast(feasible, node, profiles[0])):
+        say(why)
+    if args.short:
+        return _short(listing.good(deadline))
     if args.json:
         for row in rows:
             write_json(_plain(row) | best)
     elif feasible:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
-    if unfilled := len(args.gpus) - len(rows):
-        left_out = counted(unfilled, "GPU count")
-        say(f"left out {left_out} not of whole nodes of {args.gpus_per_node} GPUs")
     say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(rows, args)}")
     for line in _refused(rows, bool(profiles)):
         say(line)
@@ -120,8 +123,6 @@ def run(args: argparse.Namespace) -> int:
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
     for line in options.sheet_memory(profiles, args.memory_gib):
         say(line)
-    if profiles and (why := _unforecast(feasible, node, profiles[0])):
-        say(why)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(listing, rows, args, deadline):
@@ -135,6 +136,30 @@ def _check_options(args: argparse.Namespace) -> None:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     if args.short and (not args.json or args.to or args.output):
         raise InputError("--short goes with --json, and without --to and --output", field="--short")
+
+
+def _left_out(args: argparse.Namespace) -> list[int]:
+    """Lists the typed counts that are no part of a node, and no whole nodes."""
+    import numpy as np
+
+    from isobatch.fleet.counts import fills_nodes
+
+    gpus = np.array(args.gpus)
+    return [*map(int, gpus[~fills_nodes(gpus, args.gpus_per_node)])]
+
+
+def _without(left_out: list[int], args: argparse.Namespace) -> str:
+    """Says how many counts are left out; of a list, also which, and what plans them."""
+    text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {args.gpus_per_node} GPUs"
+    if isinstance(args.gpus, range):
+        return text
+    return f"{text}: {few(map(str, left_out), 6)}; another --gpus-per-node lists them"
+
+
+def _short(good: Any) -> int:
+    """Prints the answer for schedulers; 1 if no count works."""
+    write_json(good)
+    return 0 if good.gpus else 1
 
 
 def _rows(listing: Any) -> list[dict[str, Any]]:

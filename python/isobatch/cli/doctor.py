@@ -10,6 +10,7 @@ from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.doctor import Examination, examine
+from isobatch.doctor_record import Record
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.planning.plan import plan
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 DESCRIPTION = (
     "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
     "plan refuses, and what the tool does silently. With a training command after --, it starts the command, "
-    "ends it before its second optimizer step, and compares what runs with what the command says. Exit codes: "
-    "0 nothing found, 1 something stops the run, changes the training, cannot be planned, or differs from the "
-    "command, 2 cannot be read; of several files the highest."
+    "ends it before its second optimizer step, and compares what runs with what the command says. Exit "
+    "codes: 0 nothing found, 1 something stops the run, changes the training, cannot be planned, or differs "
+    "from the command, 2 cannot be read; of several files, each examined by itself, the highest."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
-    "isobatch doctor training_args.json ds_config.json --nodes 4 --gpus-per-node 8 --json",
+    "isobatch doctor training_args.json --nodes 4 --gpus-per-node 8 --set effective_batch=64 --json",
     "isobatch doctor --gpus 8 -o recipe.toml -- torchrun --nproc-per-node 2 train.py --learning_rate 2e-5",
 )
 LIMIT = 600.0
@@ -67,8 +68,11 @@ def run(args: argparse.Namespace) -> int:
         try:
             codes.append(_examine_file(args, file, cluster, recipe_fields))
         except InputError as error:
-            if error.file is None or len(args.file) == 1:
+            if error.file is None or (len(args.file) == 1 and not args.json):
                 raise
+            if args.json:
+                why = error.message if error.file == file else str(error)
+                write_json(Record(file=file, error=why))
             say(f"isobatch doctor: {error}", error=True)
             codes.append(2)
     return max(codes)
@@ -81,7 +85,8 @@ def _examine_file(
     tuned_gpus = getattr(args, "tuned_gpus", None)
     with naming_set(recipe_fields):
         examination = examine(file, cluster, tool=args.tool, **recipe_fields)
-        if tuned_gpus is not None and cluster is not None and examination.tuned is None:
+        lacks_gpus = examination.tuned is None and examination.reading.fields.get("gpus") is None
+        if tuned_gpus is not None and cluster is not None and lacks_gpus:
             own = {"tuned_gpus": tuned_gpus, **recipe_fields}
             examination = examine(file, cluster, tool=args.tool, **own)
     if args.json:

@@ -120,6 +120,7 @@ def _explained(args: argparse.Namespace) -> int:
     filters = {"job": args.job, "cluster": args.cluster, "world_size": args.gpus}
     rows = _matching(table, {name: value for name, value in filters.items() if value is not None}, args.plans)
     if args.illegal and inputs is not None:
+        _refuse_lacks(table, args)
         return _listed(table, rows, inputs)
     if len(rows) > MAX_ROWS:
         raise InputError(
@@ -131,6 +132,15 @@ def _explained(args: argparse.Namespace) -> int:
     return 1 if all(table["status"][row].as_py() == "infeasible" for row in rows) else 0
 
 
+def _refuse_lacks(table: Any, args: argparse.Namespace) -> None:
+    """Refuses plans without the columns that lead to illegal values."""
+    for name in ("job", *(["cluster"] if args.clusters else []), "reasons"):
+        if name not in table.column_names:
+            todo = "name it in --columns of isobatch fleet, or leave --columns out"
+            why = f"--illegal needs the column {name}, which the plans lack: {todo}"
+            raise InputError(why, file=args.plans)
+
+
 def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
     """Prints the illegal values by kind, the most frequent first, each with its jobs; 1 if there are any."""
     from isobatch.fleet.explain import is_illegal, kinds_of_faults
@@ -138,13 +148,13 @@ def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
 
     names = [name for name in ("job", "cluster") if name in table.column_names]
     columns = [table[name].to_pylist() for name in names]
-    reasons = table["reasons"].to_pylist() if "reasons" in table.column_names else []
+    reasons = table["reasons"].to_pylist()
     faults: dict[tuple[str, str], None] = {}  # each once: a job has the same on every cluster
-    for row in rows if reasons else ():
+    for row in rows:
         if not is_illegal(reasons[row]):
             continue
         ids = {name: column[row] for name, column in zip(names, columns, strict=True)}
-        if ids.get("job", row) in (None, ""):
+        if ids["job"] in (None, ""):
             faults[f"row {row + 1:,} of the plans", "the job has no id: each row of the jobs needs one"] = (
                 None
             )

@@ -11,7 +11,7 @@ from isobatch import words
 from isobatch.cli import options, project
 from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
-from isobatch.cli.terminal import progress, say
+from isobatch.cli.terminal import heard_sigterm, progress, say
 from isobatch.errors import InputError
 from isobatch.files.whole import read_bytes
 from isobatch.reason import Reason
@@ -113,12 +113,13 @@ def _planned(args: argparse.Namespace) -> int:
     failed: dict[str, str] = {}
     into_folder = bool(args.output) and _is_folder(args.output)
     try:
-        if into_folder:
-            plans = _into_folder(args, fleet_query)
-            summary, failed = plans.summary, plans.failed
-        else:
-            summary = _into_one(args, fleet_query)
-    except KeyboardInterrupt:
+        with heard_sigterm():
+            if into_folder:
+                plans = _into_folder(args, fleet_query)
+                summary, failed = plans.summary, plans.failed
+            else:
+                summary = _into_one(args, fleet_query)
+    except (KeyboardInterrupt, SystemExit):
         say(f"isobatch fleet: {_what_is_left(args.output, is_folder=into_folder)}")
         raise
     for line in summary.lines():
@@ -139,7 +140,7 @@ def _planned(args: argparse.Namespace) -> int:
 
 
 def _what_is_left(output: str | None, *, is_folder: bool) -> str:
-    """Says how far a run stopped by Ctrl-C has come."""
+    """Says how far a run stopped by Ctrl-C or SIGTERM has come."""
     if output is None:
         return "stopped: the rows written so far are incomplete"
     if is_folder:
@@ -163,13 +164,15 @@ def _clusters(args: argparse.Namespace) -> Any:
     counts = np.array(args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus)))
     is_timed, each = bool(args.profile), args.gpus_per_node or options.PER_NODE
     is_whole = (counts < each) | (counts % each == 0)
-    if not is_whole.all() and (is_timed or args.gpus_per_node):
-        left_out = words.counted(int((~is_whole).sum()), "GPU count")
-        say(
-            f"left out {left_out} that fill no whole nodes of {each:,} GPUs: another --gpus-per-node plans "
-            "them"
+    if not is_whole.all():
+        broken = (
+            f"{words.counted(int((~is_whole).sum()), 'GPU count')} that fill no whole nodes of {each:,} GPUs"
         )
-        counts = counts[is_whole]
+        if is_timed or args.gpus_per_node:
+            say(f"left out {broken}: another --gpus-per-node plans them")
+            counts = counts[is_whole]
+        else:
+            say(f"planned as one node each: {broken}; --gpus-per-node {each} leaves them out")
     if not counts.size:
         raise InputError(f"no count fills whole nodes of {each:,} GPUs", field="--gpus")
     per_node = np.where(counts % each, counts, np.minimum(counts, each))

@@ -3,12 +3,11 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from typing import Any
 
 from isobatch.cli import options
-from isobatch.cli.terminal import say, write_json
+from isobatch.cli.terminal import heard_sigterm, say, write_json
 
 DESCRIPTION = (
     "Trains briefly at the tuned and the planned batch, at learning rates around the rule's, and recommends "
@@ -40,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
-    with _ended_by_sigterm(), redirect_stdout(sys.stderr):  # what a workload prints is no part of the finding
+    # What a workload prints is no part of the finding.
+    with heard_sigterm(signal.default_int_handler), redirect_stdout(sys.stderr):
         names = ("budget", "seeds", "batches", "samples", "device")
         values: dict[str, Any] = {name: getattr(args, name) for name in names}
         finding = probe(args.plan, args.workload, say=say, **values)
@@ -53,13 +53,3 @@ def run(args: argparse.Namespace) -> int:
     if args.recipe is not None:  # last: where there is none to write, what was found is said all the same
         finding.save_recipe(args.recipe)
     return 130 if finding.stopped == "interrupted" else finding.exit_code
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Lets SIGTERM, as Slurm and `timeout` send it, end a probe as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

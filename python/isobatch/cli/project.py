@@ -12,6 +12,7 @@ from isobatch.cli import options
 from isobatch.cli.parser import Parser
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, must_be, unknown, unreadable
+from isobatch.system import is_planted
 from isobatch.words import printable
 
 KEYS = (
@@ -21,8 +22,11 @@ KEYS = (
 """Keys of the table: options by their names, and the GPUs of the tuned run (`--set gpus=N`)."""
 MAX_BYTES = 1 << 20
 """Bytes of a pyproject.toml that is looked at."""
-_MENTION = re.compile(rb"""(?m)^[ \t]*(?:\[+[ \t]*)?(?:tool[ \t]*\.[ \t]*)?["']?isobatch["']?[ \t]*[].=]""")
-"""Where a table `tool.isobatch` may begin; no file without one is parsed."""
+_MENTION = re.compile(
+    rb"""(?m)^[ \t]*(?:\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?isobatch(?![\w-])"""
+    rb"""|(?:["']?tool["']?[ \t]*\.[ \t]*)?["']?isobatch["']?[ \t]*[.=])"""
+)
+"""Where a table `tool.isobatch` may begin, even a broken one; no file without one is parsed."""
 _ANOTHER_MEANING = {("isobatch validate", "memory_gib")}
 """Options with a key's name that are about something else: a measured peak."""
 
@@ -76,7 +80,7 @@ def _distrusted(path: Path, status: os.stat_result) -> str:
     """Says why a file is not looked at; empty if it is."""
     if status.st_size > MAX_BYTES:
         return f"it has more than {MAX_BYTES:,} bytes"
-    if path.parent.stat().st_mode & stat.S_IWOTH and status.st_uid not in (0, os.geteuid()):
+    if is_planted(path, status):
         return "it is another user's, in a folder where everybody may write"
     return ""
 

@@ -4,6 +4,7 @@ import codecs
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -206,6 +207,24 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda count, total: bar.update(task, completed=count, total=total)
+
+
+@contextmanager
+def heard_sigterm(end: Callable[[int, Any], Any] | None = None) -> Iterator[None]:
+    """Lets SIGTERM, as Slurm and `timeout` send it, end a command in order, with what it cleans up.
+
+    Args:
+        end: the handler; None: ends the process with 143, as a process that does not listen ends.
+    """
+
+    def stop(number: int, _frame: Any) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end or stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def leave(code: int) -> NoReturn:

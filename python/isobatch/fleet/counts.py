@@ -1,7 +1,7 @@
 """One job over many GPU counts: which work and how, what more GPUs buy, and what they cost."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.best_batch import MAX_BATCH, best_batch
+from isobatch.fleet.good_counts import GoodCounts, why_none
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.forecast.profile import Profile
 from isobatch.limits import real, whole, wholes
@@ -28,31 +29,6 @@ _COLUMNS = (
 
 _MAX_GPU_COUNTS = 10_000_000
 """Counts in one call: a minute's work."""
-
-
-SCHEMA: Literal["isobatch.counts/1"] = "isobatch.counts/1"
-
-
-class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU counts for a scheduler to choose from.
-
-    Attributes:
-        schema: name and version of this form.
-        gpus: the counts with a plan, in order; empty if there is none.
-        best: one of them, by `best_by`; None if there is none.
-        best_by: `deadline`: with the fewest GPU-hours of those that meet the deadline; `knee`: past it, one
-            percent less time costs more than one percent more GPU-hours; `fastest`: with the fewest hours;
-            `most`: the largest, since no hours are known. None without a best.
-        effective_batch: samples in a step, the same at each of the counts; None if they differ.
-        gpus_per_node: GPUs of a node; counts above it are whole nodes.
-    """
-
-    schema: Literal["isobatch.counts/1"] = SCHEMA
-    gpus: list[int]
-    best: int | None
-    best_by: Literal["deadline", "knee", "fastest", "most"] | None
-    effective_batch: int | None
-    gpus_per_node: int
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +103,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
             best_by=best_by,
             effective_batch=samples.pop() if len(samples) == 1 else None,
             gpus_per_node=self.cluster.gpus_per_node,
+            why=None if gpus else why_none(self.columns),
         )
 
     def _best(self, works: NDArray[np.bool_], deadline_hours: float | None) -> tuple[int | None, Any]:
@@ -213,9 +190,10 @@ def counts(
     if requested.size > _MAX_GPU_COUNTS:
         why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
         raise InputError(why, field="gpus")
-    whole = requested[(requested <= node.gpus_per_node) | (requested % node.gpus_per_node == 0)]
+    whole = requested[fills_nodes(requested, node.gpus_per_node)]
     if not whole.size:
-        raise InputError(f"no count fills nodes of {node.gpus_per_node} GPUs", field="gpus")
+        why = f"no count fills nodes of {node.gpus_per_node} GPUs: use whole nodes, or another gpus_per_node"
+        raise InputError(why, field="gpus")
     clusters = [_node_of(node, count) for count in whole.tolist()]
     if profile is not None:
         settings["profile"] = profile
@@ -249,6 +227,12 @@ def counts(
         settings=settings,
         best_batch=best,
     )
+
+
+def fills_nodes(gpus: NDArray[np.int64], per_node: int) -> NDArray[np.bool_]:
+    """Tells for each GPU count whether it is a part of one node, or whole nodes."""
+    fills: NDArray[np.bool_] = (gpus <= per_node) | (gpus % per_node == 0)
+    return fills
 
 
 def _best_batch(

@@ -57,10 +57,12 @@ class Query:
         """
         # A field of the other side is no slip: it is repeated on purpose.
         fields = {*FIELDS["job"], *FIELDS["cluster"], "job", "cluster"}
+        names = tuple(names)
         every = (*names, *(() if self.clusters is None else self.clusters.extra))
+        ids = frozenset() if "job" in names or note is None else _JOB_NAMES
         if note is None:
             every = tuple(name for name in every if name not in fields and _hint(name, fields))
-        text = unknown_columns(every, fields)
+        text = unknown_columns(every, fields, ids)
         if text is not None and note is not None:
             note(text)
         elif text is not None:
@@ -263,22 +265,31 @@ _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
 
 
 _ONE_PROFILE = "not read: a fleet takes one profile for each GPU type, by --profile (profile=)"
+_JOB_NAMES = frozenset(("name", "id", "job_id", "job_name", "jobid", "jobname"))
+"""Names that others give to the jobs' ids."""
 
 
-def unknown_columns(names: Iterable[str], fields: Collection[str]) -> str | None:
+def unknown_columns(names: Iterable[str], fields: Collection[str], ids: Collection[str] = ()) -> str | None:
     """Describes columns other than fields; None where there are none.
+
+    Args:
+        names: of all columns.
+        fields: those that have a meaning.
+        ids: names that may be meant as the column `job`.
 
     >>> unknown_columns(["lr", "team", "weight_dcay"], ["lr", "weight_decay"])
     'not fields, carried along: team, weight_dcay (weight_decay?)'
     >>> unknown_columns(["lr", "max_gpus"], ["lr", "gpus"])
     'not fields, carried along: max_gpus (limits nothing: name the clusters of each job by pairs)'
+    >>> unknown_columns(["name", "lr"], ["lr"], ["name"])
+    'not fields, carried along: name (job?)'
     """
     extra = [name for name in names if name not in fields]
     if not extra:
         return None
     hinted = []
     for name in extra:
-        hint = _hint(name, fields)
+        hint = "job?" if name.lower() in ids else _hint(name, fields)
         hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
     return f"not fields, carried along: {few(hinted, 20)}"
 

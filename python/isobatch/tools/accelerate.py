@@ -10,7 +10,7 @@ from isobatch.tools.launchers import layout, port, script
 from isobatch.tools.page import SettingsPage, Unknown, length, value_at
 from isobatch.tools.run_schedules import Multiple, exact_share, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
-from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer
+from isobatch.tools.tool import Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted
 
@@ -70,7 +70,7 @@ def read(page: SettingsPage) -> None:
     if inner.raw("gradient_clipping") not in (None, "auto"):
         inner.clip("gradient_clipping")
     if inner.has("deepspeed_config_file"):
-        text = "deepspeed_config_file is not read: name it with another --from"
+        text = "deepspeed_config_file is not read here: isobatch plan reads it as another --from"
         page.note_until(text, lambda run: "deepspeed" in run.tools)
     sizes = (f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
     page.table("parallelism_config").read_parallel(*sizes)
@@ -237,11 +237,13 @@ def check(case: Case) -> Iterator[Issue]:
         )
     written = None if case.at("num_processes") is None else case.reading.fields.get("gpus")
     if written is not None and written != case.gpus:
+        machines = max(1, int(number(case.at("num_machines"))))
+        nodes = case.nodes_like(written, machines)
         yield Issue(
             f"{counted(written, 'process starts', 'processes start')}, not {case.gpus}",
             "num_processes counts all machines together",
             "accelerate, commands/launch.py: --num_processes",
-            f"num_processes: {case.gpus}",
+            f"num_processes: {case.gpus}" + ("" if nodes == machines else f"; num_machines: {nodes}"),
         )
 
 

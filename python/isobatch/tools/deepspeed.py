@@ -55,10 +55,10 @@ def read(page: SettingsPage) -> None:
             page.whole(key, field)
     if autos:
         text = (
-            f'{", ".join(autos)}: "auto" is not known before the run: name the file that fills it in with a '
-            "second --from, "
+            f'{", ".join(autos)}: "auto" is not known before the run: isobatch plan reads the file that '
+            "fills it in, such as training_args.json, as another --from"
         )
-        page.note_until(f"{text}such as training_args.json", lambda run: "effective_batch" in run.fields)
+        page.note_until(text, lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)

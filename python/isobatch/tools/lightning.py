@@ -10,7 +10,7 @@ from isobatch.tools.run_schedules import Multiple, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.trainer import read_torch_schedule
-from isobatch.words import share
+from isobatch.words import counted, share
 
 _BATCH = (
     "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
@@ -269,6 +269,7 @@ def check(case: Case) -> Iterator[Issue]:
             "lightning, pytorch/trainer/trainer.py: max_epochs",
             "trainer.max_epochs: ...",
         )
+    yield from _check_devices(case)
     if (case.fields.get("accumulation") or 1) > 1:
         yield Issue.note(
             "the last step of an epoch with fewer micro-batches is divided by all of accumulate_grad_batches",
@@ -276,6 +277,25 @@ def check(case: Case) -> Iterator[Issue]:
             "Lightning-AI/pytorch-lightning#19987",
             "drop_last=True, or a dataset that divides",
         )
+
+
+def _check_devices(case: Case) -> Iterator[Issue]:
+    """Finds devices and nodes of other GPUs than those of the run to come."""
+    if case.reading.keys.get("gpus") != "trainer.devices" or case.reading.fields["gpus"] == case.gpus:
+        return
+    gpus, own_nodes = case.reading.fields["gpus"], max(1, int(number(case.at("trainer", "num_nodes"))))
+    nodes = case.nodes_like(gpus, own_nodes)
+    lines = {
+        "trainer.devices": (gpus // own_nodes, case.gpus // nodes),
+        "trainer.num_nodes": (own_nodes, nodes),
+    }
+    starts = counted(gpus, "process starts", "processes start")
+    yield Issue(
+        f"{starts}, not {case.gpus}; under torchrun the run stops",
+        "trainer.devices counts the processes of one node, trainer.num_nodes the nodes",
+        "lightning, fabric/plugins/environments/torchelastic.py: validate_settings",
+        "; ".join(f"{key}: {value}" for key, (own, value) in lines.items() if own != value),
+    )
 
 
 LIGHTNING = Tool(

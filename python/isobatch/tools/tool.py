@@ -186,6 +186,7 @@ class Case(NamedTuple):
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
         plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
         command: plans the file there; of an infeasible plan it lists what would work.
+        nodes: of the run to come; None where only its GPUs are known.
     """
 
     tool: Tool
@@ -196,6 +197,7 @@ class Case(NamedTuple):
     tuned: int | None
     plan: Any
     command: str = ""
+    nodes: int | None = None
 
     def at(self, *path: str) -> Any:
         """Returns the file's value at a place; None for a missing one."""
@@ -208,6 +210,16 @@ class Case(NamedTuple):
     def replicas(self) -> int:
         """Counts the copies of the model on the GPUs."""
         return self.gpus // (self.fields.get("model_parallel") or 1)
+
+    def nodes_like(self, gpus: int, nodes: int) -> int:
+        """Returns the nodes of the run to come; where they are not known, of nodes as the file has them.
+
+        Args:
+            gpus: of the file.
+            nodes: of the file.
+        """
+        each = gpus // nodes or 1
+        return self.nodes or (1 if self.gpus % each else self.gpus // each)
 
     def key(self, field: str) -> str:
         """Returns the file's name of a recipe's field, even of a missing one; else plain words."""

@@ -1,0 +1,77 @@
+"""The GPU counts of a job that a scheduler may choose from, or why there are none."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import msgspec
+from numpy.typing import NDArray
+
+from isobatch.reason import Reason
+
+NOT_WHOLE_NODES = "not_whole_nodes"
+"""Why there are no counts where none is a part of a node, or whole nodes."""
+
+SCHEMA: Literal["isobatch.counts/1"] = "isobatch.counts/1"
+
+
+class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU counts for a scheduler to choose from.
+
+    Attributes:
+        schema: name and version of this form.
+        gpus: the counts with a plan, in order; empty if there is none.
+        best: one of them, by `best_by`; None if there is none.
+        best_by: `deadline`: with the fewest GPU-hours of those that meet the deadline; `knee`: past it, one
+            percent less time costs more than one percent more GPU-hours; `fastest`: with the fewest hours;
+            `most`: the largest, since no hours are known. None without a best.
+        effective_batch: samples in a step, the same at each of the counts; None if they differ.
+        gpus_per_node: GPUs of a node; counts above it are whole nodes.
+        why: without any count the most frequent reason, by its name in docs/reasons.md: of the counts with a
+            plan, if there are any, why they are left out; else of a refusal, or `not_whole_nodes`.
+    """
+
+    schema: Literal["isobatch.counts/1"] = SCHEMA
+    gpus: list[int]
+    best: int | None
+    best_by: Literal["deadline", "knee", "fastest", "most"] | None
+    effective_batch: int | None
+    gpus_per_node: int
+    why: str | None = None
+
+    @classmethod
+    def none(cls, gpus_per_node: int) -> Self:
+        """Returns the answer where no count is a part of a node, or whole nodes.
+
+        Args:
+            gpus_per_node: GPUs of a node.
+        """
+        unknown: dict[str, Any] = dict.fromkeys(("best", "best_by", "effective_batch"))
+        return cls(gpus=[], gpus_per_node=gpus_per_node, why=NOT_WHOLE_NODES, **unknown)
+
+
+def why_none(columns: Mapping[str, NDArray[Any]]) -> str:
+    """Returns the most frequent reason why no row of a job is good.
+
+    Rows with a plan are left out for their hours; where there are any, the reasons of the others do not
+    count.
+    """
+    names = ("reasons", "data_parallel", "hours", "total_steps")
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    micros = columns["best_micro_batch"].tolist() if "best_micro_batch" in columns else None
+    refusals, omissions = Counter[Reason](), Counter[Reason]()
+    for row, (reasons, replicas, hours, steps) in enumerate(rows):
+        infeasible = [reason for reason in Reason.of(reasons) if reason.severity == "infeasible"]
+        if micros[row] > 0 if micros else not infeasible:
+            omissions[_omission(hours, steps)] += 1
+        else:
+            refusals.update([Reason.ABOVE_MAX_BATCH] if micros and replicas > 0 else infeasible)
+    ((reason, _),) = (omissions or refusals).most_common(1)
+    return reason.value
+
+
+def _omission(hours: float, steps: int) -> Reason:
+    """Returns why a plan does not meet a deadline: it takes longer, or its hours are not known."""
+    if hours == hours:
+        return Reason.MISSES_DEADLINE
+    return Reason.NEEDS_DURATION if steps == -1 else Reason.NEEDS_PROFILE
