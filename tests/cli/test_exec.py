@@ -385,7 +385,7 @@ def test_the_guard_of_an_unchanged_script_says_if_it_watched_nothing(become, tmp
     (tmp_path / "plain.py").write_text("import sys; print(sys.argv, sys.path[0])")
     words = [sys.executable, "-m", "isobatch.guard", "plain.py", "--lr", "1"]
     none = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    assert none.returncode == 1 and "ISOBATCH_PLAN is missing" in none.stderr
+    assert none.returncode == 2 and none.stderr.count("\n") == 1 and "ISOBATCH_PLAN is missing" in none.stderr
     handed = become("--gpus", "2", "--", "t", "{lr}")[1]
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=handed)
     assert ended.stdout == f"['plain.py', '--lr', '1'] {tmp_path}\n"
@@ -466,8 +466,8 @@ def test_a_signal_while_it_plans_ends_it_before_anything_starts(job, tmp_path):
 def test_a_read_only_working_folder_is_enough(job, tmp_path):
     folder = tmp_path / "read-only"
     folder.mkdir(mode=0o500)
-    started = process(job, "--", "echo", "{lr}", cwd=folder)
-    assert started.communicate(timeout=60) == ("0.1\n", "")
+    started = process(job, "--", "echo", "{micro_batch}", cwd=folder)
+    assert started.communicate(timeout=60) == ("12\n", "")
     assert not [*folder.iterdir()]
 
 
@@ -476,7 +476,7 @@ def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
         "import os, sys\nos.execvpe = lambda *_: sys.exit(print([name for name in sys.modules if name in "
         "('numpy', 'torch', 'isobatch.tools', 'isobatch.schedules', 'isobatch.cli.source')]))\n"
         f"from isobatch.cli import command\n"
-        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
+        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{micro_batch}}']\n"
         "command()"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
