@@ -63,7 +63,8 @@ def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[
             continue
         is_task = not size.startswith("SLURM")
         nests = is_task and (size != "WORLD_SIZE" or any(name in environment for name in _AGENTS))
-        starts = size == "SLURM_NTASKS" and bool(environment.get("SLURM_JOB_ID"))
+        is_job = bool(environment.get("SLURM_JOB_ID")) and not environment.get("SLURM_STEP_ID")
+        starts = size == "SLURM_NTASKS" and is_job
         number = _number(environment, size)
         count = ProcessCount(size, number, _rank(environment, rank), nests, starts)
         has_agent = size == "WORLD_SIZE" and nests
@@ -73,11 +74,17 @@ def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[
         nodes, each = (
             _number(environment, name) if environment.get(name, "1").isdecimal() else None for name in names
         )
-        number = nodes * each if nodes and each else None
-        if counts and counts[-1].name == "WORLD_SIZE" and not counts[-1].nests and each is None:
+        ranks = nodes * each if nodes and each else None
+        if (
+            counts
+            and counts[-1].name == "WORLD_SIZE"
+            and not counts[-1].nests
+            and ranks is None
+            and each != 1
+        ):
             text = f"PET_NPROC_PER_NODE is {environment['PET_NPROC_PER_NODE']}"
-            counts[-1] = counts[-1]._replace(each=None, several=text)
-        counts.append(ProcessCount(" × ".join(names), number, _rank(environment, "PET_NODE_RANK")))
+            counts[-1] = counts[-1]._replace(each=each, several=text)
+        counts.append(ProcessCount(" × ".join(names), ranks, _rank(environment, "PET_NODE_RANK")))
     return counts
 
 

@@ -41,11 +41,11 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
         raise InputError(
             "is no state to read: give a JSON file with step, or the output folder of transformers' Trainer",
             file=str(state),
-            field="--state",
         )
     beside = state.with_suffix(".plan.json") if state.suffix == ".json" else state / "isobatch.plan.json"
     step, skipped = _step(state, planned.recipe)
-    running = _running(beside, rank) if step and planned.status != "infeasible" else None
+    is_waiting = rank > 0 and planned.status != "infeasible"
+    running = _running(beside, rank if is_waiting else 0) if step else None
     if running is not None:
         _check_recipe(running.recipe, planned.recipe, beside)
     elif step and rank == 0:
@@ -71,22 +71,23 @@ def _running(beside: Path, rank: int) -> Plan | None:
         if not rank:
             return None
         if time.monotonic() >= end:
-            raise InputError(
-                f"is not there for rank {rank}, beside a checkpoint: --state must be on a disk that all ranks share",
-                file=str(beside),
-            )
+            todo = "give --state a path on a disk that all ranks share"
+            raise InputError(f"is not there for rank {rank}, beside a checkpoint: {todo}", file=str(beside))
         time.sleep(0.1)
     return Plan.load(beside)
 
 
 def _over(running: Plan, planned: Plan, step: int, rank: int) -> Plan:
-    """Plans a run that has done its steps: for these GPUs, without a further step.
+    """Plans a run that has done its steps for these GPUs.
 
-    The plan beside the checkpoint stays, with the moves behind it.
+    Where the whole run would be longer on these, only its last step is left to them. The plan beside the checkpoint
+    stays, with the moves behind it.
     """
+    assert running.total_steps is not None
     if rank == 0:
         say(f"the run is over: {step:,} of {running.total_steps:,} steps are done")
-    return msgspec.structs.replace(planned, total_steps=running.total_steps)
+    is_longer = planned.total_steps is not None and planned.total_steps > step
+    return _moved(running, planned, running.total_steps - 1) if is_longer else planned
 
 
 def _moved(running: Plan, planned: Plan, step: int) -> Plan:
@@ -103,24 +104,27 @@ def _moved(running: Plan, planned: Plan, step: int) -> Plan:
 
 
 def _step(state: Path, recipe: Recipe) -> tuple[int, Path | None]:
-    """Reads the steps done from a checkpoint, 0 where there is none; and the newest folder if it is not whole."""
+    """Reads the steps done from a checkpoint, 0 where there is none.
+
+    Returns:
+        The steps, and the newest folder where that is not whole.
+    """
     if not state.exists():
         return 0, None
     if state.suffix == ".json":
         return _step_in(state, recipe), None
     numbers = {int(name[1]): path for path in state.iterdir() if (name := _CHECKPOINT.fullmatch(path.name))}
-    folders = [numbers[number] for number in sorted(numbers, reverse=True)]
-    if not folders and not (state / "trainer_state.json").exists():
-        return 0, None
-    for folder in folders[:-1]:
+    if not numbers:
+        file = state / "trainer_state.json"
+        return (_step_in(file, recipe) if file.exists() else 0), None
+    newest, oldest = numbers[max(numbers)], numbers[min(numbers)]
+    for _, folder in sorted(numbers.items(), reverse=True):
         try:
-            return _step_in(folder / "trainer_state.json", recipe), None if folder is folders[0] else folders[
-                0
-            ]
+            return _step_in(folder / "trainer_state.json", recipe), None if folder == newest else newest
         except InputError:  # its writer was killed
-            continue
-    last = (folders or [state])[-1]
-    return _step_in(last / "trainer_state.json", recipe), folders[0] if len(folders) > 1 else None
+            if folder == oldest:
+                raise
+    raise AssertionError("a folder is read, or the oldest refused")
 
 
 def _step_in(file: Path, recipe: Recipe) -> int:
