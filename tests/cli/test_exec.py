@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -104,6 +105,107 @@ def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys
     assert capsys.readouterr().err == ""
 
 
+FLAGS = ("--per_device_train_batch_size", "64", "--output_dir", "out")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file", "text"),
+    [
+        ("", "model.yaml", "d_model: 64\n"),
+        ("", "model.json", '{"d_model": 64, "batch_size": 9}'),
+        ("accelerate launch --config_file acc.yaml", "acc.yaml", "distributed_type: NO\nnum_processes: 4\n"),
+    ],
+)
+def test_flags_are_set_as_flags_beside_a_file_of_another_kind(
+    become, tmp_path, monkeypatch, launcher, file, text
+):
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(text)
+    before = [*(launcher.split() or ["python"]), "t.py", *([] if launcher else ["--config", file])]
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--", *before, *FLAGS)
+    assert words[: len(before) + 2] == [*before, FLAGS[0], "2"]
+    flags = dict(zip(words[len(before) :: 2], words[len(before) + 1 :: 2], strict=True))
+    assert (flags["--gradient_accumulation_steps"], flags["--max_steps"]) == ("3", "84")
+
+
+def test_a_file_of_the_tool_of_the_flags_is_still_copied(become, tmp_path):
+    file = tmp_path / "sft.yaml"
+    file.write_text("per_device_train_batch_size: 9\nmax_length: 64\npacking: true\nnum_train_epochs: 1\n")
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--", "t.py", "--config", str(file), *FLAGS)
+    assert words[2] != str(file) and "gradient_accumulation_steps: 3" in Path(words[2]).read_text()
+
+
+def test_a_brace_outside_of_the_split_leaves_the_flags_to_the_plan(become):
+    command = ["t.py", "--output_dir", "out-{gpus}", "--per_device_train_batch_size", "64"]
+    words, _ = become("--gpus", "4", "--", "python", *command)
+    assert words[3:6] == ["out-4", "--per_device_train_batch_size", "6"]
+    assert "--gradient_accumulation_steps" in words
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("t {lr} --bs 64", "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN"),
+        ("t {micro_batch}", "no {accumulation} is in the command, and the plan accumulates 3 times"),
+        (
+            "t {micro_batch} {accumulation} {lr:.2e}",
+            "{lr:.2e} stays as typed: a brace has a name alone, {lr}",
+        ),
+        ("t {rank_batch} '{ micro_batch }'", "{ micro_batch } stays as typed: a brace has a name alone"),
+        ("t {effective_batch} '{{\"lr\":{lr}}}'", '{{ stays doubled in {{"lr":{lr}}}'),
+        ("t {micro_batch} {accumulation}", ""),
+        ("t {micro_batch} {passes} '{a: 1}' '{{ lr }}' {x:1}", ""),
+        ("sh -c 'echo $ISOBATCH_MICRO_BATCH {lr}'", ""),
+    ],
+)
+def test_what_a_command_leaves_out_or_nearly_says_is_named(become, capsys, command, note):
+    become("--max-micro-batch", "2", "--", *shlex.split(command), WORLD_SIZE="4", RANK="0")
+    error = capsys.readouterr().err
+    assert (note in error and error.count("\n") == 1) if note else error == ""
+    become("--", *shlex.split(command), RANK="1")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_setting_by_another_name_is_taken_out_and_clipping_stays_as_typed(become):
+    typed = ("--warmup_ratio", "0.1", "--num_train_epochs=3", "--max_grad_norm", "1.0", "--bf16")
+    words, _ = become("--gpus", "4", "--", "python", "t.py", *typed, *FLAGS)
+    assert words[2:6] == ["--max_grad_norm", "1.0", "--bf16", "--per_device_train_batch_size"]
+    assert not {"--warmup_ratio", "--num_train_epochs=3"} & {*words}
+    assert words[words.index("--warmup_steps") + 1] == "8"
+    clipped, _ = become("--gpus", "4", "--set", "clip_norm=0.5", "--", "python", "t.py", *typed, *FLAGS)
+    assert clipped[clipped.index("--max_grad_norm") + 1] == "0.5"
+
+
+def test_a_number_has_one_form_and_an_outer_plan_leaves_nothing(become):
+    words, handed = become(
+        *("--gpus", "4", "--set", "lr=1e-05", "--", "t", "{lr}", "{replicas}"),
+        ISOBATCH_CLIP_NORM="5",
+        ISOBATCH_PRECISION="fp8",
+        ISOBATCH_TRACEBACK="0",
+    )
+    assert words == ["t", handed["ISOBATCH_LR"], "4"]
+    assert handed["ISOBATCH_TRACEBACK"] == "0"
+    assert not {"ISOBATCH_CLIP_NORM", "ISOBATCH_PRECISION"} & handed.keys()
+    flags, _ = become("--gpus", "4", "--set", "lr=1e-05", "--", "python", "t.py", *FLAGS)
+    assert flags[flags.index("--learning_rate") + 1] == words[1]
+
+
+def test_defaults_of_a_project_are_named_and_leave_a_saved_plan_alone(become, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text('[tool.isobatch]\ngpu = "H100-80"\ntuned_gpus = 4\n')
+    Path("each.toml").write_text('batch_per_gpu = 6\nlr = 0.1\nduration = "84st"\n')
+    words, handed = become("--", "t", "{effective_batch}", file="each.toml", WORLD_SIZE="2", RANK="0")
+    assert words == ["t", "24"]
+    assert "isobatch exec: defaults of pyproject.toml: gpu H100-80, tuned_gpus 4" in capsys.readouterr().err
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]).cluster.gpu == "H100-80"
+    ib.plan(ib.Recipe(effective_batch=24, lr=0.1), ib.Cluster(gpus_per_node=2, gpu="A100-40")).save(
+        "plan.json"
+    )
+    handed = become("--", "t", "{effective_batch}", file="plan.json")[1]
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]).cluster.gpu == "A100-40"
+    assert "defaults" not in capsys.readouterr().err
+
+
 def test_the_example_of_the_page_runs(job):
     page = (ROOT / "docs" / "exec.md").read_text().partition("```console\n")[2].partition("```")[0]
     examples = re.findall(r"\$ (.+)\n(.+)", page)
@@ -138,6 +240,32 @@ def test_a_folder_of_another_hand_is_not_used(become, tmp_path):
     (tmp_path / f"isobatch-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     path = Path(become("--gpus", "2", "--", "t", "{lr}")[1]["ISOBATCH_PLAN"])
     assert path.exists() and tmp_path not in path.parents
+
+
+def test_a_folder_that_others_may_write_is_not_used(become, tmp_path):
+    (tmp_path / f"isobatch-{os.getuid()}").mkdir()
+    (tmp_path / f"isobatch-{os.getuid()}").chmod(0o777)
+    path = Path(become("--gpus", "2", "--", "t", "{lr}")[1]["ISOBATCH_PLAN"])
+    assert path.exists() and tmp_path not in path.parents
+
+
+def test_folders_of_others_everywhere_are_named(become, monkeypatch):
+    nobody = 100_000 + os.getpid()
+    monkeypatch.setattr(os, "getuid", lambda: nobody)
+    code, error = become("--gpus", "2", "--", "t", "{lr}")
+    assert code == 2 and "the plan cannot be saved" in error
+    assert f"isobatch-{nobody} is not this user's alone" in error and error.endswith("pass -o FILE\n")
+    for folder in (Path(place, f"isobatch-{nobody}") for place in ("/tmp", "/var/tmp", "/dev/shm", ".")):
+        if folder.exists():
+            folder.rmdir()
+
+
+def test_a_plan_without_a_suffix_has_the_copies_of_files_beside_it(become, tmp_path):
+    file = tmp_path / "args.json"
+    file.write_text('{"per_device_train_batch_size": 8, "num_train_epochs": 2, "output_dir": "out"}')
+    words, _ = become("--gpus", "2", "-o", str(tmp_path / "plan"), "--", "python", "t.py", str(file))
+    assert json.loads(Path(words[2]).read_text())["per_device_train_batch_size"] == 12
+    assert (tmp_path / "plan.files") in Path(words[2]).parents
 
 
 def test_the_plan_goes_where_it_is_asked_to(become, tmp_path):
@@ -192,6 +320,27 @@ def test_the_guard_of_an_unchanged_script_says_if_it_watched_nothing(become, tmp
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=handed)
     assert ended.stdout == f"['plain.py', '--lr', '1'] {tmp_path}\n"
     assert ended.stderr == "isobatch guard: the script made no Trainer of transformers: nothing was watched\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["ends.py"], 0, "isobatch guard: the script made no Trainer of transformers: nothing was watched\n"),
+        (
+            ["-m", "ends"],
+            0,
+            "isobatch guard: the script made no Trainer of transformers: nothing was watched\n",
+        ),
+        (["-m"], 2, "usage: python -m isobatch.guard train.py [ARGUMENTS], or -m MODULE [ARGUMENTS]\n"),
+        (["nowhere.py"], 2, "isobatch guard: nowhere.py: there is no such script\n"),
+    ],
+)
+def test_the_guard_of_a_script_says_how_it_ended(become, tmp_path, words, code, message):
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(0)")
+    handed = become("--gpus", "2", "--", "t", "{lr}")[1]
+    command = [sys.executable, "-m", "isobatch.guard", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=handed)
+    assert (ended.returncode, ended.stderr) == (code, message)
 
 
 @pytest.mark.slow
