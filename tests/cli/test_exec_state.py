@@ -59,13 +59,13 @@ WORDS = ("--", "t", "{gpus}", "{micro_batch}", "{total_steps}")
 def test_a_run_that_is_over_is_planned_for_these_gpus(become, tmp_path, capsys):
     state = tmp_path / "state.json"
     become("--gpus", "2", "--state", str(state), *WORDS)
-    kept = (tmp_path / "state.plan.json").read_bytes()
+    before = (tmp_path / "state.plan.json").read_bytes()
     state.write_text('{"step": 84}')
     words, handed = become("--gpus", "4", "--state", str(state), *WORDS)
     assert words == ["t", "4", "6", "84"]
     assert "the run is over: 84 of 84 steps are done" in capsys.readouterr().err
     assert ib.Plan.load(handed["ISOBATCH_PLAN"]).world_size == 4
-    assert (tmp_path / "state.plan.json").read_bytes() == kept
+    assert (tmp_path / "state.plan.json").read_bytes() == before
 
 
 def test_a_run_that_is_over_does_not_begin_anew_where_the_batch_moves(become, tmp_path):

@@ -26,7 +26,7 @@ def has_braces(words: Sequence[str]) -> bool:
 
 
 def names_in(words: Sequence[str]) -> set[str]:
-    """Lists the names in braces that are to be filled."""
+    """Lists the names in braces, but for doubled ones."""
     return {brace[2] for word in words for brace in _BRACES.finditer(word) if _is_filled(brace)}
 
 
@@ -40,7 +40,7 @@ def says_split(words: Sequence[str]) -> bool:
 
 
 def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:
-    """Yields what a command in braces leaves to its script, and what looks like a brace and stays as typed."""
+    """Yields notes on numbers left to the script, and on words like a brace."""
     names, values = names_in(words), _values(plan)
     if says_split(words) and not any("ISOBATCH_" in word for word in words):
         if names.isdisjoint(("micro_batch", "rank_batch", "effective_batch")):

@@ -45,12 +45,12 @@ OPTIONS = {
     "recipe": ("a recipe, a saved plan, or another tool's file", {"metavar": "FILE"}),
     "command": ("the training command, after --", {"nargs": "*", "metavar": "COMMAND"}),
     "--gpus N": ("number of GPUs, where no launcher says it", {"type": options.gpu_count}),
-    "--gpus-per-process N": "GPUs that each process drives, as under Slurm with one task per node (default: 1)",
-    "--state PATH": "the run's checkpoint, which names the step to go on from: a JSON file with step or "
-    "global_step, such as ElasticRun's state, or the output folder of transformers' Trainer, on a disk that all "
-    "ranks share. Where there is none yet, the run starts",
-    "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts share "
-    "(default: a folder for temporary files)",
+    "--gpus-per-process N": "GPUs that each process drives, as with one Slurm task per node (default: 1)",
+    "--state PATH": "the run's checkpoint, on a disk that all ranks share: it names the step to go on from. A "
+    "JSON file with step or global_step, such as ElasticRun's state, or the output folder of transformers' "
+    "Trainer. Where there is none yet, the run starts",
+    "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts "
+    "share (default: a folder for temporary files)",
     "--tool NAME": "whose FILE is, where its content leaves that open",
     "--set FIELD=VALUE": (
         "a field of the recipe; overrides FILE",
@@ -78,13 +78,16 @@ def run(args: argparse.Namespace) -> int:
         from isobatch.cli.resuming import go_on
 
         planned = go_on(planned, Path(args.state), rank)
+    if rank:
+        args.project = {}  # rank 0 names its defaults
     if planned.status == "infeasible":
         return _refused(planned, rank, is_even=has_braces(command))
     path = _save(planned, args.output)
-    notes = [*_not_in_flags(planned), *brace_notes(command, planned)]
-    has_split = says_split(command)
+    notes, has_split = [*brace_notes(command, planned)], says_split(command)
     command = fill_braces(command, planned)
-    if not has_split:
+    if has_split:
+        notes += _not_in_flags(planned)
+    else:
         from isobatch.cli.tool_command import set_values
 
         mark = zlib.crc32("\0".join((str(Path.cwd()), *command)).encode(errors="surrogateescape"))
@@ -179,8 +182,9 @@ def _save(planned: Plan, output: str | None) -> str:
     if output is not None:
         write_whole(output, data)
         return os.path.abspath(output)  # noqa: PTH100 - a link stays one
+    if sys.platform == "win32":
+        raise InputError("is missing: only Linux and macOS have a folder of one user alone", field="--output")
     name = f"plan-{zlib.crc32(data):08x}{zlib.adler32(data):08x}.json"
-    assert sys.platform != "win32"  # refused before
     places = dict.fromkeys(
         filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", str(Path.cwd())))
     )

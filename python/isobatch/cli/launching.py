@@ -1,4 +1,4 @@
-"""Launchers in a training command: srun and mpirun, a launcher of ranks inside of them, the text of a shell."""
+"""Launchers in a training command: srun and mpirun, a launcher of ranks inside, the text of a shell."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,18 +27,20 @@ _MODULES = (
 """Launchers that python starts by -m."""
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
 _SRUN_SWITCHES = """
-exclusive overlap exact label unbuffered verbose quiet pty kill-on-bad-exit no-kill multi-prog disable-status hold
-immediate no-allocate overcommit oversubscribe preserve-env propagate reboot share spread-job test-only async nice
-use-min-nodes whole contiguous interactive external-launcher get-user-env resv-ports bcast send-libs compress x11
-container-mount-home no-container-mount-home container-remap-root no-container-remap-root container-writable
-container-readonly container-entrypoint no-container-entrypoint help usage version
+exclusive overlap exact label unbuffered verbose quiet pty kill-on-bad-exit no-kill multi-prog
+disable-status hold immediate no-allocate overcommit oversubscribe preserve-env propagate reboot share
+spread-job test-only async nice use-min-nodes whole contiguous interactive external-launcher get-user-env
+resv-ports bcast send-libs compress x11 container-mount-home no-container-mount-home container-remap-root
+no-container-remap-root container-writable container-readonly container-entrypoint no-container-entrypoint
+help usage version
 """
 _SRUN_LETTERS = "EHIKklOQsuvXZhV"
 _MPI_SWITCHES = """
-allow-run-as-root oversubscribe nooversubscribe report-bindings tag-output timestamp-output q quiet v verbose V
-version display-map display-allocation display-topo bynode bycore byslot bysocket bind-to-core bind-to-socket l h
-use-hwthread-cpus merge-stderr-to-stdout genvall envall genvnone envnone enable-recovery disable-recovery nw help
-continuous do-not-launch debug-devel debug-daemons d debug nolocal novm no-ready-msg xterm prepend-rank
+allow-run-as-root oversubscribe nooversubscribe report-bindings tag-output timestamp-output q quiet v
+verbose V version display-map display-allocation display-topo bynode bycore byslot bysocket bind-to-core
+bind-to-socket l h use-hwthread-cpus merge-stderr-to-stdout genvall envall genvnone envnone enable-recovery
+disable-recovery nw help continuous do-not-launch debug-devel debug-daemons d debug nolocal novm
+no-ready-msg xterm prepend-rank
 """
 """Options without a value; any else takes one."""
 _MPI_PAIRS = ("mca", "gmca", "prtemca", "pmixmca", "genv", "env")
@@ -199,7 +201,7 @@ def _options(words: Sequence[str], place: int, *, is_srun: bool) -> tuple[dict[s
 
 
 def _starts(word: str) -> bool:
-    """Tells whether a word is a program in any case, also behind an option that nobody knows here."""
+    """Tells whether a word is a program, also behind an option of an unknown kind."""
     name = PurePath(word).name
     return (
         name in (*_TASKS, *_RANKS, *_UNREAD) or bool(_PYTHON.fullmatch(name)) or word.startswith(("-", "./"))

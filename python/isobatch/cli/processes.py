@@ -130,8 +130,8 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int | No
         )
     if each is None and inner.several:
         raise InputError(
-            f"{inner.name} is {inner.number}, and {inner.several}: pass --gpus-per-process N, the GPUs that a "
-            "process drives, or name the launcher of its ranks in the command"
+            f"{inner.name} is {inner.number}, and {inner.several}: pass --gpus-per-process N, the GPUs that "
+            "a process drives, or name the launcher of its ranks in the command"
         )
     return inner.number * (each or 1)
 

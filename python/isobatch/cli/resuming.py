@@ -78,10 +78,10 @@ def _running(beside: Path, rank: int) -> Plan | None:
 
 
 def _over(running: Plan, planned: Plan, step: int, rank: int) -> Plan:
-    """Plans a run that has done its steps for these GPUs.
+    """Plans a finished run for these GPUs.
 
-    Where the whole run would be longer on these, only its last step is left to them. The plan beside the checkpoint
-    stays, with the moves behind it.
+    Where the whole run would be longer on these, only its last step is left to them. The plan beside the
+    checkpoint stays, with the moves behind it.
     """
     assert running.total_steps is not None
     if rank == 0:
