@@ -188,6 +188,14 @@ def test_the_validator_says_that_windows_is_no_place_for_it(tmp_path):
     assert problem.startswith("isobatch validate: the validator needs Linux or macOS, this is Windows")
 
 
+def test_exec_says_that_windows_is_no_place_for_it(tmp_path):
+    (tmp_path / "job.toml").write_text(RECIPE, encoding="utf-8")
+    words = ["exec", "job.toml", "--gpus", "2", "--", "train", "{micro_batch}"]
+    code, _, problem = json.loads(run_on("win32", COMMANDS, [words], tmp_path))
+    assert (code, len(problem.splitlines())) == (2, 1)
+    assert problem.startswith("isobatch exec: becoming a command needs Linux or macOS, this is Windows")
+
+
 def test_survivors_say_that_windows_is_no_place_for_them(monkeypatch):
     pytest.importorskip("torch")
     from isobatch.integrations.torch import survivors

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -12,164 +13,10 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from isobatch.cli import main
 from isobatch.guard import guard
 
 ROOT = Path(__file__).parents[2]
-RECIPE = 'effective_batch = 24\nlr = 0.1\noptimizer = "sgd"\nduration = "84st"\nwarmup = "10%"\n'
-COUNTS = ("WORLD_SIZE", "RANK", "LOCAL", "OMPI", "PMI", "MV2", "SLURM", "PET_", "TORCHELASTIC", "ISOBATCH")
 WORDS = ("{gpus}", "{micro_batch}", "{accumulation}", "{lr}", "{total_steps}")
-
-
-class Started(Exception):
-    """The command and the environment in the place of the process."""
-
-
-@pytest.fixture
-def job(tmp_path, monkeypatch):
-    """A recipe, where no launcher has set anything."""
-    for name in os.environ:
-        if name.startswith(COUNTS):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    path = tmp_path / "job.toml"
-    path.write_text(RECIPE)
-    return str(path)
-
-
-@pytest.fixture
-def become(job, monkeypatch, capsys):
-    """Runs `isobatch exec job.toml`; returns the command and its environment, or the exit code and stderr."""
-
-    def start(file, words, environment):
-        raise Started(words, environment)
-
-    monkeypatch.setattr(os, "execvpe", start)
-    monkeypatch.setattr("isobatch.cli.exec.signal.signal", lambda *_: None)
-    monkeypatch.setattr("isobatch.cli.exec._SECONDS_TO_READ", 0)
-    monkeypatch.setattr("isobatch.cli._failed", raised)
-
-    def run(*words, file=job, **environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        try:
-            code = main(["exec", file, *words])
-        except Started as started:
-            return started.args
-        return code, capsys.readouterr().err
-
-    return run
-
-
-def raised(_program, error):
-    raise error
-
-
-@pytest.mark.parametrize(
-    ("environment", "count"),
-    [
-        ({"WORLD_SIZE": "4", "RANK": "2"}, 4),
-        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}, 2),
-        ({"SLURM_NTASKS": "4"}, 4),
-        ({"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}, 8),
-        ({"OMPI_COMM_WORLD_SIZE": "3", "SLURM_NTASKS": "2"}, 3),
-        ({"PMI_SIZE": "6"}, 6),
-        # torchrun on each of two nodes that srun has started
-        ({"WORLD_SIZE": "12", "RANK": "7", "LOCAL_WORLD_SIZE": "6", "SLURM_STEP_NUM_TASKS": "2"}, 12),
-        ({"WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "x", "PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "1"}, 3),
-    ],
-)
-def test_the_innermost_launcher_says_the_count(become, environment, count):
-    words, handed = become("--", "train", *WORDS, **environment)
-    plan = ib.plan(
-        ib.Recipe(effective_batch=24, lr=0.1, optimizer="sgd", duration="84st", warmup="10%"), count
-    )
-    assert words == ["train", str(count), str(plan.micro_batch), str(plan.accumulation), "0.1", "84"]
-    assert ib.Plan.load(handed["ISOBATCH_PLAN"]) == plan
-    assert (handed["ISOBATCH_MICRO_BATCH"], handed["ISOBATCH_WORLD_SIZE"]) == (words[2], str(count))
-
-
-@pytest.mark.parametrize(
-    ("command", "environment", "count"),
-    [
-        ("torchrun --nnodes 2 --nproc-per-node 4 t.py", {"SLURM_STEP_NUM_TASKS": "2"}, 8),
-        ("torchrun t.py", {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3"}, 6),
-        ("torchrun --nproc-per-node 4 t.py", {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3"}, 8),
-        ("python -m torch.distributed.run --nproc-per-node 3 t.py", {}, 3),
-        ("accelerate launch --num_processes 6 t.py", {}, 6),
-        ("srun python t.py", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, 4),
-        ("srun -n 2 python t.py -n 8", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, 2),
-        ("mpirun -np 3 python t.py", {}, 3),
-    ],
-)
-def test_a_launcher_in_the_command_says_the_count(become, command, environment, count):
-    words, _ = become("--", *command.split(), "{gpus}", **environment)
-    assert words == [*command.split(), str(count)]
-
-
-@pytest.mark.parametrize(
-    ("options", "environment", "message"),
-    [
-        ("-- t", {}, "the number of processes is missing: no launcher has set WORLD_SIZE, SLURM_NTASKS"),
-        (
-            "-- t",
-            {"WORLD_SIZE": "-2"},
-            "WORLD_SIZE must be a whole number of processes from 1, got the text '-2'",
-        ),
-        ("-- t", {"SLURM_NTASKS": "four"}, "SLURM_NTASKS must be a whole number of processes from 1"),
-        ("-- t", {"WORLD_SIZE": "0"}, "WORLD_SIZE must be a whole number of processes from 1"),
-        (
-            "-- t",
-            {"WORLD_SIZE": "4", "SLURM_NTASKS": "2"},
-            "WORLD_SIZE is 4, and SLURM_NTASKS is 2: two counts",
-        ),
-        ("--gpus 4 -- t", {"WORLD_SIZE": "2"}, "--gpus is 4, and WORLD_SIZE is 2: two counts"),
-        (
-            "--gpus 4 -- torchrun --nproc-per-node 2 t.py",
-            {},
-            "--gpus is 4, and torchrun's number of processes is 2",
-        ),
-        (
-            "-- torchrun --nnodes 1:4 t.py",
-            {},
-            "torchrun's number of processes is open: pass --gpus N, or put exec",
-        ),
-        (
-            "-- srun -N 2 --ntasks-per-node 4 t",
-            {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"},
-            "srun's number of tasks is open: pass --gpus N",
-        ),
-        ("-- t", {"PET_NNODES": "1:4"}, "PET_NNODES × PET_NPROC_PER_NODE is open: pass"),
-        ("-- t", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, "no srun has started them here"),
-        ("--gpus 0 -- t", {}, "--gpus must be at least 1, got 0"),
-        ("--gpus 4 -o - -- t {lr}", {}, "stdout is the command's: name a file"),
-        ("--gpus 4 --", {}, "COMMAND is missing: write it behind --"),
-        ("--gpus 4", {}, "COMMAND is missing: write it behind --"),
-        ("--gpus 4 -- t {mico_batch}", {}, "unknown brace {mico_batch}: did you mean {micro_batch}?"),
-        (
-            "--gpus 4 -- t {print}",
-            {},
-            "a plan has no such column. To hand on {print} itself, write {{print}}",
-        ),
-        ("--gpus 4 -- t {hours}", {}, "{hours} has no value: this plan does not know hours"),
-        ("--gpus 5 --split uneven -- t {micro_batch}", {}, "{micro_batch} is not the same on all ranks"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(become, options, environment, message):
-    code, error = become(*options.split(), **environment)
-    assert code == 2
-    assert message in error
-    assert error.startswith("isobatch exec: ")
-    assert error.count("\n") == 1
-
-
-def test_processes_with_several_gpus_each(become):
-    assert become("--gpus-per-process", "4", "--", "t", "{gpus}", SLURM_NTASKS="2")[0] == ["t", "8"]
-
-
-def test_the_count_of_an_allocation_gives_way_to_the_typed_one(become):
-    words, _ = become("--gpus", "8", "--", "sh", "{gpus}", SLURM_JOB_ID="7", SLURM_NTASKS="2")
-    assert words == ["sh", "8"]
 
 
 def test_literal_braces_have_a_way_through(become):
@@ -258,6 +105,107 @@ def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys
     assert capsys.readouterr().err == ""
 
 
+FLAGS = ("--per_device_train_batch_size", "64", "--output_dir", "out")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file", "text"),
+    [
+        ("", "model.yaml", "d_model: 64\n"),
+        ("", "model.json", '{"d_model": 64, "batch_size": 9}'),
+        ("accelerate launch --config_file acc.yaml", "acc.yaml", "distributed_type: NO\nnum_processes: 4\n"),
+    ],
+)
+def test_flags_are_set_as_flags_beside_a_file_of_another_kind(
+    become, tmp_path, monkeypatch, launcher, file, text
+):
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(text)
+    before = [*(launcher.split() or ["python"]), "t.py", *([] if launcher else ["--config", file])]
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--", *before, *FLAGS)
+    assert words[: len(before) + 2] == [*before, FLAGS[0], "2"]
+    flags = dict(zip(words[len(before) :: 2], words[len(before) + 1 :: 2], strict=True))
+    assert (flags["--gradient_accumulation_steps"], flags["--max_steps"]) == ("3", "84")
+
+
+def test_a_file_of_the_tool_of_the_flags_is_still_copied(become, tmp_path):
+    file = tmp_path / "sft.yaml"
+    file.write_text("per_device_train_batch_size: 9\nmax_length: 64\npacking: true\nnum_train_epochs: 1\n")
+    words, _ = become("--gpus", "4", "--max-micro-batch", "2", "--", "t.py", "--config", str(file), *FLAGS)
+    assert words[2] != str(file) and "gradient_accumulation_steps: 3" in Path(words[2]).read_text()
+
+
+def test_a_brace_outside_of_the_split_leaves_the_flags_to_the_plan(become):
+    command = ["t.py", "--output_dir", "out-{gpus}", "--per_device_train_batch_size", "64"]
+    words, _ = become("--gpus", "4", "--", "python", *command)
+    assert words[3:6] == ["out-4", "--per_device_train_batch_size", "6"]
+    assert "--gradient_accumulation_steps" in words
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        ("t {lr} --bs 64", "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN"),
+        ("t {micro_batch}", "no {accumulation} is in the command, and the plan accumulates 3 times"),
+        (
+            "t {micro_batch} {accumulation} {lr:.2e}",
+            "{lr:.2e} stays as typed: a brace has a name alone, {lr}",
+        ),
+        ("t {rank_batch} '{ micro_batch }'", "{ micro_batch } stays as typed: a brace has a name alone"),
+        ("t {effective_batch} '{{\"lr\":{lr}}}'", '{{ stays doubled in {{"lr":{lr}}}'),
+        ("t {micro_batch} {accumulation}", ""),
+        ("t {micro_batch} {passes} '{a: 1}' '{{ lr }}' {x:1}", ""),
+        ("sh -c 'echo $ISOBATCH_MICRO_BATCH {lr}'", ""),
+    ],
+)
+def test_what_a_command_leaves_out_or_nearly_says_is_named(become, capsys, command, note):
+    become("--max-micro-batch", "2", "--", *shlex.split(command), WORLD_SIZE="4", RANK="0")
+    error = capsys.readouterr().err
+    assert (note in error and error.count("\n") == 1) if note else error == ""
+    become("--", *shlex.split(command), RANK="1")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_setting_by_another_name_is_taken_out_and_clipping_stays_as_typed(become):
+    typed = ("--warmup_ratio", "0.1", "--num_train_epochs=3", "--max_grad_norm", "1.0", "--bf16")
+    words, _ = become("--gpus", "4", "--", "python", "t.py", *typed, *FLAGS)
+    assert words[2:6] == ["--max_grad_norm", "1.0", "--bf16", "--per_device_train_batch_size"]
+    assert not {"--warmup_ratio", "--num_train_epochs=3"} & {*words}
+    assert words[words.index("--warmup_steps") + 1] == "8"
+    clipped, _ = become("--gpus", "4", "--set", "clip_norm=0.5", "--", "python", "t.py", *typed, *FLAGS)
+    assert clipped[clipped.index("--max_grad_norm") + 1] == "0.5"
+
+
+def test_a_number_has_one_form_and_an_outer_plan_leaves_nothing(become):
+    words, handed = become(
+        *("--gpus", "4", "--set", "lr=1e-05", "--", "t", "{lr}", "{replicas}"),
+        ISOBATCH_CLIP_NORM="5",
+        ISOBATCH_PRECISION="fp8",
+        ISOBATCH_TRACEBACK="0",
+    )
+    assert words == ["t", handed["ISOBATCH_LR"], "4"]
+    assert handed["ISOBATCH_TRACEBACK"] == "0"
+    assert not {"ISOBATCH_CLIP_NORM", "ISOBATCH_PRECISION"} & handed.keys()
+    flags, _ = become("--gpus", "4", "--set", "lr=1e-05", "--", "python", "t.py", *FLAGS)
+    assert flags[flags.index("--learning_rate") + 1] == words[1]
+
+
+def test_defaults_of_a_project_are_named_and_leave_a_saved_plan_alone(become, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text('[tool.isobatch]\ngpu = "H100-80"\ntuned_gpus = 4\n')
+    Path("each.toml").write_text('batch_per_gpu = 6\nlr = 0.1\nduration = "84st"\n')
+    words, handed = become("--", "t", "{effective_batch}", file="each.toml", WORLD_SIZE="2", RANK="0")
+    assert words == ["t", "24"]
+    assert "isobatch exec: defaults of pyproject.toml: gpu H100-80, tuned_gpus 4" in capsys.readouterr().err
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]).cluster.gpu == "H100-80"
+    ib.plan(ib.Recipe(effective_batch=24, lr=0.1), ib.Cluster(gpus_per_node=2, gpu="A100-40")).save(
+        "plan.json"
+    )
+    handed = become("--", "t", "{effective_batch}", file="plan.json")[1]
+    assert ib.Plan.load(handed["ISOBATCH_PLAN"]).cluster.gpu == "A100-40"
+    assert "defaults" not in capsys.readouterr().err
+
+
 def test_the_example_of_the_page_runs(job):
     page = (ROOT / "docs" / "exec.md").read_text().partition("```console\n")[2].partition("```")[0]
     examples = re.findall(r"\$ (.+)\n(.+)", page)
@@ -294,54 +242,36 @@ def test_a_folder_of_another_hand_is_not_used(become, tmp_path):
     assert path.exists() and tmp_path not in path.parents
 
 
+def test_a_folder_that_others_may_write_is_not_used(become, tmp_path):
+    (tmp_path / f"isobatch-{os.getuid()}").mkdir()
+    (tmp_path / f"isobatch-{os.getuid()}").chmod(0o777)
+    path = Path(become("--gpus", "2", "--", "t", "{lr}")[1]["ISOBATCH_PLAN"])
+    assert path.exists() and tmp_path not in path.parents
+
+
+def test_folders_of_others_everywhere_are_named(become, monkeypatch):
+    nobody = 100_000 + os.getpid()
+    monkeypatch.setattr(os, "getuid", lambda: nobody)
+    code, error = become("--gpus", "2", "--", "t", "{lr}")
+    assert code == 2 and "the plan cannot be saved" in error
+    assert f"isobatch-{nobody} is not this user's alone" in error and error.endswith("pass -o FILE\n")
+    for folder in (Path(place, f"isobatch-{nobody}") for place in ("/tmp", "/var/tmp", "/dev/shm", ".")):
+        if folder.exists():
+            folder.rmdir()
+
+
+def test_a_plan_without_a_suffix_has_the_copies_of_files_beside_it(become, tmp_path):
+    file = tmp_path / "args.json"
+    file.write_text('{"per_device_train_batch_size": 8, "num_train_epochs": 2, "output_dir": "out"}')
+    words, _ = become("--gpus", "2", "-o", str(tmp_path / "plan"), "--", "python", "t.py", str(file))
+    assert json.loads(Path(words[2]).read_text())["per_device_train_batch_size"] == 12
+    assert (tmp_path / "plan.files") in Path(words[2]).parents
+
+
 def test_the_plan_goes_where_it_is_asked_to(become, tmp_path):
     path = tmp_path / "shared.json"
     assert become("--gpus", "2", "-o", str(path), "--", "t", "{lr}")[1]["ISOBATCH_PLAN"] == str(path)
     assert ib.Plan.load(path).world_size == 2
-
-
-# ---- going on ----
-
-
-def test_a_run_goes_on_from_the_step_of_its_state(become, tmp_path):
-    state = tmp_path / "run" / "state.json"
-    grow = ("--policy", "grow", "--rule", "linear", "--set", "gpus=2", "--set", "micro_batch=12", "--state")
-    words = ("--", "t", "{effective_batch}", "{lr}", "{total_steps}")
-    assert become("--gpus", "2", *grow, str(state), *words)[0] == ["t", "24", "0.1", "84"]
-    assert ib.Plan.load(tmp_path / "run" / "state.plan.json").world_size == 2
-    state.write_text('{"step": 20}')
-    # 20 steps of 24 are done, 64 of 24 are 128 of 12
-    assert become("--gpus", "1", *grow, str(state), *words)[0] == ["t", "12", "0.05", "148"]
-    state.write_text('{"step": 40}')
-    moved, handed = become("--gpus", "2", *grow, str(state), *words)
-    assert moved == ["t", "24", "0.1", "94"]
-    assert [move.step for move in ib.Plan.load(handed["ISOBATCH_PLAN"]).moves] == [20, 40]
-    state.write_text('{"step": 10}')  # an older checkpoint: what was behind it never happened
-    assert become("--gpus", "2", *grow, str(state), *words)[0] == ["t", "24", "0.1", "84"]
-
-
-def test_the_newest_checkpoint_of_a_trainer_names_the_step(become, tmp_path):
-    out = tmp_path / "out"
-    grow = ("--policy", "grow", "--rule", "linear", "--set", "gpus=2", "--set", "micro_batch=12", "--state")
-    become("--gpus", "2", *grow, str(out), "--", "t", "{lr}")
-    for step in (9, 20):
-        (out / f"checkpoint-{step}").mkdir()
-        (out / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    assert become("--gpus", "1", *grow, str(out), "--", "t", "{total_steps}")[0] == ["t", "148"]
-
-
-def test_the_state_of_another_run_is_refused(become, tmp_path):
-    state = tmp_path / "state.json"
-    become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
-    state.write_text('{"step": 20}')
-    code, error = become("--gpus", "2", "--state", str(state), "--set", "lr=0.2", "--", "t", "{lr}")
-    assert code == 2 and "is of another run: lr is 0.1 there, and 0.2 in FILE" in error
-    state.write_text(json.dumps({"step": 20, "recipe": {"effective_batch": 48, "lr": 0.1}}))
-    code, error = become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
-    assert code == 2 and "is of another run: effective_batch is 48 there" in error
-    state.write_text('{"loss": 1}')
-    code, error = become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
-    assert code == 2 and "step (or global_step) must be a number of steps, got None" in error
 
 
 # ---- what a script finds in its environment ----
@@ -385,11 +315,32 @@ def test_the_guard_of_an_unchanged_script_says_if_it_watched_nothing(become, tmp
     (tmp_path / "plain.py").write_text("import sys; print(sys.argv, sys.path[0])")
     words = [sys.executable, "-m", "isobatch.guard", "plain.py", "--lr", "1"]
     none = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    assert none.returncode == 1 and "ISOBATCH_PLAN is missing" in none.stderr
+    assert none.returncode == 2 and none.stderr.count("\n") == 1 and "ISOBATCH_PLAN is missing" in none.stderr
     handed = become("--gpus", "2", "--", "t", "{lr}")[1]
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=handed)
     assert ended.stdout == f"['plain.py', '--lr', '1'] {tmp_path}\n"
     assert ended.stderr == "isobatch guard: the script made no Trainer of transformers: nothing was watched\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["ends.py"], 0, "isobatch guard: the script made no Trainer of transformers: nothing was watched\n"),
+        (
+            ["-m", "ends"],
+            0,
+            "isobatch guard: the script made no Trainer of transformers: nothing was watched\n",
+        ),
+        (["-m"], 2, "usage: python -m isobatch.guard train.py [ARGUMENTS], or -m MODULE [ARGUMENTS]\n"),
+        (["nowhere.py"], 2, "isobatch guard: nowhere.py: there is no such script\n"),
+    ],
+)
+def test_the_guard_of_a_script_says_how_it_ended(become, tmp_path, words, code, message):
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(0)")
+    handed = become("--gpus", "2", "--", "t", "{lr}")[1]
+    command = [sys.executable, "-m", "isobatch.guard", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=handed)
+    assert (ended.returncode, ended.stderr) == (code, message)
 
 
 @pytest.mark.slow
@@ -466,8 +417,8 @@ def test_a_signal_while_it_plans_ends_it_before_anything_starts(job, tmp_path):
 def test_a_read_only_working_folder_is_enough(job, tmp_path):
     folder = tmp_path / "read-only"
     folder.mkdir(mode=0o500)
-    started = process(job, "--", "echo", "{lr}", cwd=folder)
-    assert started.communicate(timeout=60) == ("0.1\n", "")
+    started = process(job, "--", "echo", "{micro_batch}", cwd=folder)
+    assert started.communicate(timeout=60) == ("12\n", "")
     assert not [*folder.iterdir()]
 
 
@@ -476,7 +427,7 @@ def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
         "import os, sys\nos.execvpe = lambda *_: sys.exit(print([name for name in sys.modules if name in "
         "('numpy', 'torch', 'isobatch.tools', 'isobatch.schedules', 'isobatch.cli.source')]))\n"
         f"from isobatch.cli import command\n"
-        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{lr}}']\n"
+        f"sys.argv[1:] = ['exec', {job!r}, '--gpus', '2', '--', 't', '{{micro_batch}}']\n"
         "command()"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -1,24 +1,60 @@
 """Braces of a command, such as `--lr {lr}`, filled with the columns of a plan."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from isobatch import _core
 from isobatch.errors import InputError
-from isobatch.planning.handed import parts
+from isobatch.planning.handed import DECISIONS, parts, value_text
 from isobatch.planning.plan import Plan
 from isobatch.words import nearest
 
 _BRACES = re.compile(r"(?<![${])(\{+)([A-Za-z_]\w*)(\}+)")
 """A name in braces; the shell's `${NAME}` is none of ours."""
+_NEAR = re.compile(r"(?<![${])\{(\s*)([A-Za-z_]\w*)(\s*|[:!.\[][^{}\s]*)\}")
+"""What another language takes for a name in braces, with spaces or a format."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
 """Names of braces whose numbers are the same on every rank only where the split is even."""
+_ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
+"""Names of braces that say or imply the accumulation."""
 
 
 def has_braces(words: Sequence[str]) -> bool:
     """Tells whether a name in braces is in the words."""
     return any(map(_BRACES.search, words))
+
+
+def names_in(words: Sequence[str]) -> set[str]:
+    """Lists the names in braces, but for doubled ones."""
+    return {brace[2] for word in words for brace in _BRACES.finditer(word) if _is_filled(brace)}
+
+
+def _is_filled(brace: re.Match[str]) -> bool:
+    return len(brace[1]) % 2 == 1 and len(brace[3]) >= len(brace[1])
+
+
+def says_split(words: Sequence[str]) -> bool:
+    """Tells whether a brace has a part of the split or another decision, and so all of them."""
+    return not names_in(words).isdisjoint((*DECISIONS, *_OF_A_SPLIT))
+
+
+def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:
+    """Yields notes on numbers left to the script, and on words like a brace."""
+    names, values = names_in(words), _values(plan)
+    if says_split(words) and not any("ISOBATCH_" in word for word in words):
+        if names.isdisjoint(("micro_batch", "rank_batch", "effective_batch")):
+            yield "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN itself"
+        elif plan.accumulation != 1 and names.isdisjoint(_ACCUMULATED):
+            yield f"no {{accumulation}} is in the command, and the plan accumulates {plan.accumulation} times"
+    for word in words:
+        for near in _NEAR.finditer(word):
+            is_name = near[0] == f"{{{near[2]}}}"
+            close = near[2] if near[2] in values else None if near[3].strip() else nearest(near[2], values)
+            if not is_name and close:
+                yield f"{near[0]} stays as typed: a brace has a name alone, {{{close}}}"
+        if re.search(r"\{\{(?!\{*\w+\})", word) and names_in((word,)):
+            yield f"{{{{ stays doubled in {word}: only around a name it stands for {{"
 
 
 def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
@@ -48,7 +84,8 @@ def _values(plan: Plan) -> dict[str, Any]:
     """Returns the columns of a plan, and the further braces of `isobatch same`."""
     micro, accumulation, replicas, *_ = plan.layout
     columns = {name: getattr(plan, name) for name, *_ in _core.results()}
-    also = {"gpus": plan.world_size, "rank_batch": micro * accumulation, "passes": replicas * accumulation}
+    also = {"gpus": plan.world_size, "replicas": replicas}
+    also |= {"rank_batch": micro * accumulation, "passes": replicas * accumulation}
     return {**columns, **parts(plan), "rule": plan.rule, **also}
 
 
@@ -66,4 +103,4 @@ def _text(name: str, values: dict[str, Any], plan: Plan) -> str:
             f"{brace} is not the same on all ranks under split {plan.settings.split!r}, and each loss needs "
             "its weight: train with ElasticRun.from_env(), or plan with --batch-tolerance"
         )
-    return ";".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return value_text(value)

@@ -3,27 +3,28 @@
 import argparse
 import os
 import signal
+import stat
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from isobatch.cli import options
-from isobatch.cli.braces import fill_braces, has_braces
+from isobatch.cli import options, project
+from isobatch.cli.braces import brace_notes, fill_braces, has_braces, says_split
 from isobatch.cli.processes import count_gpus, rank_of, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import read_fields
 from isobatch.files.whole import write_whole
-from isobatch.planning.handed import PLAN, variables
+from isobatch.planning.handed import environment_with
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
-from isobatch.words import few
+from isobatch.system import require_posix
 
 DESCRIPTION = (
     "Plans FILE for the number of processes that there are now, puts the plan into the command's braces, and "
@@ -35,7 +36,8 @@ EXAMPLES = (
     "{accumulation} --lr {lr}",
     "srun isobatch exec job.toml --state run/state.json -- python train.py --bs {micro_batch} --steps "
     "{total_steps}",
-    "isobatch exec job.toml --gpus 4 -- torchrun --nproc-per-node {gpus} train.py --accum {accumulation}",
+    "isobatch exec job.toml --gpus 4 -- torchrun --nproc-per-node {gpus} train.py --bs {micro_batch} --accum "
+    "{accumulation}",
 )
 EVERYDAY = f"--gpus --state --output {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS}"
 
@@ -43,12 +45,12 @@ OPTIONS = {
     "recipe": ("a recipe, a saved plan, or another tool's file", {"metavar": "FILE"}),
     "command": ("the training command, after --", {"nargs": "*", "metavar": "COMMAND"}),
     "--gpus N": ("number of GPUs, where no launcher says it", {"type": options.gpu_count}),
-    "--gpus-per-process N": ("GPUs that each process drives (default: 1)", {"default": 1}),
-    "--state PATH": "the run's checkpoint, which names the step to go on from: a JSON file with step or "
-    "global_step, such as ElasticRun's state, or the output folder of transformers' Trainer. Where there is "
-    "none yet, the run starts",
-    "-o/--output FILE": "where to save the plan, such as a disk that all hosts share (default: a folder for "
-    "temporary files)",
+    "--gpus-per-process N": "GPUs that each process drives, as with one Slurm task per node (default: 1)",
+    "--state PATH": "the run's checkpoint, on a disk that all ranks share: it names the step to go on from. A "
+    "JSON file with step or global_step, such as ElasticRun's state, or the output folder of transformers' "
+    "Trainer. Where there is none yet, the run starts",
+    "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts "
+    "share (default: a folder for temporary files)",
     "--tool NAME": "whose FILE is, where its content leaves that open",
     "--set FIELD=VALUE": (
         "a field of the recipe; overrides FILE",
@@ -60,14 +62,13 @@ OPTIONS = {
     },
     "how to plan": {"settings": options.add_settings},
 }
-_OF_A_FILE = ("only what the plan decides:", "for ")
-"""How notes begin on a tool's file that somebody fills in, or checks; the command is for these GPUs."""
 _SECONDS_TO_READ = 3.0
 """Time that other ranks leave rank 0 to say why nothing starts, before their end ends it."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Becomes the command; returns only where it does not start."""
+    require_posix("becoming a command")
     if not args.command or "--" not in args.words:
         raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
     counts = read_counts(os.environ, command := args.command)
@@ -76,39 +77,44 @@ def run(args: argparse.Namespace) -> int:
     if args.state is not None:
         from isobatch.cli.resuming import go_on
 
-        planned = go_on(planned, Path(args.state), speaks=rank == 0)
+        planned = go_on(planned, Path(args.state), rank)
+    if rank:
+        args.project = {}  # rank 0 names its defaults
     if planned.status == "infeasible":
         return _refused(planned, rank, is_even=has_braces(command))
     path = _save(planned, args.output)
-    notes: Iterable[str] = _not_in_flags(planned)
-    if has_braces(command):
-        command = fill_braces(command, planned)
+    notes, has_split = [*brace_notes(command, planned)], says_split(command)
+    command = fill_braces(command, planned)
+    if has_split:
+        notes += _not_in_flags(planned)
     else:
         from isobatch.cli.tool_command import set_values
 
         mark = zlib.crc32("\0".join((str(Path.cwd()), *command)).encode(errors="surrogateescape"))
-        folder = Path(path).with_suffix("") / f"{mark:08x}"  # runs of one plan have files of their own
-        command, export = set_values(command, planned.require(), folder)
-        notes = (
-            "the command has neither braces nor a known tool's flags: it must read ISOBATCH_PLAN itself",
-        )
-        if export is not None:
-            notes = (f"{export.tool}: {note}" for note in export.notes if not note.startswith(_OF_A_FILE))
+        folder = Path(f"{path}.files", f"{mark:08x}")  # runs of one plan have files of their own
+        command, also = set_values(command, planned.require(), folder)
+        notes += also
+    if defaults := project.note(args):
+        notes.append(defaults)
     for note in notes if rank == 0 else ():
         say(f"isobatch exec: {note}")
-    return _become(command, {**os.environ, **variables(planned), PLAN: path})
+    args.project = {}  # said
+    return _become(command, environment_with(planned, path, os.environ))
 
 
 def _planned(args: argparse.Namespace, gpus: int) -> Plan:
     """Plans FILE for a number of GPUs."""
-    cluster, how = options.in_nodes(gpus, args), options.settings(args)
     is_table = Path(args.recipe).suffix in (".toml", ".json", ".yaml", ".yml")
     fields = read_fields(args.recipe) if is_table else {}
-    if str(fields.get("schema")).startswith("isobatch.plan/"):
+    is_saved = str(fields.get("schema")).startswith("isobatch.plan/")
+    if is_saved:
+        project.drop(args)  # the plan has its kind of GPU
+    cluster, how = options.in_nodes(gpus, args), options.settings(args)
+    if is_saved:
         return _planned_again(Plan.load(args.recipe), cluster, how, args)
     own = fields.keys() & {*Recipe.__struct_fields__, "batch_per_gpu"}
     is_recipe = args.tool is None and ("effective_batch" in own or 2 * len(own) > len(fields))
-    if is_recipe and not args.set:
+    if is_recipe and not args.set and getattr(args, "tuned_gpus", None) is None:
         recipe = Recipe.load(args.recipe)
     else:
         from isobatch.cli import source
@@ -176,25 +182,29 @@ def _save(planned: Plan, output: str | None) -> str:
     if output is not None:
         write_whole(output, data)
         return os.path.abspath(output)  # noqa: PTH100 - a link stays one
+    if sys.platform == "win32":
+        raise InputError("is missing: only Linux and macOS have a folder of one user alone", field="--output")
     name = f"plan-{zlib.crc32(data):08x}{zlib.adler32(data):08x}.json"
     places = dict.fromkeys(
         filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", str(Path.cwd())))
     )
+    reasons = {}
     for place in places:
         folder = Path(place, f"isobatch-{os.getuid()}").absolute()
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            status = folder.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
+                reasons[place] = f"{folder} is not this user's alone"
                 continue
             path = folder / name
             if not path.exists() or path.read_bytes() != data:
-                partial = folder / f".{name}.{os.getpid()}"
-                partial.write_bytes(data)
-                partial.replace(path)
+                write_whole(path, data)
             return str(path)
-        except OSError as error:
-            failure = error
-    raise InputError(f"the plan cannot be saved in {few(places)} ({failure.strerror}): pass -o FILE")
+        except (OSError, InputError) as error:
+            reasons[place] = getattr(error, "strerror", None) or str(error)
+    listed = "; ".join(f"{place}: {reason}" for place, reason in reasons.items())
+    raise InputError(f"the plan cannot be saved ({listed}): pass -o FILE")
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:

@@ -1,11 +1,10 @@
 """Counts of processes by the environment and the command, and the rank of this process."""
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import PurePath
 from typing import NamedTuple
 
+from isobatch.cli.launching import Launcher, read_launchers
 from isobatch.errors import InputError, missing, must_be
 
 _MOST = 2**31
@@ -20,10 +19,8 @@ _RANKS = (
 """The variables of each launcher, innermost first: torchrun and Ray inside mpirun inside Slurm."""
 _AGENTS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 """Variables of a launcher that starts ranks from one process a node; a script's own export has none."""
-_TASKS = ("srun", "mpirun", "mpiexec", "orterun", "prun")
-"""Launchers that start what Slurm has allocated, or as many as their own option says."""
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "tune", "axolotl", "llamafactory-cli", "swift", "trl")
-_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _BEHIND = "put exec behind the launcher (torchrun … --no-python isobatch exec FILE -- python train.py)"
 
 
@@ -36,6 +33,8 @@ class ProcessCount(NamedTuple):
         rank: of this process; None if unknown.
         nests: whether outer launchers may count otherwise: their tasks are this one's nodes.
         starts: whether the processes are still to be started.
+        each: GPUs of a process by the environment; None: as many as `several` leaves open.
+        several: who gives a process several GPUs, or may; empty where each has one.
     """
 
     name: str
@@ -43,6 +42,8 @@ class ProcessCount(NamedTuple):
     rank: int | None = None
     nests: bool = False
     starts: bool = False
+    each: int | None = 1
+    several: str = ""
 
 
 def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[ProcessCount]:
@@ -55,35 +56,48 @@ def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[
     4
     """
     counts = []
-    if (started := _started(command, environment)) is not None:
-        counts.append(started)
+    if launchers := read_launchers(command, environment):
+        counts.append(_started(launchers[-1], environment))
     for size, rank in _RANKS:
         if not environment.get(size) or (size == "SLURM_NTASKS" and environment.get("SLURM_STEP_NUM_TASKS")):
             continue
         is_task = not size.startswith("SLURM")
         nests = is_task and (size != "WORLD_SIZE" or any(name in environment for name in _AGENTS))
-        starts = size == "SLURM_NTASKS" and bool(environment.get("SLURM_JOB_ID"))
-        counts.append(ProcessCount(size, _number(environment, size), _rank(environment, rank), nests, starts))
+        is_job = bool(environment.get("SLURM_JOB_ID")) and not environment.get("SLURM_STEP_ID")
+        starts = size == "SLURM_NTASKS" and is_job
+        number = _number(environment, size)
+        count = ProcessCount(size, number, _rank(environment, rank), nests, starts)
+        has_agent = size == "WORLD_SIZE" and nests
+        counts.append(count if has_agent else _with_gpus(count, environment, Launcher("", number, 0)))
     if environment.get("PET_NNODES"):
         names = ("PET_NNODES", "PET_NPROC_PER_NODE")
         nodes, each = (
             _number(environment, name) if environment.get(name, "1").isdecimal() else None for name in names
         )
-        count = nodes * each if nodes and each else None
-        counts.append(ProcessCount(" × ".join(names), count, _rank(environment, "PET_NODE_RANK")))
+        ranks = nodes * each if nodes and each else None
+        if (
+            counts
+            and counts[-1].name == "WORLD_SIZE"
+            and not counts[-1].nests
+            and ranks is None
+            and each != 1
+        ):
+            text = f"PET_NPROC_PER_NODE is {environment['PET_NPROC_PER_NODE']}"
+            counts[-1] = counts[-1]._replace(each=each, several=text)
+        counts.append(ProcessCount(" × ".join(names), ranks, _rank(environment, "PET_NODE_RANK")))
     return counts
 
 
-def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1) -> int:
+def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int | None = None) -> int:
     """Returns the number of GPUs: the innermost launcher's processes, each with `each` GPUs.
 
     Args:
         counts: as `read_counts` lists them.
         typed: `--gpus`, which must agree with processes that are there.
-        each: GPUs of a process.
+        each: GPUs of a process; None: one, unless the environment has more for it.
 
     Raises:
-        InputError: there is no number, or two disagree; both are named.
+        InputError: there is no number, two disagree and both are named, or a process may have several GPUs.
     """
     inner = counts[0] if counts else None
     for first, outer in pairwise(counts):
@@ -95,7 +109,7 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
                 "processes disagree. Unset the one that is not this run's (env -u NAME isobatch exec …)"
             )
     if typed is not None:
-        if inner is not None and inner.number and not inner.starts and inner.number * each != typed:
+        if inner is not None and inner.number and not inner.starts and not _agrees(inner, typed, each):
             raise InputError(
                 f"--gpus is {typed}, and {inner.name} is {inner.number}: two counts of processes disagree. "
                 "Leave --gpus out, or give --gpus-per-process where a process drives several"
@@ -114,7 +128,20 @@ def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int = 1)
             f"{inner.name} is {inner.number}, but no srun has started them here: write srun isobatch "
             "exec …, or -- srun COMMAND, or pass --gpus N"
         )
-    return inner.number * each
+    if each is None and inner.several:
+        raise InputError(
+            f"{inner.name} is {inner.number}, and {inner.several}: pass --gpus-per-process N, the GPUs that "
+            "a process drives, or name the launcher of its ranks in the command"
+        )
+    return inner.number * (each or 1)
+
+
+def _agrees(count: ProcessCount, gpus: int, each: int | None) -> bool:
+    """Tells whether a number of GPUs is one of these processes, each with its GPUs."""
+    assert count.number is not None
+    if each is None and count.each is None:
+        return gpus % count.number == 0
+    return gpus in (count.number * (each or 1), count.number * (each or count.each or 1))
 
 
 def rank_of(counts: Sequence[ProcessCount]) -> int:
@@ -134,39 +161,29 @@ def _rank(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else None
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
-    """Returns the count of a launcher in the command; None where the command starts by itself."""
-    names = [PurePath(word).name for word in command[:8]]
-    if names[0] in _TASKS:
-        return _of_tasks(names[0], command, environment)
-    if not any(name in _LAUNCHERS or name in _MODULES for name in names):
-        return None
-    from isobatch.equivalence.launchers import read_launch
-
-    words = [*command]
-    at = next(at for at, name in enumerate(names) if name in _LAUNCHERS or name in _MODULES)
-    if names[at] in ("torchrun", *_MODULES[:2]):  # it takes the defaults of its options from PET_*
-        for option in ("--nproc-per-node", "--nnodes"):
-            if value := environment.get(f"PET_{option[2:].replace('-', '_').upper()}"):
-                words[at + 1 : at + 1] = [option, value]
-    launch = read_launch(words)
-    if launch.name in ("", "python"):
-        return None
-    return ProcessCount(f"{launch.name}'s number of processes", launch.ranks, nests=True)
+def _started(launcher: Launcher, environment: Mapping[str, str]) -> ProcessCount:
+    """Returns the count of a launcher in the command."""
+    kind = "tasks" if launcher.starts_tasks else "processes"
+    count = ProcessCount(f"{launcher.name}'s number of {kind}", launcher.number, nests=True)
+    return _with_gpus(count, environment, launcher) if launcher.starts_tasks else count
 
 
-def _of_tasks(name: str, command: Sequence[str], environment: Mapping[str, str]) -> ProcessCount | None:
-    """Returns the tasks of srun or mpirun by its own option, else by the allocation."""
-    options = []
-    for before, word in pairwise(command):
-        if not word.startswith("-") and not before.startswith("-"):
-            break
-        options.append(word)
-    text = "\0".join(options)
-    typed = re.search(r"(?:^|\0)(?:-n|-np|--ntasks|--np)[=\0]?(\d+)(?:\0|$)", text)
-    is_open = re.search(r"(?:^|\0)(?:-N|--nodes|--ntasks-per|--npernode|--map-by)", text)
-    if typed or is_open:
-        return ProcessCount(f"{name}'s number of tasks", int(typed[1]) if typed else None, nests=True)
-    if not environment.get("SLURM_NTASKS") or environment.get("SLURM_STEP_NUM_TASKS"):
-        return None
-    return ProcessCount("SLURM_NTASKS", _number(environment, "SLURM_NTASKS"), nests=True)
+def _with_gpus(count: ProcessCount, environment: Mapping[str, str], tasks: Launcher) -> ProcessCount:
+    """Adds the GPUs of each task to a count: Slurm's, or those that MPI's process sees."""
+    if not count.number:
+        return count
+    typed = environment.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
+    on_node = environment.get("SLURM_GPUS_ON_NODE", "")
+    local = next((environment[name] for name in _LOCAL_SIZES if environment.get(name)), "")
+    if tasks.gpus or typed.isdecimal():
+        each, who = tasks.gpus or int(typed), "--gpus-per-task"
+    elif on_node.isdecimal():
+        nodes = next((environment[name] for name in _NODES if environment.get(name)), str(count.number))
+        each = int(on_node) * (tasks.nodes or (int(nodes) if nodes.isdecimal() else 1)) // count.number
+        who = "SLURM_GPUS_ON_NODE"
+    elif local.isdecimal() and int(local) and tasks.name == "":
+        visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+        each, who = len(visible) // int(local), "CUDA_VISIBLE_DEVICES"
+    else:
+        return count
+    return count._replace(each=each, several=f"{who} gives each {each} GPUs") if each > 1 else count

@@ -1,6 +1,7 @@
 """Restarts of a run: the step by its checkpoint, the history by the plan beside the checkpoint."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,78 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.words import shown
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_WEIGHTS = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".pkl", ".pickle", ".npz", ".npy", ".h5"),
+    *(".msgpack", ".tar", ".zip", ".toml", ".yaml", ".yml"),
+)
+"""Suffixes of a file that is not there yet, and of no folder."""
+_SECONDS_TO_WAIT = 30.0
+"""Time for rank 0 to keep the plan, and for a shared disk to show it."""
 
 
-def go_on(planned: Plan, state: Path, *, speaks: bool) -> Plan:
-    """Moves the run of a checkpoint to the planned GPUs, and keeps its plan beside the checkpoint.
+def go_on(planned: Plan, state: Path, rank: int) -> Plan:
+    """Moves the run of a checkpoint to the planned GPUs; rank 0 keeps its plan beside the checkpoint.
 
     Args:
         planned: the whole run as these GPUs would train it.
         state: the checkpoint: a file, or the output folder of transformers' Trainer; perhaps not there yet.
-        speaks: whether this is the rank that keeps the plan and says what it did.
+        rank: of this process; 0 says what it did.
 
     Raises:
-        InputError: the checkpoint is of another recipe, or says no step.
+        InputError: the checkpoint is of another recipe, says no step, or is no JSON file; another rank than 0
+            finds no plan beside it.
     """
-    is_file = state.suffix == ".json"
-    beside = state.with_suffix(".plan.json") if is_file else state / "isobatch.plan.json"
-    step = _step(state, planned.recipe)
-    running = Plan.load(beside) if step and beside.exists() else None
+    if state.suffix in _WEIGHTS or (state.is_file() and state.suffix != ".json"):
+        raise InputError(
+            "is no state to read: give a JSON file with step, or the output folder of transformers' Trainer",
+            file=str(state),
+        )
+    beside = state.with_suffix(".plan.json") if state.suffix == ".json" else state / "isobatch.plan.json"
+    step, skipped = _step(state, planned.recipe)
+    is_waiting = rank > 0 and planned.status != "infeasible"
+    running = _running(beside, rank if is_waiting else 0) if step else None
     if running is not None:
         _check_recipe(running.recipe, planned.recipe, beside)
-    if step and running is None and speaks:
+    elif step and rank == 0:
         say(f"{beside} is missing: the run is taken as planned for these GPUs from step 0")
+    if skipped and rank == 0:
+        say(f"{skipped} is not whole: the run is taken as at step {step}, its newest whole checkpoint")
+    if running is not None and running.total_steps is not None and step >= running.total_steps:
+        return _over(running, planned, step, rank)
     moved = planned if running is None else _moved(running, planned, step)
-    if speaks and moved.status != "infeasible":
+    if rank == 0 and moved.status != "infeasible":
         write_folder(beside.parent, {Path(beside.name): (moved.to_json() + "\n").encode()})
     return moved
+
+
+def _running(beside: Path, rank: int) -> Plan | None:
+    """Loads the plan beside the checkpoint; ranks behind the first wait for it, since rank 0 keeps one.
+
+    Raises:
+        InputError: rank 0 keeps it elsewhere.
+    """
+    end = time.monotonic() + (_SECONDS_TO_WAIT if rank else 0)
+    while not beside.exists():
+        if not rank:
+            return None
+        if time.monotonic() >= end:
+            todo = "give --state a path on a disk that all ranks share"
+            raise InputError(f"is not there for rank {rank}, beside a checkpoint: {todo}", file=str(beside))
+        time.sleep(0.1)
+    return Plan.load(beside)
+
+
+def _over(running: Plan, planned: Plan, step: int, rank: int) -> Plan:
+    """Plans a finished run for these GPUs.
+
+    Where the whole run would be longer on these, only its last step is left to them. The plan beside the
+    checkpoint stays, with the moves behind it.
+    """
+    assert running.total_steps is not None
+    if rank == 0:
+        say(f"the run is over: {step:,} of {running.total_steps:,} steps are done")
+    is_longer = planned.total_steps is not None and planned.total_steps > step
+    return _moved(running, planned, running.total_steps - 1) if is_longer else planned
 
 
 def _moved(running: Plan, planned: Plan, step: int) -> Plan:
@@ -48,30 +96,45 @@ def _moved(running: Plan, planned: Plan, step: int) -> Plan:
 
     while running.moves and running.moves[-1].step > step:
         running = msgspec.structs.replace(running.moves[-1].before, moves=running.moves[:-1])
-    is_over = running.total_steps is not None and step >= running.total_steps
-    if is_over or (running.cluster, running.settings) == (planned.cluster, planned.settings):
+    if (running.cluster, running.settings) == (planned.cluster, planned.settings):
         return running
     settings: dict[str, Any] = planned.settings._asdict()
     batch = settings.pop("policy") if type(planned.settings.policy) is int else None
     return replan(running, at_step=step, cluster=planned.cluster, effective_batch=batch, **settings)
 
 
-def _step(state: Path, recipe: Recipe) -> int:
-    """Reads the steps done from a checkpoint; 0 where there is none."""
-    if state.is_dir():
-        numbers = [int(name[1]) for path in state.iterdir() if (name := _CHECKPOINT.fullmatch(path.name))]
-        if not (state / "trainer_state.json").exists() and not numbers:
-            return 0
-        state = state if not numbers else state / f"checkpoint-{max(numbers)}"
-        state /= "trainer_state.json"
-    elif not state.exists():
-        return 0
-    fields = read_fields(state)
+def _step(state: Path, recipe: Recipe) -> tuple[int, Path | None]:
+    """Reads the steps done from a checkpoint, 0 where there is none.
+
+    Returns:
+        The steps, and the newest folder where that is not whole.
+    """
+    if not state.exists():
+        return 0, None
+    if state.suffix == ".json":
+        return _step_in(state, recipe), None
+    numbers = {int(name[1]): path for path in state.iterdir() if (name := _CHECKPOINT.fullmatch(path.name))}
+    if not numbers:
+        file = state / "trainer_state.json"
+        return (_step_in(file, recipe) if file.exists() else 0), None
+    newest, oldest = numbers[max(numbers)], numbers[min(numbers)]
+    for _, folder in sorted(numbers.items(), reverse=True):
+        try:
+            return _step_in(folder / "trainer_state.json", recipe), None if folder == newest else newest
+        except InputError:  # its writer was killed
+            if folder == oldest:
+                raise
+    raise AssertionError("a folder is read, or the oldest refused")
+
+
+def _step_in(file: Path, recipe: Recipe) -> int:
+    """Reads the steps done from a file."""
+    fields = read_fields(file)
     if isinstance(fields.get("recipe"), dict):  # of ElasticRun
-        _check_recipe(Recipe.of(fields["recipe"]), recipe, state)
+        _check_recipe(Recipe.of(fields["recipe"]), recipe, file)
     step = fields.get("step", fields.get("global_step"))
     if type(step) is not int or step < 0:
-        raise must_be("a number of steps", step, field="step (or global_step)", file=str(state))
+        raise must_be("a number of steps", step, field="step (or global_step)", file=str(file))
     return step
 
 

@@ -133,7 +133,7 @@ def read_launch(words: Sequence[str]) -> CommandLine:
     launch = _read_launcher(words)
     ranks = launch.ranks
     if ranks is None and launch.tool is not None:  # LLaMA-Factory and ms-swift read it
-        ranks = _product(environment.get("NPROC_PER_NODE"))
+        ranks = _product(environment.get("NNODES", "1"), environment.get("NPROC_PER_NODE"))
     return msgspec.structs.replace(
         launch,
         ranks=ranks,
@@ -297,7 +297,8 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
 
         ranks = included_gpus(values["include"] or "")
     else:
-        ranks = _product(values.get("num_nodes", "1"), values.get("num_gpus"))
+        nodes = None if "hostfile" in values else "1"  # all that the file lists
+        ranks = _product(values.get("num_nodes", nodes), values.get("num_gpus"))
     return CommandLine({}, "deepspeed", head, _as_torchrun(values), program, ranks)
 
 

@@ -11,7 +11,9 @@ import msgspec
 
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, needs_extra, unreadable
-from isobatch.files.whole import read_whole, write_whole
+from isobatch.files.whole import read_whole, write_folder
+from isobatch.planning.handed import value_text
+from isobatch.tools.detect import keys
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import complete, read_file
 
@@ -122,9 +124,11 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
             GPUs.
     """
     words = _of_words(program)
-    if tool is None:
-        tool = _detected(words)
+    detected = _detected(words) if tool is None else None
+    tool = tool or detected
     files = _files(program, None if tool is None else _FILE_FLAGS)
+    if detected is not None:  # its flags are there, and a file may be the script's own
+        files = [file for file in files if _is_of(file, detected)]
     if tool is None:
         readings = [reading for file in files if (reading := _tool_file(file)) is not None]
         if not readings:
@@ -193,6 +197,20 @@ def _tool_file(file: str) -> Reading | None:
         return None
     has_batch = {"batch_per_gpu", "micro_batch", "effective_batch"} & reading.fields.keys()
     return reading if has_batch else None
+
+
+def _is_of(file: str, tool: str) -> bool:
+    """Tells whether a file reads as a tool's, or as that of the tool behind it."""
+    try:
+        return _base(read_file(file).tool) == _base(tool)
+    except InputError:
+        return False
+
+
+def _base(tool: str) -> str:
+    """Returns the tool at the bottom of others built on it."""
+    below = keys()[tool].extends
+    return _base(below) if below else tool
 
 
 def _content(file: str) -> dict[str, Any]:
@@ -272,6 +290,8 @@ def write_values(
     for field in ("warmup", "duration"):  # the same length by another name would contradict the new one
         if source.keys.get(field) in source.typed and "warmup_steps" in values:
             removed += {source.keys[field]} - values.keys()
+    if "warmup_steps" in values and "warmup_ratio" in source.typed:  # a ratio beside 0 steps would count
+        removed.append("warmup_ratio")
     expected = {name: value for name, value in _merged(source.typed, values).items() if name not in removed}
     reading = read_file(expected, source.tool)
     if _split_of({**reading.fields, "gpus": None}, split.ranks) != split:
@@ -294,11 +314,14 @@ def _written(
     removed: Sequence[str],
     folder: Path,
 ) -> list[str]:
-    words = _write_words(program, changes)
+    words = _write_words(program, changes, removed)
     named = _of_words(program)
     unnamed = {name: value for name, value in changes.items() if name not in named}
     if source.file is None:
-        return [*words, *(word for name, value in unnamed.items() for word in (f"--{name}", str(value)))]
+        return [
+            *words,
+            *(word for name, value in unnamed.items() for word in (f"--{name}", value_text(value))),
+        ]
     content = {
         name: value for name, value in _merged(_content(source.file), unnamed).items() if name not in removed
     }
@@ -343,13 +366,18 @@ def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:
     }
 
 
-def _write_words(program: Sequence[str], changes: Mapping[str, Any]) -> list[str]:
-    """Replaces values in the words; a switch turned off is left out."""
+def _write_words(
+    program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str] = ()
+) -> list[str]:
+    """Replaces values in the words; a switch turned off is left out, and so are removed settings."""
     words: list[str | None] = [*program]
     for setting in given_settings(program):
+        if setting.name in removed:
+            is_alone = setting.joined or setting.value is True
+            words[setting.at : setting.at + (1 if is_alone else 2)] = [None] * (1 if is_alone else 2)
         if setting.name not in changes:
             continue
-        value = str(changes[setting.name])
+        value = value_text(changes[setting.name])
         if setting.joined:
             words[setting.at] = f"{program[setting.at].partition('=')[0]}={value}"
         elif setting.value is True:
@@ -366,7 +394,7 @@ def _write_copy(file: str, content: Any, folder: Path) -> str:
         text = json.dumps(content, indent=2)
     else:
         text = _yaml(file).safe_dump(content, sort_keys=False)
-    write_whole(copy, text.encode())
+    write_folder(folder, {Path(copy.name): text.encode()})
     return str(copy)
 
 

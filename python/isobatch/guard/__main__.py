@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from isobatch.errors import InputError
 from isobatch.guard import guard
 from isobatch.planning.handed import handed_plan
 
@@ -45,19 +46,43 @@ class _AfterTrainer:
         return spec
 
 
-def main() -> None:
-    """Runs the script, as `python train.py` or `python -m train` would."""
-    if len(sys.argv) < 2:
-        raise SystemExit("usage: python -m isobatch.guard train.py [ARGUMENTS], or -m MODULE [ARGUMENTS]")
-    handed_plan()  # none: better now than after the model is loaded
+_USAGE = "usage: python -m isobatch.guard train.py [ARGUMENTS], or -m MODULE [ARGUMENTS]"
+
+
+def main() -> int:
+    """Runs the script, as `python train.py` or `python -m train` would; returns 2 where it does not start."""
+    words = sys.argv[1:]
+    if not words or words == ["-m"]:
+        return _refused(_USAGE)
+    if words[0] != "-m" and not Path(words[0]).exists():
+        return _refused(f"isobatch guard: {words[0]}: there is no such script")
+    try:
+        handed_plan()  # none: better now than after the model is loaded
+    except InputError as error:
+        return _refused(f"isobatch guard: {error}")
     sys.meta_path.insert(0, _AfterTrainer())
-    del sys.argv[0]
-    if sys.argv[0] == "-m":
-        del sys.argv[0]
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    try:
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path[0] = str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit:
+        _say_unwatched()
+        raise
+    _say_unwatched()
+    return 0
+
+
+def _refused(why: str) -> int:
+    print(why, file=sys.stderr)
+    return 2
+
+
+def _say_unwatched() -> None:
+    """Says where the script has ended without a Trainer."""
     if not HandedGuard.count:
         print(
             "isobatch guard: the script made no Trainer of transformers: nothing was watched", file=sys.stderr
@@ -65,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,8 +11,10 @@ from isobatch.planning.plan import FeasiblePlan, Plan
 
 PLAN = "ISOBATCH_PLAN"
 """The variable with the path of the saved plan."""
-_DECISIONS = tuple(name for name, *_, role in _core.results() if role == "decision")
+_OF_PLAN = tuple(name for name, *_, role in _core.results() if role == "decision")
 _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
+DECISIONS = (*_OF_PLAN, *_OF_RECIPE)
+"""What `parts` names."""
 
 
 def parts(plan: Any) -> dict[str, Any]:
@@ -20,7 +22,7 @@ def parts(plan: Any) -> dict[str, Any]:
 
     Each writer of a tool's file says a decision or lists it as left out.
     """
-    decisions = {name: getattr(plan, name) for name in _DECISIONS}
+    decisions = {name: getattr(plan, name) for name in _OF_PLAN}
     decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
     return {
         **decisions,
@@ -28,13 +30,37 @@ def parts(plan: Any) -> dict[str, Any]:
     }
 
 
+def value_text(value: Any) -> str:
+    """Writes a decision for a command line and a variable: a number has one form in both.
+
+    >>> value_text(1e-05), value_text(8), value_text((2, 4))
+    ('1.0e-05', '8', '2;4')
+    """
+    if isinstance(value, tuple):
+        return ";".join(map(value_text, value))
+    return number_text(value) if type(value) is float else str(value)
+
+
 def variables(plan: Any) -> dict[str, str]:
     """Names the plan's decisions as environment variables, without unknown ones."""
     return {
-        f"ISOBATCH_{name.upper()}": number_text(value) if type(value) is float else str(value)
+        f"ISOBATCH_{name.upper()}": value_text(value)
         for name, value in {"world_size": plan.world_size, **parts(plan)}.items()
         if value is not None
     }
+
+
+def environment_with(plan: Any, path: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment with the plan's decisions and its file; none of an outer plan is left there.
+
+    Args:
+        plan: to hand over; unknown decisions have no variable.
+        path: of its file.
+        environment: to add to.
+    """
+    stale = {f"ISOBATCH_{name.upper()}" for name in DECISIONS}
+    rest = {name: text for name, text in environment.items() if name not in stale}
+    return {**rest, **variables(plan), PLAN: path}
 
 
 def handed_plan(environment: Mapping[str, str] = os.environ) -> FeasiblePlan:
