@@ -113,7 +113,8 @@ def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
 
     monkeypatch.setattr(CrewGroup, "form", form)
     with pytest.raises(
-        ib.InputError, match=r"formed 5 times .* \(RuntimeError: gloo: connect .* GLOO_SOCKET_IFNAME .* step 0"
+        ib.InputError,
+        match=r"formed 5 times .* \(RuntimeError: gloo: connect .* GLOO_SOCKET_IFNAME .* step 0",
     ):
         next(crews(store))
 
