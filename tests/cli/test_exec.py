@@ -99,10 +99,42 @@ def test_a_misspelt_recipe_is_still_read_as_one(become, tmp_path):
 
 
 def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys):
-    assert become("--gpus", "2", "--", "python", "t.py", "--bs", "3")[0] == ["python", "t.py", "--bs", "3"]
+    assert become("--gpus", "2", "--", "python", "t.py", "--seed", "3")[0] == [
+        "python",
+        "t.py",
+        "--seed",
+        "3",
+    ]
     assert "neither braces nor a known tool's flags" in capsys.readouterr().err
     become("--gpus-per-process", "1", "--", "t", WORLD_SIZE="2", RANK="1")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        (("t.py", "--bsz", "3"), "--bsz 3 is not this plan's"),
+        (("t.py", "--bs={micro_batch}", "--grad-accum=7"), "write --grad-accum {accumulation}"),
+        (("t.py", "--bsz", "12", "--accum", "1", "--eval-batch-size", "3"), None),
+        (("t.py", "--batch-size", "24"), None),  # of all ranks
+    ],
+)
+def test_a_typed_batch_that_is_not_the_plans_does_not_start(become, command, refused):
+    answer = become("--gpus", "2", "--", "python", *command)
+    if refused is None:
+        assert answer[0] == ["python", *command]
+    else:
+        assert answer[0] == 2 and refused in answer[1]
+
+
+def test_a_launch_script_that_was_read_is_not_started_as_it_was_tuned(become, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = (
+        "torchrun --nproc-per-node 1 t.py --per_device_train_batch_size 24 --learning_rate 0.1 --max_steps 9"
+    )
+    (tmp_path / "run.sh").write_text(line + " --output_dir out\n")
+    code, error = become("--gpus", "2", "--", "./run.sh", file="run.sh")
+    assert code == 2 and "is FILE and the command" in error
 
 
 FLAGS = ("--per_device_train_batch_size", "64", "--output_dir", "out")
@@ -145,7 +177,7 @@ def test_a_brace_outside_of_the_split_leaves_the_flags_to_the_plan(become):
 @pytest.mark.parametrize(
     ("command", "note"),
     [
-        ("t {lr} --bs 64", "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN"),
+        ("t {lr} --seed 64", "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN"),
         ("t {micro_batch}", "no {accumulation} is in the command, and the plan accumulates 3 times"),
         (
             "t {micro_batch} {accumulation} {lr:.2e}",

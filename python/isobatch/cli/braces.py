@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from isobatch import _core
@@ -14,6 +15,8 @@ _BRACES = re.compile(r"(?<![${])(\{+)([A-Za-z_]\w*)(\}+)")
 """A name in braces; the shell's `${NAME}` is none of ours."""
 _NEAR = re.compile(r"(?<![${])\{(\s*)([A-Za-z_]\w*)(\s*|[:!.\[][^{}\s]*)\}")
 """What another language takes for a name in braces, with spaces or a format."""
+_NUMBERED = re.compile(r"-{0,2}[\w.-]*(?:batch|bsz?\b|accum)[\w.-]* \d+", re.IGNORECASE)
+"""A flag that may be a batch or an accumulation, with a number: the words behind it are read only then."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
 """Names of braces whose numbers are the same on every rank only where the split is even."""
 _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
@@ -37,6 +40,40 @@ def _is_filled(brace: re.Match[str]) -> bool:
 def says_split(words: Sequence[str]) -> bool:
     """Tells whether a brace has a part of the split or another decision, and so all of them."""
     return not names_in(words).isdisjoint((*DECISIONS, *_OF_A_SPLIT))
+
+
+def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
+    """Refuses typed numbers of a batch or an accumulation that are not the plan's.
+
+    The command would start, and train another batch.
+
+    Raises:
+        InputError: naming the flag and the brace for it.
+    """
+    numbers = [word for word, value in pairwise([*words, ""]) if _NUMBERED.fullmatch(f"{word} {value}")]
+    numbers += [word for word in words if _NUMBERED.fullmatch(word.replace("=", " ", 1))]
+    if not numbers or plan.micro_batch is None or plan.accumulation is None:
+        return
+    from isobatch.equivalence.settings import given_settings
+    from isobatch.tools.unread import guess_field
+
+    batches = {plan.micro_batch, plan.micro_batch * plan.accumulation, plan.effective_batch}
+    planned = {
+        "accumulation": ({plan.accumulation}, "{accumulation}"),
+        "batch_per_gpu": (batches, "{micro_batch}"),
+        "batch": (batches, "{micro_batch}"),
+        "effective_batch": ({plan.effective_batch}, "{effective_batch}"),
+    }
+    for given in given_settings(words):
+        values, brace = planned.get(guess_field(given.name) or "", (set(), ""))
+        if brace and str(given.value).isdigit() and int(given.value) not in values:
+            flag = words[given.at].partition("=")[0]
+            raise InputError(
+                f"{flag} {given.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
+                f"{plan.accumulation} × {plan.data_parallel} replicas): write {flag} {brace}, or leave it out "
+                "if the script reads ISOBATCH_PLAN",
+                field=flag,
+            )
 
 
 def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:

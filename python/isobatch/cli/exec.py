@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from isobatch.cli import options, project
-from isobatch.cli.braces import brace_notes, fill_braces, has_braces, says_split
+from isobatch.cli.braces import brace_notes, fill_braces, has_braces, refuse_other_split, says_split
 from isobatch.cli.processes import count_gpus, rank_of, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
         raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
     counts = read_counts(os.environ, command := args.command)
     gpus, rank = count_gpus(counts, args.gpus, args.gpus_per_process), rank_of(counts)
+    file = args.recipe
     planned = _planned(args, gpus)
     if args.state is not None:
         from isobatch.cli.resuming import go_on
@@ -84,8 +85,9 @@ def run(args: argparse.Namespace) -> int:
         return _refused(planned, rank, is_even=has_braces(command))
     path = _save(planned, args.output)
     notes, has_split = [*brace_notes(command, planned)], says_split(command)
-    command = fill_braces(command, planned)
+    typed, command = command, fill_braces(command, planned)
     if has_split:
+        refuse_other_split(typed, planned)
         notes += _not_in_flags(planned)
     else:
         from isobatch.cli.tool_command import set_values
@@ -94,6 +96,14 @@ def run(args: argparse.Namespace) -> int:
         folder = Path(f"{path}.files", f"{mark:08x}")  # runs of one plan have files of their own
         command, also = set_values(command, planned.require(), folder)
         notes += also
+        if command == typed:  # no tool is known by its flags or file
+            refuse_other_split(typed, planned)
+            if Path(file).suffix in (".sh", ".bash") and file in map(os.path.normpath, typed):
+                raise InputError(
+                    "is FILE and the command: it would start as it was tuned. Give it braces that it passes on, "
+                    "or the line inside it as COMMAND",
+                    file=file,
+                )
     if defaults := project.note(args):
         notes.append(defaults)
     for note in notes if rank == 0 else ():
