@@ -46,7 +46,7 @@ OPTIONS = {
     "command": ("the training command, after --", {"nargs": "*", "metavar": "COMMAND"}),
     "--gpus N": ("number of GPUs, where no launcher says it", {"type": options.gpu_count}),
     "--gpus-per-process N": "GPUs that each process drives, as with one Slurm task per node (default: 1)",
-    "--state PATH": "the run's checkpoint, on a disk that all ranks share: it names the step to go on from. A "
+    "--state PATH": "the run's checkpoint on a disk that all ranks share, with the step to go on from: a "
     "JSON file with step or global_step, such as ElasticRun's state, or the output folder of transformers' "
     "Trainer. Where there is none yet, the run starts",
     "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts "
