@@ -15,7 +15,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.doctor_record import SCHEMA as SCHEMA_OF_DOCTOR
-from isobatch.doctor_record import Record
+from isobatch.doctor_record import FileRecord
 from isobatch.fleet.good_counts import SCHEMA as SCHEMA_OF_COUNTS
 from isobatch.fleet.good_counts import GoodCounts
 from isobatch.forecast import profile
@@ -89,11 +89,11 @@ def counts() -> Schema:
 
 def doctor() -> Schema:
     """The doctor's findings on a file."""
-    schema = msgspec.json.schema(Record)
+    schema = msgspec.json.schema(FileRecord)
     for record in schema["$defs"].values():
         _answered(record)
-    schema["$defs"]["Record"]["properties"]["schema"] |= {"const": SCHEMA_OF_DOCTOR}
-    schema["$defs"]["Record"]["properties"]["isobatch"].pop("default")
+    schema["$defs"]["FileRecord"]["properties"]["schema"] |= {"const": SCHEMA_OF_DOCTOR}
+    schema["$defs"]["FileRecord"]["properties"]["isobatch"].pop("default")
     return {"title": SCHEMA_OF_DOCTOR, **schema}
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isobatch.doctor_checks import check_any_tool
-from isobatch.doctor_record import Record, findings_of
+from isobatch.doctor_record import FileRecord, findings_of
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.refusal import refusal
@@ -78,7 +78,7 @@ class Examination(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the examination for JSON; an unknown setting or line of a finding is null."""
-        record = Record(
+        record = FileRecord(
             file=self.reading.file or None,
             tool=self.reading.tool or None,
             gpus=self.gpus,

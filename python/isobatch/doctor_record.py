@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     mend: str
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a configuration really does on a number of GPUs.
 
     Attributes:

@@ -139,7 +139,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _left_out(args: argparse.Namespace) -> list[int]:
-    """Lists the typed counts that are no part of a node, and no whole nodes."""
+    """Lists the typed counts beside parts of a node and whole nodes."""
     import numpy as np
 
     from isobatch.fleet.counts import fills_nodes
@@ -149,7 +149,7 @@ def _left_out(args: argparse.Namespace) -> list[int]:
 
 
 def _without(left_out: list[int], args: argparse.Namespace) -> str:
-    """Says how many counts are left out; of a list, also which, and what plans them."""
+    """Counts those left out; of a typed list it names them, and the option for others."""
     text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {args.gpus_per_node} GPUs"
     if isinstance(args.gpus, range):
         return text

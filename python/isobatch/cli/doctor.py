@@ -10,7 +10,7 @@ from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
 from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.doctor import Examination, examine
-from isobatch.doctor_record import Record
+from isobatch.doctor_record import FileRecord
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.planning.plan import plan
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
                 raise
             if args.json:
                 why = error.message if error.file == file else str(error)
-                write_json(Record(file=file, error=why))
+                write_json(FileRecord(file=file, error=why))
             say(f"isobatch doctor: {error}", error=True)
             codes.append(2)
     return max(codes)

@@ -133,7 +133,7 @@ def _explained(args: argparse.Namespace) -> int:
 
 
 def _refuse_lacks(table: Any, args: argparse.Namespace) -> None:
-    """Refuses plans without the columns that lead to illegal values."""
+    """Refuses plans without a column for --illegal."""
     for name in ("job", *(["cluster"] if args.clusters else []), "reasons"):
         if name not in table.column_names:
             todo = "name it in --columns of isobatch fleet, or leave --columns out"
