@@ -255,4 +255,4 @@ def test_the_readmes_commands_make_their_point(typed_in):
     allocate = typed_in(shlex.split(commands["allocate"])[1:])
     assert allocate.code == 0 and allocate.err.startswith("3 jobs on 64 GPUs, 0 idle")
     without = typed_in(["allocate", "examples/jobs.csv", "64"])
-    assert "20 jobs without a profile cannot run: give --profile FILE" in without.err
+    assert "26 jobs without a profile cannot run: give --profile FILE" in without.err

@@ -234,3 +234,7 @@ def test_how_far_a_run_is_above_its_budget():
     cost = planned.cost
     text = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
     assert f"the run costs {spent_of(planned, cost)}, above the budget of {figure(cost / 2)}" in text
+    both = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2, deadline_hours=1e-9)
+    assert f"the run takes {time_of(planned)}, over the deadline of" in both.explain()
+    (option,) = both.options
+    assert (option.settings.budget, option.settings.deadline_hours) == (None, None)

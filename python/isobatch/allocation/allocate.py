@@ -67,7 +67,7 @@ class Allocation:
 
     @property
     def of_running(self) -> float:
-        """The value without the waiting jobs: of objective cost what the others cost, in the prices' money."""
+        """The value without the waiting jobs: of objective cost what the others cost."""
         division = self._of[0]
         running = division.choice[division.choice >= 0]
         return division.values.whole(float(np.nansum(division.values.value[running])))

@@ -65,10 +65,9 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], curre
     if limit is None:
         return None
     without: dict[str, Any] = {limit: None}
-    free = plan.settings._replace(**without)
-    unlimited = next(
-        (option for option in options if (option.cluster, option.settings) == (plan.cluster, free)), None
-    )
+    free = plan.settings._replace(**without), plan.settings._replace(deadline_hours=None, budget=None)
+    here = (option for option in options if option.cluster == plan.cluster)
+    unlimited = next((option for option in here if option.settings in free), None)
     if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:

@@ -81,6 +81,8 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
     # Any setting may be what forbids the plan; policy and rule, which say what is wanted at all, come last.
     for name in reversed(settings.changed()):
         yield cluster, settings._replace(**{name: getattr(DEFAULTS, name)})
+    if None not in (settings.deadline_hours, settings.budget):
+        yield cluster, settings._replace(deadline_hours=None, budget=None)
     if refused.recipe.batch_norm or refused.recipe.coupled:
         yield from _pinned(refused, cluster, make)
 

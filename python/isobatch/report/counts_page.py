@@ -1,41 +1,30 @@
 """The page of one job over GPU counts: a slider over the plans, then hours and cost."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from isobatch.errors import InputError, must_be
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
-from isobatch.planning.plan import Plan
-from isobatch.planning.refusal import ways
 from isobatch.reason import Reason
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
 from isobatch.report.levels import bits_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
-from isobatch.report.plan_page import ANSWERS, by_level, explained, figures, refused
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
+from isobatch.report.what_if import LIMITS, choices_of, tuned_run
 from isobatch.report.within import VERDICTS, Limits, best_within, together, verdicts
 from isobatch.words import count, counted, few, figure, real
 
-MAX_CHOICES = 4_096
-"""Counts that a page has plans for, all policies together twice as many."""
 _LISTED = (
     "gpus", "status", "deadline", "budget", "micro_batch", "accumulation", "effective_batch", "lr",
     "total_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
 )  # fmt: skip
 """Columns of the table of all counts; the plans above have the others."""
-_LIMITS = ("deadline_hours", "budget")
-"""Settings that a page takes for limits, in the order of `Limits`."""
-_JUDGED = ("Deadline of ", "Budget of ")
-"""The first words of a plan's sentences about its limits."""
 _MAX_REFUSED = 24
 """Counts without a plan that a line lists."""
-_MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
 _SPLIT = {
     "effective_batch": "samples per step",
     "lr": "learning rate",
@@ -43,18 +32,6 @@ _SPLIT = {
     "accumulation": "passes per step",
 }
 """What is drawn where no times are known."""
-_START = 8
-"""GPUs that the page begins with where the tuned run's are not known: a node's."""
-
-
-class WhatIf(NamedTuple):
-    """All plans of a page as JSON for its script, and the choices between them, `start` GPUs first."""
-
-    counts: Sequence[int]
-    start: int
-    policies: Sequence[tuple[str, str]]
-    tool: str | None
-    data: str
 
 
 def counts_page(
@@ -82,7 +59,7 @@ def counts_page(
     limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
     policies = [_without_limits(each) for each in (counts, *beside)]
     policies = policies[:1] + [each for each in policies[1:] if not _lacks_tuned_gpus(each)]
-    plans, tuned = _plans_of(policies[0]), _tuned(policies[0])
+    plans, tuned = _plans_of(policies[0]), tuned_run(policies[0])
     plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
     headlines = list[Headline]()
     if times.times_known(plans):
@@ -101,7 +78,7 @@ def counts_page(
         sections = [section._replace(title=f"{section.title}, {policy}") for section in sections]
     elif beside:
         lead += " Policy grow is left out: it needs gpus, the GPU count of the tuned run."
-    return HtmlPage(title, lead, headlines, sections, choices=_choices(policies, limits, tool, currency))
+    return HtmlPage(title, lead, headlines, sections, choices=choices_of(policies, limits, tool, currency))
 
 
 def _plans_of(counts: Counts) -> Plans:
@@ -111,7 +88,7 @@ def _plans_of(counts: Counts) -> Plans:
 
 def _without_limits(counts: Counts) -> Counts:
     """Plans the counts without deadline and budget: a page has the hours of those that miss them, too."""
-    free = {name: value for name, value in counts.settings.items() if name not in _LIMITS}
+    free = {name: value for name, value in counts.settings.items() if name not in LIMITS}
     if free.keys() == counts.settings.keys():
         return counts
     columns = counts_of(
@@ -135,21 +112,6 @@ def _why_unknown(counts: Counts, plans: Plans) -> str:
     if not np.isnan(plans.number("step_seconds")).all():
         return "the recipe has no duration"
     return Reason.OTHER_HARDWARE.text.partition(": ")[2]
-
-
-def _tuned(counts: Counts) -> Plan | None:
-    """Plans the tuned run, with its time on as many of these GPUs; None if it is not known."""
-    tuned = counts.plan_at(int(counts.columns["gpus"][0])).tuned()
-    if tuned is None:
-        return None
-    try:
-        timed = counts.plan_at(tuned.world_size)
-    except InputError:  # no whole nodes
-        return tuned
-    if timed.layout != tuned.layout or timed.hours is None:
-        return tuned
-    spent = {name: getattr(timed, name) for name in ("hours", "hours_error", "gpu_hours", "cost")}
-    return msgspec.structs.replace(tuned, **spent)
 
 
 def _listed_counts(plans: Plans, limits: Limits, currency: str) -> Section:
@@ -196,131 +158,6 @@ def _split_section(plans: Plans) -> list[Section]:
             title, described = f"{label.capitalize()} over GPUs", f"{' to '.join(ends)}."
             drawings.append(Drawing(chart, title, described, (points[0]["gpus"], points[-1]["gpus"])))
     return [Section("Batch, learning rate and split", drawings=drawings)] if drawings else []
-
-
-# ---- the plans to choose between ----
-
-
-class _Texts:
-    """A table of different texts: what many plans say alike is in the page once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __call__(self, *texts: str) -> list[int]:
-        """Returns the numbers of texts."""
-        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
-
-
-def _choices(policies: Sequence[Counts], limits: Limits, tool: str | None, currency: str) -> WhatIf:
-    first_policy = policies[0]
-    gpus = first_policy.columns["gpus"].tolist()
-    if len(gpus) > MAX_CHOICES:
-        raise must_be(f"at most {MAX_CHOICES:,} counts", len(gpus), field="gpus")
-    if any(each.columns["gpus"].tolist() != gpus for each in policies):
-        raise InputError("beside must have the same counts", field="beside")
-    names = [str(each.settings.get("policy", "keep")) for each in policies]
-    texts, start = _Texts(), first_policy.recipe.gpus or _START
-    first = int(np.argmin(np.abs(first_policy.columns["gpus"] - start)))
-    node = first_policy.cluster.gpus_per_node
-    by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
-    pack = _Packer(texts, limits, tool, currency)
-    data = {
-        "counts": gpus,
-        "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
-        "meet": f"meet {limits.text(currency)}" if limits.names() else "work as asked",
-        "first": first,
-        "policies": names,
-        "plans": [list(row) for row in zip(*map(pack.choices, policies), strict=True)],
-        "answers": ANSWERS,
-        "texts": list(texts.numbers),
-    }
-    meanings = [(name, _MEANINGS.get(name, "policy")) for name in names]
-    return WhatIf(gpus, gpus[first], meanings, tool, msgspec.json.encode(data).decode())
-
-
-class _Packer(NamedTuple):
-    """Packs plans for the page's script: level, headline, figures (label, was, now), points, ways out, lines
-    to copy, and what is folded."""
-
-    texts: _Texts
-    limits: Limits
-    tool: str | None
-    currency: str
-
-    def choices(self, free: Counts) -> list[list[Any]]:
-        """Packs the plan of each count under one policy, given without limits."""
-        limits = {name: limit for name, limit in zip(_LIMITS, self.limits, strict=True) if limit is not None}
-        limited = msgspec.structs.replace(free, settings=free.settings | limits)
-        gpus, tuned = free.columns["gpus"].tolist(), _tuned(free)
-        plans = [limited.plan_at(many) for many in gpus]
-        works = [plan for plan in plans if plan.status != "infeasible"]
-        choices = []
-        for many, plan in zip(gpus, plans, strict=True):
-            if plan.status != "infeasible":
-                choices.append(self._feasible(plan, tuned))
-            elif limits and (unlimited := free.plan_at(many)).status != "infeasible":
-                choices.append(
-                    self._over(msgspec.structs.replace(unlimited, settings=plan.settings), tuned, works)
-                )
-            else:
-                choices.append(self._refused(plan))
-        return choices
-
-    def _feasible(self, plan: Plan, tuned: Plan | None) -> list[Any]:
-        texts, (_, sentences, points) = self.texts, explained(plan, self.currency)
-        judged = max(1, sum(sentence.startswith(_JUDGED) for sentence in sentences))
-        known = [texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now]
-        lines = [] if self.tool is None else texts(*_lines(plan, self.tool))
-        level, warnings, notes = by_level(plan, tuned, points)
-        folded = texts(*sentences[judged:], *notes)
-        headline = _with_gpus(plan, " ".join(sentences[:judged]))
-        return [level, *texts(headline), known, texts(*warnings), [], lines, folded]
-
-    def _over(self, plan: Plan, tuned: Plan | None, works: Sequence[Plan]) -> list[Any]:
-        """Packs a plan that misses a limit, with the nearest ones that miss none."""
-        head, *folded = explained(plan, self.currency)[1]
-        judged = [head, *(sentence for sentence in folded if sentence.startswith(_JUDGED))]
-        missed = [sentence for sentence in judged if ": missed" in sentence]
-        met = [sentence for sentence in judged if sentence not in missed]
-        headline = _with_gpus(plan, " ".join([*missed, *met]))
-        here = plan.world_size
-        fewer = [each for each in works if each.world_size < here][-1:]
-        nearest = [*fewer, *(each for each in works if each.world_size > here)][:2]
-        known = [
-            self.texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now
-        ]
-        folded = [sentence for sentence in folded if sentence not in judged]
-        out = self._menu(plan, nearest)
-        return ["infeasible", *self.texts(headline), known, [], out, [], self.texts(*folded)]
-
-    def _refused(self, plan: Plan) -> list[Any]:
-        head, _, points = explained(plan, self.currency)
-        why, cautions = refused(plan, head, points)
-        # Who gives a limit is not helped by a plan without it.
-        keep = [
-            option
-            for option in plan.options
-            if all(getattr(option.settings, name) == getattr(plan.settings, name) for name in _LIMITS)
-        ]
-        out = self._menu(plan, keep)
-        return ["infeasible", *self.texts(why), [], self.texts(*cautions), out, [], []]
-
-    def _menu(self, plan: Plan, options: Sequence[Plan]) -> list[Any]:
-        menu = zip(ways(plan, options, self.currency), options, strict=True)
-        return [[*self.texts(*row), option.world_size] for row, option in menu]
-
-
-def _with_gpus(plan: Plan, headline: str) -> str:
-    """Names the GPUs before sentences about the limits."""
-    return f"{counted(plan.world_size, 'GPU')}. {headline}" if headline.startswith(_JUDGED) else headline
-
-
-def _lines(plan: Plan, tool: str) -> list[str]:
-    try:
-        return str(plan.to(tool)).rstrip("\n").split("\n")
-    except InputError as error:
-        return [f"# not for {tool}: {error}"]
 
 
 # ---- the first lines ----

@@ -156,7 +156,7 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
 
 def _refuse_others(names: list[str], file: str | None) -> None:
     if {"nodes", "why", "goodput", "speedup"} <= {*names}:
-        todo = "isobatch allocate --json > division.json has what its page needs, and so has a log of them (.jsonl)"
+        todo = "isobatch allocate --json > division.json, or a log of them (.jsonl), has what a page needs"
         raise InputError(f"holds the rows of isobatch allocate, not a fleet's plans: {todo}", file=file)
     needed = [name for name in ("status", "reasons") if name not in names]
     if not needed:
@@ -264,7 +264,8 @@ _MAX_PRINTED_ROWS = 50
 _MAX_CELL_CHARACTERS = 300
 _EXACT = ("lr", "lr_scale", "beta1", "beta2", "eps", "weight_decay", "momentum", "ema_decay")
 _USUAL = (
-    "job", "cluster", "gpus", "status", "deadline", "budget", "world_size", "micro_batch", "accumulation", "effective_batch",
+    "job", "cluster", "gpus", "status", "deadline", "budget", "world_size", "micro_batch", "accumulation",
+    "effective_batch",
     "batch_change",
     "lr", "total_steps", "warmup_steps", "hours", "hours_error", "gpu_hours", "cost", "memory_gib", "reasons",
     "nearest_world_size", "nearest_batch",

@@ -143,7 +143,8 @@ def _drawing(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     drawn_lines = "a line of all counts" if is_counts else drawn_lines
     if many > len(lines):
         drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
-    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; {_ends(lines, name, currency)}."
+    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; "
+    described += f"{_ends(lines, name, currency)}."
     described += " The band is the 95 % interval." if _ranges(points) else ""
     ends = (points[0]["gpus"], points[-1]["gpus"]) if is_counts else None
     return Drawing(chart, f"{name.capitalize()} over GPUs", described, ends)
