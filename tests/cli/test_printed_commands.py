@@ -171,6 +171,8 @@ def filled(word):
 def printed_commands(text):
     """The commands with arguments in an answer."""
     for name, rest in re.findall(r"\bisobatch (\w+)((?: [^\n]*)?)", text):
+        if " -- COMMAND" in rest:
+            continue  # the command of the reader's own
         if name in COMMANDS and (words := command_after(rest, name)):
             yield [name, *words]
 

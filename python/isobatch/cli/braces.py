@@ -57,21 +57,25 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
     from isobatch.equivalence.settings import given_settings
     from isobatch.tools.unread import guess_field
 
-    batches = {plan.micro_batch, plan.micro_batch * plan.accumulation, plan.effective_batch}
-    planned = {
+    batches: set[int | None] = {
+        plan.micro_batch,
+        plan.micro_batch * plan.accumulation,
+        plan.effective_batch,
+    }
+    planned: dict[str, tuple[set[int | None], str]] = {
         "accumulation": ({plan.accumulation}, "{accumulation}"),
         "batch_per_gpu": (batches, "{micro_batch}"),
         "batch": (batches, "{micro_batch}"),
         "effective_batch": ({plan.effective_batch}, "{effective_batch}"),
     }
     for given in given_settings(words):
-        values, brace = planned.get(guess_field(given.name) or "", (set(), ""))
+        values, brace = planned.get(guess_field(given.name) or "", (batches, ""))
         if brace and str(given.value).isdigit() and int(given.value) not in values:
             flag = words[given.at].partition("=")[0]
             raise InputError(
                 f"{flag} {given.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
-                f"{plan.accumulation} × {plan.data_parallel} replicas): write {flag} {brace}, or leave it out "
-                "if the script reads ISOBATCH_PLAN",
+                f"{plan.accumulation} × {plan.data_parallel} replicas): write {flag} {brace}, or leave it "
+                "out if the script reads ISOBATCH_PLAN",
                 field=flag,
             )
 

@@ -73,13 +73,7 @@ def run(args: argparse.Namespace) -> int:
     _check_options(args)
     recipe_source, tool = _source(args)
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
-    profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
-    if len(profiles) > 1:
-        raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
-    if deadline is not None and not profiles:
-        raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise must_be("above 0", deadline, field="--deadline-hours")
+    profiles, deadline = _take_profile_and_deadline(keywords)
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
     left_out = _left_out(args)
     if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
@@ -128,6 +122,18 @@ def run(args: argparse.Namespace) -> int:
     for line in _summary(listing, rows, args, deadline):
         say(line)
     return 0 if feasible or listing.best_batch else 1
+
+
+def _take_profile_and_deadline(keywords: dict[str, Any]) -> tuple[list[Any], float | None]:
+    """Takes the profile, at most one, and the deadline in hours out of the settings of a plan."""
+    profiles, deadline = keywords.pop("profile", []), keywords.pop("deadline_hours", None)
+    if len(profiles) > 1:
+        raise InputError(f"--profile must be one, got {len(profiles)}: counts are of one GPU type")
+    if deadline is not None and not profiles:
+        raise InputError("--deadline-hours needs --profile (see isobatch calibrate)")
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise must_be("above 0", deadline, field="--deadline-hours")
+    return profiles, deadline
 
 
 def _check_options(args: argparse.Namespace) -> None:

@@ -100,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
             refuse_other_split(typed, planned)
             if Path(file).suffix in (".sh", ".bash") and file in map(os.path.normpath, typed):
                 raise InputError(
-                    "is FILE and the command: it would start as it was tuned. Give it braces that it passes on, "
-                    "or the line inside it as COMMAND",
+                    "is FILE and the command: it would start as it was tuned. Give it braces that it passes "
+                    "on, or the line inside it as COMMAND",
                     file=file,
                 )
     if defaults := project.note(args):

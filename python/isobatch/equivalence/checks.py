@@ -93,8 +93,8 @@ def check_rates(
         if np.allclose(changes, reference_changes, rtol=SCHEDULE, atol=rounding):
             return
         text = (
-            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the batch "
-            f"by {_few(reference_changes, digits=2)}: the schedule has another length"
+            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the "
+            f"batch by {_few(reference_changes, digits=2)}: the schedule has another length"
         )
     yield SplitCause(
         "learning rate",

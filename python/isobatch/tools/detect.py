@@ -320,8 +320,8 @@ def no_tool_error(settings: Mapping[str, Any], file: str) -> InputError:
         f"- name its tool with --tool (in Python: tool=), one of {', '.join(readers())}\n"
         f"{also}- or have the training command itself read, into a recipe: isobatch doctor --gpus N -o "
         "recipe.toml -- COMMAND\n"
-        "- or give the run as a recipe, in a file or to isobatch plan instead of this file, by those of these "
-        "that are right (in Python: ib.Recipe(...)):\n"
+        "- or give the run as a recipe, in a file or to isobatch plan instead of this file, by those of "
+        "these that are right (in Python: ib.Recipe(...)):\n"
         f"{lines}{faults}",
         file=file,
         field="tool",
