@@ -125,6 +125,14 @@ def test_a_page_above_its_budget_says_by_how_much(tmp_path, monkeypatch, ran):
     )
 
 
+def test_counts_of_another_model_name_the_profiles(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    msgspec.structs.replace(timed_profile(), parameters=13 * 10**9).save("profile.json")
+    msgspec.structs.replace(RECIPE, parameters=10**9).save("run.toml")
+    output = ran(["counts", "run.toml", "--gpus", "4,8", "--profile", "profile.json"])
+    assert "the profile does not cover them (it is of parameters 13,000,000,000)" in output.err
+
+
 @pytest.mark.parametrize(
     ("recipe", "why"),
     [

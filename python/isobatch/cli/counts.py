@@ -265,7 +265,7 @@ def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str 
     elif all(row["total_steps"] == -1 for row in feasible):
         todo = "hours need the length of the run: --set duration=90ep"
     else:
-        todo = "the profile does not cover them"
+        todo = f"the profile does not cover them{profile.model and f' (it is of {profile.model})'}"
     rest = "" if len(mute) == len(feasible) else ". The others alone are compared"
     return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}{rest}"
 
