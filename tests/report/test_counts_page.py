@@ -66,7 +66,7 @@ def test_the_tuned_run_has_the_time_of_its_count_on_these_gpus():
 
 @pytest.fixture(scope="module")
 def limited():
-    """The page of counts with a deadline that few GPUs miss, and a budget that many are above."""
+    """Makes a page of counts: few GPUs miss its deadline, and many are above its budget."""
     recipe = msgspec.structs.replace(RECIPE, effective_batch=96, duration="40ep", gpus=None)
     node = ib.Cluster(gpus_per_node=8192, price_per_gpu_hour=2.0)
     profile = msgspec.structs.replace(timed_profile(), scatter=0.1)
