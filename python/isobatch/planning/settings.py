@@ -283,7 +283,7 @@ def rules() -> Rules:
     """Lists the scaling rules; in the formulas k is the new effective batch over the tuned one.
 
     >>> rules()[1].formula, rules()[1].holds
-    ("η' = kη", 'SGD, up to the noise scale; it broke above 8192 images')
+    ("η' = kη", 'SGD, up to the noise scale; it broke above 8192 images a step')
     """
     from isobatch import _core
 
