@@ -19,7 +19,11 @@ from isobatch.cli import main
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [f"examples/{scheduler}" for scheduler in ("kubeflow", "kubernetes", "ray", "skypilot", "slurm")]
-OUTSIDE = {"bench/results": "results", **{folder: folder for folder in EXAMPLES}}
+OUTSIDE = {
+    "bench/results": "results",
+    "bench/results/gpu": "results/gpu",
+    **{folder: folder for folder in EXAMPLES},
+}
 """Folders of the repository, and where the site has them."""
 MEASURED = "measured.md"
 BLOCK = re.compile(r'<div class="(?P<classes>[^"]*\bhighlight)">(?P<code><pre>.*?</pre>)</div>', re.DOTALL)
