@@ -114,6 +114,7 @@ def test_a_command_with_neither_is_started_as_typed_and_said_once(become, capsys
     ("command", "refused"),
     [
         (("t.py", "--bsz", "3"), "--bsz 3 is not this plan's"),
+        (("t.py", "--n", "{gpus}", "--bsz", "3"), "--bsz 3 is not this plan's"),
         (("t.py", "--bs={micro_batch}", "--grad-accum=7"), "write --grad-accum {accumulation}"),
         (("t.py", "--bsz", "12", "--accum", "1", "--eval-batch-size", "3"), None),
         (("t.py", "--batch-size", "24"), None),  # of all ranks

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 from isobatch import _core
@@ -15,8 +14,8 @@ _BRACES = re.compile(r"(?<![${])(\{+)([A-Za-z_]\w*)(\}+)")
 """A name in braces; the shell's `${NAME}` is none of ours."""
 _NEAR = re.compile(r"(?<![${])\{(\s*)([A-Za-z_]\w*)(\s*|[:!.\[][^{}\s]*)\}")
 """What another language takes for a name in braces, with spaces or a format."""
-_NUMBERED = re.compile(r"-{0,2}[\w.-]*(?:batch|bsz?\b|accum)[\w.-]* \d+", re.IGNORECASE)
-"""A flag that may be a batch or an accumulation, with a number: the words behind it are read only then."""
+_NUMBERED = re.compile(r"(?:batch|bsz?\b|accum)[\w.-]*[ =]\d", re.IGNORECASE)
+"""What may be a flag of a batch or an accumulation with a number: only then its reader is imported."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
 """Names of braces whose numbers are the same on every rank only where the split is even."""
 _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
@@ -50,9 +49,7 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
     Raises:
         InputError: naming the flag and the brace for it.
     """
-    numbers = [word for word, value in pairwise([*words, ""]) if _NUMBERED.fullmatch(f"{word} {value}")]
-    numbers += [word for word in words if _NUMBERED.fullmatch(word.replace("=", " ", 1))]
-    if not numbers or plan.micro_batch is None or plan.accumulation is None:
+    if not _NUMBERED.search(" ".join(words)) or plan.micro_batch is None or plan.accumulation is None:
         return
     from isobatch.equivalence.settings import given_settings
     from isobatch.tools.unread import guess_field
@@ -69,8 +66,11 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
         "effective_batch": ({plan.effective_batch}, "{effective_batch}"),
     }
     for given in given_settings(words):
-        values, brace = planned.get(guess_field(given.name) or "", (batches, ""))
-        if brace and str(given.value).isdigit() and int(given.value) not in values:
+        field = guess_field(given.name)
+        if field not in planned or not str(given.value).isdigit():
+            continue
+        values, brace = planned[field]
+        if int(given.value) not in values:
             flag = words[given.at].partition("=")[0]
             raise InputError(
                 f"{flag} {given.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "

@@ -84,32 +84,48 @@ def run(args: argparse.Namespace) -> int:
     if planned.status == "infeasible":
         return _refused(planned, rank, is_even=has_braces(command))
     path = _save(planned, args.output)
-    notes, has_split = [*brace_notes(command, planned)], says_split(command)
-    typed, command = command, fill_braces(command, planned)
-    if has_split:
-        refuse_other_split(typed, planned)
-        notes += _not_in_flags(planned)
-    else:
-        from isobatch.cli.tool_command import set_values
-
-        mark = zlib.crc32("\0".join((str(Path.cwd()), *command)).encode(errors="surrogateescape"))
-        folder = Path(f"{path}.files", f"{mark:08x}")  # runs of one plan have files of their own
-        command, also = set_values(command, planned.require(), folder)
-        notes += also
-        if command == typed:  # no tool is known by its flags or file
-            refuse_other_split(typed, planned)
-            if Path(file).suffix in (".sh", ".bash") and file in map(os.path.normpath, typed):
-                raise InputError(
-                    "is FILE and the command: it would start as it was tuned. Give it braces that it passes "
-                    "on, or the line inside it as COMMAND",
-                    file=file,
-                )
+    command, notes = _with_values(command, planned, path, file)
     if defaults := project.note(args):
         notes.append(defaults)
     for note in notes if rank == 0 else ():
         say(f"isobatch exec: {note}")
     args.project = {}  # said
     return _become(command, environment_with(planned, path, os.environ))
+
+
+def _with_values(command: list[str], planned: Plan, path: str, file: str) -> tuple[list[str], list[str]]:
+    """Puts a plan into a command: into its braces, or a known tool's flags and file.
+
+    Args:
+        command: as typed.
+        planned: for its processes.
+        path: of the saved plan; copies of a tool's file go beside it.
+        file: FILE.
+
+    Returns:
+        The command, and notes.
+
+    Raises:
+        InputError: the command would start with another batch than the plan's.
+    """
+    notes, filled = [*brace_notes(command, planned)], fill_braces(command, planned)
+    if says_split(command):
+        refuse_other_split(command, planned)
+        return filled, [*notes, *_not_in_flags(planned)]
+    from isobatch.cli.tool_command import set_values
+
+    mark = zlib.crc32("\0".join((str(Path.cwd()), *filled)).encode(errors="surrogateescape"))
+    folder = Path(f"{path}.files", f"{mark:08x}")  # runs of one plan have files of their own
+    words, also = set_values(filled, planned.require(), folder)
+    if words == filled:  # no tool is known by its flags or file
+        refuse_other_split(command, planned)
+        if Path(file).suffix in (".sh", ".bash") and file in map(os.path.normpath, command):
+            raise InputError(
+                "is FILE and the command: it would start as it was tuned. Give it braces that it passes on, "
+                "or the line inside it as COMMAND",
+                file=file,
+            )
+    return words, [*notes, *also]
 
 
 def _planned(args: argparse.Namespace, gpus: int) -> Plan:
