@@ -134,10 +134,8 @@ class Comparison:
             # Other samples have another gradient.
             differs = difference > tolerance
             causes += samples or self._compare_gradient(recording, event, step, differs, groups, solution)
-        first = min((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
-        before, reference_before = recording.at(first), self.reference.at(first)
-        if before is not None and reference_before is not None:
-            causes += check_rates(step, reference, before, reference_before)
+        before, reference_before = recording.steps[event[0]][0], self.reference.steps[event[0]][0]
+        causes += check_rates(step, reference, before, reference_before)
         if not apart:
             causes += check_clipping(step, reference, self.tolerance, difference)
         last = max((e for e in recording.events() if self.reference.at(e)), key=lambda e: e[1])
@@ -238,7 +236,8 @@ class Comparison:
         if notes.get("batch norm"):
             return SplitCause(
                 "batch norm",
-                f"batch norm sees another batch in each pass: samples of a pass depend on each other{residual}",
+                "batch norm sees another batch in each pass: samples of a pass depend on each other"
+                f"{residual}",
                 "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without "
                 "batch statistics",
             )
