@@ -5,38 +5,14 @@ import importlib.util
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost every start its import
 
 
-class _AfterTorch:
-    """A finder to install the recorder as soon as torch is imported."""
+def _install(_: ModuleType) -> None:
+    from isobatch_recorder import install  # type: ignore[import-not-found]
 
-    is_looking = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch" or self.is_looking:
-            return None
-        self.is_looking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.is_looking = False
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            # Only now: transformers looks for torch, to know whether it is there, long before it imports it.
-            sys.meta_path.remove(self)
-            execute(module)
-            from isobatch_recorder import install  # type: ignore[import-not-found]
-
-            install()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    install()
 
 
 def _import_own_sitecustomize() -> None:
@@ -50,5 +26,7 @@ def _import_own_sitecustomize() -> None:
 
 
 if os.environ.get("ISOBATCH_SAME"):
-    sys.meta_path.insert(0, _AfterTorch())
+    from isobatch_recorder.after_import import AfterImport  # type: ignore[import-not-found]
+
+    sys.meta_path.insert(0, AfterImport("torch", _install))
 _import_own_sitecustomize()

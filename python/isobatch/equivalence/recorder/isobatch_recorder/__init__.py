@@ -7,12 +7,13 @@ pass, a linear sketch of the gradient that the optimizer applies, the learning r
 
 from __future__ import annotations
 
-import json
 import os
 
 
 def install() -> None:
     """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
+    import json  # here: every process of the script imports this file, also without torch
+
     from . import alike, backward, bits, clipping, fsdp, loaders, randomness, samples, world
     from .record import Recorder
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from functools import partial
 from typing import Any
 
+from .after_import import AfterImport
 from .record import Recorder
 
 MODULE = "torch.distributed.fsdp.fully_sharded_data_parallel"
@@ -16,30 +17,7 @@ def install(recorder: Recorder) -> None:
     if MODULE in sys.modules:
         _keep_whole(sys.modules[MODULE], recorder)
     else:
-        sys.meta_path.insert(0, _AfterImport(recorder))
-
-
-class _AfterImport:
-    """A finder to patch the module of FSDP1 after its import."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            _keep_whole(module, self._recorder)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+        sys.meta_path.insert(0, AfterImport(MODULE, partial(_keep_whole, recorder=recorder)))
 
 
 def _keep_whole(module: Any, recorder: Recorder) -> None:
