@@ -119,12 +119,11 @@ class _Packer(NamedTuple):
     def _feasible(self, plan: Plan, tuned: Plan | None) -> list[Any]:
         texts, (_, sentences, points) = self.texts, explained(plan, self.currency)
         judged = max(1, sum(sentence.startswith(_JUDGED) for sentence in sentences))
-        known = [texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now]
         lines = [] if self.tool is None else texts(*_lines(plan, self.tool))
         level, warnings, notes = by_level(plan, tuned, points)
         folded = texts(*sentences[judged:], *notes)
         headline = _with_gpus(plan, " ".join(sentences[:judged]))
-        return [level, *texts(headline), known, texts(*warnings), [], lines, folded]
+        return [level, *texts(headline), self._figures(plan, tuned), texts(*warnings), [], lines, folded]
 
     def _over(self, plan: Plan, tuned: Plan | None, works: Sequence[Plan]) -> list[Any]:
         """Packs a plan that misses a limit, with the nearest ones that miss none."""
@@ -136,11 +135,9 @@ class _Packer(NamedTuple):
         here = plan.world_size
         fewer = [each for each in works if each.world_size < here][-1:]
         nearest = [*fewer, *(each for each in works if each.world_size > here)][:2]
-        known = [
-            self.texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now
-        ]
         folded = [sentence for sentence in folded if sentence not in judged]
         out = self._menu(plan, nearest)
+        known = self._figures(plan, tuned)
         return ["infeasible", *self.texts(headline), known, [], out, [], self.texts(*folded)]
 
     def _refused(self, plan: Plan) -> list[Any]:
@@ -154,6 +151,10 @@ class _Packer(NamedTuple):
         ]
         out = self._menu(plan, keep)
         return ["infeasible", *self.texts(why), [], self.texts(*cautions), out, [], []]
+
+    def _figures(self, plan: Plan, tuned: Plan | None) -> list[list[int]]:
+        """Packs the known figures beside the tuned run's."""
+        return [self.texts(label, was, now) for label, now, was in figures(plan, tuned, self.currency) if now]
 
     def _menu(self, plan: Plan, options: Sequence[Plan]) -> list[Any]:
         menu = zip(ways(plan, options, self.currency), options, strict=True)
