@@ -216,8 +216,9 @@ def compare_price(
                     ddp, chunked = (1e3 * statistics.median(seconds[kind]) for kind in (False, True))
                     used = [sum(answer["cpu"][kind] for answer in answers) for kind in (False, True)]
                     print(
-                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | {chunked:.0f} | "
-                        f"{quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | {used[1] / used[0]:.2f} |",
+                        f"| {answers[0]['millions']:.1f} M | {count} | {chunks} | {ddp:.0f} | "
+                        f"{chunked:.0f} | {quartiles[1]:.2f} ({quartiles[0]:.2f}–{quartiles[2]:.2f}) | "
+                        f"{used[1] / used[0]:.2f} |",
                         flush=True,
                     )
 

@@ -1,7 +1,7 @@
 """What `isobatch exec` takes before the command runs, beside a Python that imports NumPy and does nothing.
 
-The starts go by turns, so that a busy machine delays all alike; the processor's own time (user and system) hardly
-depends on who else works.
+The starts go by turns, so that a busy machine delays all alike; the processor's own time (user and system)
+hardly depends on who else works.
 
     python bench/exec_start.py --rounds 60
 """

@@ -131,8 +131,8 @@ def main(folder: str, clusters: str, *sizes: str) -> None:
         for side, side_best in best.items():
             seconds, cpu = side_best["seconds"], side_best["cpu"]
             print(
-                f"{rows}  {side:8}  {seconds:.2f}  {cpu:.2f}  {side_best['mib']:.0f}  {side_best['written']:.0f}  "
-                f"{own_best['seconds'] / seconds:.2f}  {own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
+                f"{rows}  {side:8}  {seconds:.2f}  {cpu:.2f}  {side_best['mib']:.0f}  "
+                f"{side_best['written']:.0f}  {own_best['seconds'] / seconds:.2f}  {own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
                 flush=True,
             )
 

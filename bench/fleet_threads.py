@@ -4,7 +4,8 @@ counting, which touches no memory.
 
     python bench/fleet_threads.py [WORDS...]
 
-With words, only the work whose names have one of them. As many threads are as many cores, too, where the work is files.
+With words, only the work whose names have one of them. As many threads are as many cores, too, where the
+work is files.
 
 On a shared machine seconds are mostly those of waiting. The last column then says what two idle cores could do at best: the processor's seconds on
 one thread over twice those on the way through two, which are the caller's own and half of those of the others: the threads take their parts from
@@ -148,7 +149,8 @@ def measure(folder: str, words: tuple[str, ...]) -> None:
         # Threads that have ended tell nothing.
         by_processor = f"{single[1] / double[2] / 2:.2f}" if double[2] > 0.49 * double[1] else "–"
         print(
-            f"| {work} | {single[0]:.3f} s | {double[0]:.3f} s | {single[0] / double[0] / 2:.2f} | {single[1]:.3f} s | {double[1] / single[1]:.2f} | {by_processor} |",
+            f"| {work} | {single[0]:.3f} s | {double[0]:.3f} s | {single[0] / double[0] / 2:.2f} | "
+            f"{single[1]:.3f} s | {double[1] / single[1]:.2f} | {by_processor} |",
             flush=True,
         )
     print(f"load {os.getloadavg()[0]:.1f}")

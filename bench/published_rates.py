@@ -176,7 +176,8 @@ def show() -> None:
     print(f"> `auto` is within 2 × of the used rate in {within(2)} pairs of {len(rows)} workloads, within")
     print(f"> 1.5 × in {within(1.5)}; up to k = 4 within 2 × in {within(2, 4)}.\n")
     print(
-        "`python bench/published_rates.py`; facts in published_rates.csv, from mlcommons/logging (29 July 2026).\n"
+        "`python bench/published_rates.py`; facts in published_rates.csv, from mlcommons/logging "
+        "(29 July 2026).\n"
     )
     print("| family | workload | optimizer | batches | round | used, × | planned over used (`auto`) |")
     print("|---|---|---|---|---|---|---|")

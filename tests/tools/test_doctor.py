@@ -297,13 +297,15 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.json", {**DS, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"}}}, {},
          "the learning rate is 0.0003, not 0.0001", False),
         ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
-        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {}, "8 GPUs are not a multiple of the 3", True),
+        ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {},
+         "8 GPUs are not a multiple of the 3", True),
         ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
          "12 samples under split_batches are not a multiple of 8 processes", True),
         ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "a step has 8 × the samples of DataLoader.batch_size", False),
         ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
          "12 samples under split_batches", True),
-        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {}, "8 GPUs are not a multiple of the 3", True),
+        ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {},
+         "8 GPUs are not a multiple of the 3", True),
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):

@@ -3,10 +3,10 @@
 import argparse
 
 DESCRIPTION = (
-    "Runs the store where ranks meet that survive the loss of others. It must outlive them: use a host that "
-    "is not expected to fail. Without a key it makes one, prints it once, and listens on this host only; with "
-    "a key it listens on the address of this host's name. Give the key in ISOBATCH_RUN_KEY or in a file, never "
-    "on a command line, which others can read."
+    "Runs the store where ranks meet that survive the loss of others. It must outlive them: use a host "
+    "that is not expected to fail. Without a key it makes one, prints it once, and listens on this host "
+    "only; with a key it listens on the address of this host's name. Give the key in ISOBATCH_RUN_KEY or in "
+    "a file, never on a command line, which others can read."
 )
 EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind node0 --key-file run.key")
 

@@ -266,7 +266,7 @@ _BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
 
 
 def write_settings(source: ToolSettings, program: Sequence[str], split: Split, folder: Path) -> list[str]:
-    """Writes a split, and settings for a CPU, into a program's words, and into a copy of its file in `folder`.
+    """Writes a split, and settings for a CPU, into a program's words, and a copy of its file in `folder`.
 
     Returns:
         The program's words; the name of the copy is in the place of the file's.

@@ -285,7 +285,7 @@ class Inputs:
         return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
     def faults(self, job: Any, cluster: Any = None) -> list[tuple[str, str]]:
-        """Lists the illegal values of a row of the plans, each with the place of the job or cluster that has it.
+        """Lists the illegal values of a row of the plans, each with the place of its job or cluster.
 
         Raises:
             InputError: the tables have no such job, or no such cluster.

@@ -121,7 +121,10 @@ class Finite:
         good = grad is None or _finite([local(grad)])
         if self.sharded:
             if not good:
-                text = "the averaged gradient is not finite; it is sharded, so the rank where it began is unknown"
+                text = (
+                    "the averaged gradient is not finite; it is sharded, so the rank where it began is "
+                    "unknown"
+                )
                 run.stop(Cause.NOT_FINITE, text)
         elif not good or run.near:
             if not run.since and not self._ids_seen:

@@ -167,8 +167,8 @@ def every_label(batch: Any) -> float:
 FIRST_LABELS = OtherUnits(
     every_label,
     "the Trainer counts each row's first label, which the model does not predict: the gradient is "
-    "{ratio:.4g} × that of the mean loss, like a learning rate multiplied by that; set the first label of each "
-    "row to -100 to avoid it",
+    "{ratio:.4g} × that of the mean loss, like a learning rate multiplied by that; set the first label of "
+    "each row to -100 to avoid it",
 )
 
 

@@ -269,8 +269,8 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
     if tables:
         lines = "".join(f"\n  {line}" for line in as_recipe(fields))
         raise InputError(
-            f"is not a recipe: its settings are in tables ({few(tables)}), a recipe's fields are at the top. A "
-            "tool's file is read with --from (in Python: Recipe.read). A recipe of this one would have, "
+            f"is not a recipe: its settings are in tables ({few(tables)}), a recipe's fields are at the top. "
+            "A tool's file is read with --from (in Python: Recipe.read). A recipe of this one would have, "
             f"where right:{lines}",
             file=file,
         )

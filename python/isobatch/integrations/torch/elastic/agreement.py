@@ -86,8 +86,8 @@ def check_rendezvous(rank: int) -> None:
     shares = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank == 0 and shares and restarts.isdigit() and int(restarts):
         warnings.warn(
-            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: the "
-            "store still has the addresses of the old ones; start it with "
+            f"torchrun may restart this run {restarts} times, and its processes may then fail to connect: "
+            "the store still has the addresses of the old ones; start it with "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
             stacklevel=3,
         )
