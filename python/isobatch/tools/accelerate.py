@@ -48,10 +48,7 @@ _IGNORED = "Accelerator(split_batches=…) is ignored since accelerate 1.0"
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the launcher's configuration; of a Python script, its loop.
-
-    num_processes counts the processes of all machines together.
-    """
+    """Reads the launcher's configuration, with the processes of all machines; of a script, its loop."""
     if "Accelerator" in page.settings:
         _read_loop(page)
         return
@@ -127,10 +124,7 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """Reads a scheduler over the whole run.
-
-    If Accelerate steps it for every process, its steps are more than the run's.
-    """
+    """Reads a scheduler over the whole run, which Accelerate may step once for every process."""
     run = read_run_schedule(page, call, key)
     if run is None:
         return

@@ -111,10 +111,7 @@ def _batch(page: SettingsPage) -> None:
 
 
 def _steps(page: SettingsPage) -> None:
-    """Counts the steps as axolotl 0.12 and later do.
-
-    They are rounded once over the run; with packed sequences they are rounded down by the epoch.
-    """
+    """Counts the steps as axolotl 0.12 and later: rounded once over the run; packed, down by the epoch."""
     if (page.word("rl", "") or "").lower() in _OF_GROUPS:
         trl.count_rollouts(page.table("trl"), page.whole("trl.num_generations", default=8) or 1)
         return
@@ -139,10 +136,7 @@ def _steps(page: SettingsPage) -> None:
 
 
 def _warmup(page: SettingsPage) -> None:
-    """Reads the warmup, rounded down; a warmup of one step becomes two.
-
-    Without one it is 3 % of the steps, at most 100.
-    """
+    """Reads the warmup: rounded down, two steps for one; without any 3 % of the steps, at most 100."""
     if page.reading.fields.get("warmup") == "1st":
         page.give("warmup", "2st", "warmup_steps")
     if page.number("warmup_steps") is not None:

@@ -74,10 +74,7 @@ def _arguments(folder: Path) -> dict[str, object]:
 
 
 def _processes(folder: Path, arguments: dict[str, object], reading: Reading) -> None:
-    """Counts the processes by their files.
-
-    Each process leaves a file of its random state; a single process leaves `rng_state.pth`.
-    """
+    """Counts the processes by their files of random states; a single process leaves `rng_state.pth`."""
     ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
     state = arguments.get("distributed_state")
     if ranks:

@@ -1,7 +1,4 @@
-"""DeepSpeed's JSON.
-
-"auto" stands for a value that another program will fill in: it is not known here.
-"""
+"""DeepSpeed's JSON, in which "auto" stands for a value that another program will fill in."""
 
 import math
 from collections.abc import Iterator
@@ -39,10 +36,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers.
-
-    Two are enough if the GPUs are known; three in contradiction are an error.
-    """
+    """Reads the three batch numbers, of which two are enough if the GPUs are known."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
@@ -139,7 +133,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
         sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")
     else:
-        _scheduler(plan, curve(plan), sheet)
+        _scheduler(curve(plan), sheet)
     sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
     if plan.recipe.precision in ("bf16", "fp16"):
         sheet.settings[plan.recipe.precision] = {"enabled": True}
@@ -162,7 +156,7 @@ def _write_optimizer(plan: Planned, job: Job, sheet: SettingsSheet) -> None:
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 
-def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
+def _scheduler(line: Curve, sheet: SettingsSheet) -> None:
     warmup = {"warmup_num_steps": line.warmup, "warmup_type": "linear"}
     ends = {"warmup_min_lr": line.first, "warmup_max_lr": line.peak}
     match line.kind:
@@ -175,23 +169,17 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
             kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
         case _:
             sheet.note(
-                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to "
+                f"DeepSpeed has no scheduler such as {line.plan.recipe.schedule}: give isobatch's PlanLR to "
                 "initialize"
             )
             return
     sheet.settings["scheduler"] = {"type": kind, "params": arguments}
-    sheet.compare(
-        plan,
-        lambda: lambda step: _rate(line, step),
-        lambda miss: [f"{kind} {miss}: give isobatch's PlanLR to deepspeed.initialize for the plan's own"],
-    )
+    if miss := line.misses(lambda step: _rate(line, step)):
+        sheet.note(f"{kind} {miss}: give isobatch's PlanLR to deepspeed.initialize for the plan's own")
 
 
 def _rate(line: Curve, step: int) -> float:
-    """Computes DeepSpeed's learning rate at a step, as its lr_schedules.py does.
-
-    It warms up over at least two steps; all but its cosine's decay is one step late.
-    """
+    """Computes the rate of lr_schedules.py: a step late but for a cosine's decay, the warmup at least two."""
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
         return 0.0
@@ -245,10 +233,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds batch numbers with another product.
-
-    DeepSpeed works out one or two missing numbers from the rest.
-    """
+    """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:

@@ -49,11 +49,7 @@ class Export:
 
 
 def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:
-    """Returns the format of a tool's file by its name.
-
-    Raises:
-        InputError: the tool has no such files.
-    """
+    """Returns the format of a tool's file by its name."""
     known, how = _writer(tool)
     if path is None or Path(path).suffix.lower() not in _SUFFIXES:
         return how.forms[0]
@@ -99,7 +95,7 @@ def export(
     moved = [at for at in now if before and before.get(at) != now[at]]
     remarks = {at: f"was {_value_text(before[at]) if at in before else 'not set'}" for at in moved}
     comments = [_KEEP] if how.is_part else []
-    comments += sheet.notes()
+    comments += sheet.comments
     if plan.recipe.ramp and not how.runs_ramps:
         comments.append(f"{known.title} has no batch ramp: it trains with the full batch from the start")
     text = _text(how, form, sheet, remarks, [f"isobatch: {_split(plan)}", *comments], job)

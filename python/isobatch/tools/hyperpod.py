@@ -1,7 +1,4 @@
-"""SageMaker HyperPod's recipes with a `scale_config`: a row for each number of nodes.
-
-They are read, and each row is checked on each instance type.
-"""
+"""SageMaker HyperPod's recipes with a `scale_config`: a row for each number of nodes, read and checked."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -52,11 +49,7 @@ class ScaleRow(NamedTuple):
 
 
 def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
-    """Reads the rows, each over the recipe's own arguments.
-
-    Raises:
-        InputError: a row is no table of settings.
-    """
+    """Reads the rows, each over the recipe's own arguments; a row must be a table of settings."""
     scale = settings.get("scale_config")
     if not isinstance(scale, Mapping) or not scale:
         raise must_be("a table with a row for each number of nodes", scale, field="scale_config")

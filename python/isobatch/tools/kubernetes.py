@@ -1,7 +1,4 @@
-"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it.
-
-The file's nodes and processes are read, too.
-"""
+"""The command, nodes and processes in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job."""
 
 import re
 import shlex
@@ -37,11 +34,7 @@ class Pods(NamedTuple):
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns a node's command line, and torchrun's nodes and processes, passed by the controller as PET_*.
-
-    Raises:
-        InputError: the file names no command, or a part of it is of another type.
-    """
+    """Returns a node's command line, and torchrun's nodes and processes, which are PET_* in its pod."""
     pods = _pods(data)
     words = [*_words(pods, "command"), *_words(pods, "args")]
     if not words:
@@ -137,10 +130,7 @@ def _words(pods: Pods, name: str) -> list[str]:
 
 
 def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
-    """Yields the container's variables with values of their own.
-
-    Those from secrets and fields are the cluster's.
-    """
+    """Yields the container's variables with values; those from secrets and fields are the cluster's."""
     entries = pods.container.get("env")
     for entry in entries if isinstance(entries, list) else ():
         name, value = value_at(entry, "name"), value_at(entry, "value")

@@ -50,10 +50,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the Trainer's arguments.
-
-    Batch and learning rate are the user's own arguments: they are looked for under the usual names.
-    """
+    """Reads the Trainer's arguments, and batch and learning rate, the user's own, under their usual names."""
     page.whole(page.first(*_BATCH.split()), "batch_per_gpu")
     page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
     _devices(page)
@@ -90,10 +87,7 @@ def _devices(page: SettingsPage) -> None:
 
 
 def _parallel(page: SettingsPage, nodes: int) -> None:
-    """Reads the GPUs of a replica from a ModelParallelStrategy.
-
-    Without a number, Lightning takes all of a node.
-    """
+    """Reads the GPUs of a replica from a ModelParallelStrategy: without a number, all of a node."""
     strategy = page.table("trainer.strategy")
     if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
         return

@@ -1,7 +1,4 @@
-"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own.
-
-NPROC_PER_NODE and NNODES give its launch.
-"""
+"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own."""
 
 import math
 
@@ -70,10 +67,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _gpus(page: SettingsPage) -> None:
-    """Counts processes by the variables of its launch, as `swift/cli/main.py` does.
-
-    A YAML file has them under ENV.
-    """
+    """Counts processes by the variables of its launch, under ENV in YAML, as `swift/cli/main.py` does."""
     each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
     if each or nodes:
         page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")

@@ -1,7 +1,4 @@
-"""The names of a Python file: their bindings, and the attributes that a statement may set.
-
-Nothing is executed.
-"""
+"""The names of a Python file: their bindings, and the attributes that a statement may set."""
 
 import ast
 from collections.abc import Iterator

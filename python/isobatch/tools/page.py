@@ -290,6 +290,11 @@ class SettingsPage:
             self.fault(key, must_be("a text", value, field=self.name(key)))
         return value if isinstance(value, str) else default
 
+    def choice(self, key: str, to: str, names: Mapping[str, str], default: str = "") -> None:
+        """Reads a field by the tool's words for its values; another word gives nothing."""
+        if (value := names.get(self.word(key, default) or "")) is not None:
+            self.give(to, value, key)
+
     def flag(self, key: str) -> bool:
         """Tells whether something is switched on."""
         value = self.raw(key)

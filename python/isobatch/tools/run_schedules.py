@@ -9,12 +9,7 @@ from isobatch.words import share
 
 
 class Multiple(Unknown):
-    """A number times a count known only in the run.
-
-    Attributes:
-        number: the number.
-        of: the count: `num_processes` or `estimated_stepping_batches`.
-    """
+    """A number times a count known only in the run: `num_processes` or `estimated_stepping_batches`."""
 
     def __init__(self, number: float, of: str, why: str = "") -> None:
         super().__init__(why=why or f"is {number} × {of}")
@@ -22,13 +17,7 @@ class Multiple(Unknown):
 
 
 class RunLength(NamedTuple):
-    """The steps of a scheduler as the script has them: a number, a Multiple, or None.
-
-    Attributes:
-        total: of the whole run.
-        warmup: of its warmup.
-        key: the argument with the total.
-    """
+    """The steps of a scheduler as the script has them: numbers, Multiples, or None; `key` has the total."""
 
     total: Any
     warmup: Any
@@ -36,13 +25,7 @@ class RunLength(NamedTuple):
 
 
 def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads a scheduler's shape over the whole run, and returns its steps; None if it cannot be planned.
-
-    Args:
-        page: of the script.
-        call: the scheduler's arguments.
-        kind: the function or class that makes it.
-    """
+    """Reads the shape of `kind` over the whole run, and returns its steps; None if it cannot be planned."""
     key = call.inside.rstrip(".")
     if kind == "OneCycleLR":
         return _read_one_cycle(page, call)

@@ -1,23 +1,18 @@
-"""torchtune's YAML recipes.
-
-`batch_size` is of one GPU; an epoch has whole steps alone, at most `max_steps_per_epoch`.
-"""
+"""torchtune's YAML recipes: an epoch has whole steps alone, at most `max_steps_per_epoch`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
-    Curve,
     Job,
     Planned,
     SettingsSheet,
+    command_file,
     curve,
     intervals,
+    optimizer_arguments,
     overrides,
-    remark_lines,
-    shell,
 )
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.transformers import trainer_rate
@@ -50,11 +45,7 @@ _PARALLEL = ("tensor_parallel_dim", "context_parallel_dim")
 
 
 def read(page: SettingsPage) -> None:
-    """Reads a recipe of fine-tuning, distillation, DPO or PPO.
-
-    Raises:
-        InputError: it has no optimizer, as those of generation, evaluation and quantization.
-    """
+    """Reads a recipe of fine-tuning, distillation, DPO or PPO; those without an optimizer do not train."""
     page = page.interpolated()
     if not page.has("optimizer"):
         raise InputError(
@@ -80,8 +71,7 @@ def read(page: SettingsPage) -> None:
     page.whole("tokenizer.max_seq_len", "seq_len")
     if page.table("dataset").flag("packed"):
         page.note("dataset.packed: dataset_size is the number of packed sequences")
-    if (kind := page.word("dtype")) in ("bf16", "fp32"):
-        page.give("precision", kind, "dtype")
+    page.choice("dtype", "precision", {"bf16": "bf16", "fp32": "fp32"})
 
 
 def _ppo(page: SettingsPage) -> None:
@@ -134,10 +124,7 @@ def _optimizer(page: SettingsPage) -> None:
 
 
 def _schedule(page: SettingsPage) -> None:
-    """Reads its cosine, falling to 0 over the run.
-
-    Without a scheduler the learning rate stays.
-    """
+    """Reads its cosine, falling to 0 over the run; without a scheduler the learning rate stays."""
     name, own = page.word("lr_scheduler._component_"), page.table("lr_scheduler")
     own.length("num_warmup_steps", "warmup", "st")
     cycles = own.number("num_cycles", default=0.5)
@@ -149,12 +136,7 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes a plan's part of a recipe.
-
-    Raises:
-        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it
-            steps the optimizer in the backward pass, and the plan accumulates.
-    """
+    """Writes a plan's part of a recipe, unless its file refuses the plan's batch or accumulation."""
     if "ppo_batch_size" in job.own:
         raise InputError(
             "a PPO recipe is read alone: set ppo_batch_size, batch_size and optimizer.lr in the file yourself"
@@ -166,29 +148,20 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
             "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with more "
             "GPUs or a larger micro-batch"
         )
-    optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    if plan.recipe.optimizer in ("adam", "adamw"):
-        optimizer |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
-    if plan.momentum is not None:
-        optimizer["momentum"] = plan.momentum
+    is_cosine = line.kind == "cosine" and not line.bottom
     sheet.settings = {
         "batch_size": plan.micro_batch,
         "gradient_accumulation_steps": accumulation,
-        "optimizer": optimizer,
-        "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup}
-        if _is_cosine(line)
-        else None,
+        "optimizer": optimizer_arguments(plan),
+        "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup} if is_cosine else None,
         **_epochs(plan, job, sheet),
         "clip_grad_norm": plan.recipe.clip_norm,
         **intervals(plan, "run_val_every_n_steps", "save_every_n_steps", "log_every_n_steps"),
     }
     if plan.recipe.optimizer != "adamw":
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
-    sheet.compare(
-        plan,
-        lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
-        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other"],
-    )
+    if miss := line.misses(trainer_rate(line, "cosine" if is_cosine else "constant")):
+        sheet.note(f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other")
     return sheet
 
 
@@ -207,14 +180,10 @@ def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
     return {"epochs": epochs, "max_steps_per_epoch": each}
 
 
-def _is_cosine(line: Curve) -> bool:
-    return line.kind == "cosine" and not line.bottom
-
-
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes the overrides after torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
-    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
+    return command_file(top, remarks, words)
 
 
 def check(case: Case) -> Iterator[Issue]:

@@ -48,10 +48,7 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """Reads Accelerate's way of dealing out batches.
-
-    `split_batches` counts a batch over all processes; `even_batches` fills up the last batch.
-    """
+    """Reads how Accelerate deals out batches: `split_batches` counts a batch over all processes."""
     config, fields = page.table("accelerator_config"), page.reading.fields
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
@@ -68,11 +65,7 @@ def read_loader(page: SettingsPage) -> None:
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """Reads the GPUs of a replica.
-
-    Their sources are Accelerate's configuration, a DeepSpeed configuration inside, and older arguments of the
-    Trainer.
-    """
+    """Reads the GPUs of a replica from older arguments, and Accelerate's and DeepSpeed's inside."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
@@ -82,10 +75,7 @@ def read_parallel(page: SettingsPage) -> None:
 
 
 def read_intervals(page: SettingsPage) -> None:
-    """Reads the intervals of evaluating, saving and logging in steps.
-
-    A number below 1 is a share of the run, at any batch.
-    """
+    """Reads the intervals in steps; a number below 1 is a share of the run, at any batch."""
     for name in ("eval", "save", "logging"):
         key = f"{name}_steps"
         if isinstance(value := page.raw(key), Unknown):  # no plan needs it
@@ -97,10 +87,7 @@ def read_intervals(page: SettingsPage) -> None:
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """Reads the run and its warmup.
-
-    max_steps wins over epochs, and warmup_steps over warmup_ratio; a warmup_steps below 1 is a share.
-    """
+    """Reads the run and its warmup: steps win over epochs and over a ratio, and below 1 are a share."""
     steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
@@ -120,10 +107,7 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
 
 
 def note_older_steps(page: SettingsPage) -> None:
-    """Notes the number of steps under older Trainers, if it is another.
-
-    Up to transformers 4.51 a rest of micro-batches made no step.
-    """
+    """Notes other steps up to transformers 4.51, where a rest of micro-batches made none."""
 
     def note(run: Joined) -> None:
         fields, run_of = run.fields, epochs_of(run.fields)
@@ -158,10 +142,7 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """Reads a scheduler of torch as a Schedule.
-
-    It must be made with literals and stepped once an optimizer step. OneCycleLR's peak is the learning rate.
-    """
+    """Reads a scheduler of torch as a Schedule: made with literals, stepped once an optimizer step."""
     from isobatch import schedules
 
     if kind == "OneCycleLR":
@@ -317,10 +298,7 @@ def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -
 
 
 def _undivided_loss(case: Case) -> Iterator[Issue]:
-    """Finds a gradient multiplied by the Trainer.
-
-    It is certain only if the file names such a model.
-    """
+    """Finds a gradient multiplied by the Trainer; it is certain only if the file names such a model."""
     over_ranks = case.at("average_tokens_across_devices") is not False
     factor = trainers_factor(case.replicas, case.fields.get("accumulation") or 1, over_ranks)
     if factor < 2:

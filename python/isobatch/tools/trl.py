@@ -141,11 +141,7 @@ def _batch_multiple(each: int, steps: Fraction) -> int:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file.
-
-    Raises:
-        InputError: TRL would refuse the file on these GPUs.
-    """
+    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file."""
     sheet, own = write_trainer(plan, job), _page(job.own)
     each = _group(own)
     if each is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Planned, SettingsSheet, overrides, remark_lines, shell
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, command_file, overrides
 from isobatch.tools.tool import (
     STAYS,
     Case,
@@ -96,10 +96,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
-    """Counts the GPUs of the trainer's nodes.
-
-    A rollout's own nodes only generate.
-    """
+    """Counts the GPUs of the trainer's nodes; a rollout's own nodes only generate."""
     nodes, per_node = (
         page.whole(f"trainer.{key}", default=d) for key, d in (("nnodes", 1), ("n_gpus_per_node", 8))
     )
@@ -131,7 +128,8 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
         each = page.reading.multiple * agents
-        text = f"an epoch has the prompts × {'n_agent' if agents > 1 else 'rollout.n'} samples: dataset_size is the prompts × {each}"
+        name = "n_agent" if agents > 1 else "rollout.n"
+        text = f"an epoch has the prompts × {name} samples: dataset_size is the prompts × {each}"
         page.note_assumed("duration", text)
         page.leave_out_rest(
             lambda _: (rollout or 0) * each,
@@ -158,11 +156,7 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
 
 
 def write(plan: Planned, _job: Job) -> SettingsSheet:
-    """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own.
-
-    Raises:
-        InputError: the batch is not a whole number of prompts.
-    """
+    """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own."""
     sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
     actor: dict[str, Any] = {
         "ppo_mini_batch_size": plan.effective_batch // each,
@@ -195,7 +189,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes Hydra's overrides after the trainer's module."""
     words = [["python", "-m", "verl.trainer.main_ppo"], *overrides(sheet.settings)]
-    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
+    return command_file(top, remarks, words)
 
 
 def check(case: Case) -> Iterator[Issue]:
