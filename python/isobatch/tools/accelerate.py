@@ -15,9 +15,8 @@ from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted
 
 _HARMLESS = """
-    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity
-    fp8_config.* fsdp_config.* gpu_ids machine_rank main_* mpirun_config.* num_machines same_network tpu_*
-    use_cpu deepspeed_config.* megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
+    command* compute_environment distributed_type downcast_bf16 fp8_config.* main_* mpirun_config.*
+    num_machines tpu_* use_cpu megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
     megatron_lm_config.megatron_lm_expert_model_parallel_size
     megatron_lm_config.megatron_lm_expert_tensor_parallel_size
     parallelism_config.parallelism_config_dp_replicate_size

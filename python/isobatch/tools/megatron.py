@@ -26,47 +26,46 @@ _EXCLUSIVE = (
 
 _HARMLESS = """
     DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc
-    out_* help force_* append_* abort_* account account_* accumulate_* activation_* adaptive_* add_* adlr_*
-    align_* allow_* app_* apply_* async_* attr auto_* autocast_dtype average_* barrier_* batch_* bert_* beta_*
-    bias_* biencoder_* bucket_size calc_* calculate_* check_* ckpt_fully_parallel_load
+    out_* help force_* append_* abort_* account* accumulate_* activation_* adaptive_* add_* adlr_* align_*
+    allow_* app_* apply_* async_* attr auto_* autocast_dtype average_* barrier_* batch_* bert_* beta_* bias_*
+    biencoder_* bucket_size calc_* calculate_* check_* ckpt_fully_parallel_load
     ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
     ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save ckpt_fully_parallel_save_process_group
-    classes_* clone_* codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpu_optimizer cpus_*
-    create_* cross_* cuda_* data_parallel_random_init data_parallel_sharding_strategy
-    dataloader_defer_npy_index_mmap dataloader_fast_cache_load dataloader_inter_document_masking
-    dataloader_type ddp_* deallocate_* decode_* decoder_* decoupled_weight_decay deepspeed_* defer_* delay_*
-    delta_* deterministic_* dino_* disable_* dist_* distrib_* distribute_* distributed_* dsa_* dump_* embed_*
-    embedding_* empty_* enable_* encoder_* eod_mask_loss ep_* error_* exclusive exit_* exp_* experimental_*
-    expert_* expert_model_parallel_size expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size
-    export* external_* fake_* ffn_* filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn
-    fp16_* fp32_* fp4* fp8* ft_* full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_*
-    gpu_* gpus_* grad_* gradient_* gres* group_* grpo_* gtp_* hetereogenous_* heterogeneous_* hidden_size
-    hierarchical_context_parallel_sizes high_* hybrid_* hybrid_context_parallel hysteresis ict_* img_*
-    indexer_* inference_* init_* initial_* inprocess_* is_* iterations_* job_name keep_* kill_switch*
-    kitchen_* kv_* langrl_* layernorm_* lazy_mpu_init legacy_* linear_* logits_* loss_* lr_wsd_decay_iters
-    lr_wsd_decay_samples lr_wsd_decay_style main_* make_* mamba_* manual_* mask_* masked_* max_* max_restarts
-    megatron_* mem memory_* merge_* mhc_* microbatch_* mid_* min_* mla_* mlp_* mock_data module modules_*
-    moe_* moe_extended_tp most_recent_k mpi mrope_section mscale* mtp_* multi_* multiple_* lion_beta1
-    lion_beta2 muon_momentum muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_nesterov
-    muon_no_split_qkv muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv muon_tp_mode
-    muon_use_nesterov muon_use_syrk mup_* name nccl_* no_* no_async_tensor_model_parallel_allreduce
-    no_ckpt_fully_parallel_save no_pipeline_parallel nodes non_* norm_epsilon normalization ntasks* null_*
-    num_* nvtx_ranges offload_* one_* onnx_safe openai_gelu optimizer_cpu_offload optimizer_cuda_graph
-    optimizer_offload_fraction original_* otel_* outer_* overlap_* overlap_moe_expert_parallel_comm override_*
-    pad_* padded_* param_* params_dtype partition partition_* patch_dim perform_initialization persist_*
-    persistent_* pin_* pipeline_dtype pipeline_model_parallel_comm_backend pipeline_model_parallel_layout
-    pipeline_model_parallel_split_rank position_* predicate pytorch_* q_lora_rank qk_* query_* quick_geglu
-    recompute_* record_* reduce_* refit_method relative_* replication* rerun_mode reset_* result_* retriever_*
-    retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
+    classes_* clone_* codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpus_* create_*
+    cross_* cuda_* data_parallel_random_init data_parallel_sharding_strategy dataloader_defer_npy_index_mmap
+    dataloader_fast_cache_load dataloader_inter_document_masking dataloader_type ddp_* deallocate_* decode_*
+    decoder_* decoupled_weight_decay defer_* delay_* delta_* deterministic_* dino_* disable_* dist_* distrib_*
+    distribute_* distributed_* dsa_* dump_* embed_* embedding_* empty_* enable_* encoder_* eod_mask_loss ep_*
+    error_* exclusive exit_* exp_* experimental_* expert_* expert_model_parallel_size
+    expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size export* external_* fake_* ffn_*
+    filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn fp16_* fp32_* fp4* fp8* ft_*
+    full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_* gpu_* gpus_* grad_* gradient_*
+    gres* group_* grpo_* gtp_* hetereogenous_* heterogeneous_* hidden_size hierarchical_context_parallel_sizes
+    high_* hybrid_* hybrid_context_parallel hysteresis ict_* img_* indexer_* inference_* init_* initial_*
+    inprocess_* is_* iterations_* job_name keep_* kill_switch* kitchen_* kv_* langrl_* layernorm_*
+    lazy_mpu_init legacy_* linear_* logits_* loss_* lr_wsd_decay_iters lr_wsd_decay_samples lr_wsd_decay_style
+    main_* make_* mamba_* manual_* mask_* masked_* max_* megatron_* mem memory_* merge_* mhc_* microbatch_*
+    mid_* min_* mla_* mlp_* mock_data modules_* moe_* moe_extended_tp most_recent_k mpi mrope_section mscale*
+    mtp_* multi_* multiple_* lion_beta1 lion_beta2 muon_momentum muon_coefficient_type muon_extra_scale_factor
+    muon_fp32_matmul_prec muon_nesterov muon_no_split_qkv muon_num_ns_steps muon_scalar_optimizer
+    muon_scale_mode muon_split_qkv muon_tp_mode muon_use_nesterov muon_use_syrk mup_* name nccl_* no_*
+    no_async_tensor_model_parallel_allreduce no_ckpt_fully_parallel_save no_pipeline_parallel nodes non_*
+    norm_epsilon normalization ntasks* null_* num_* nvtx_ranges one_* onnx_safe openai_gelu
+    optimizer_cpu_offload optimizer_cuda_graph optimizer_offload_fraction original_* otel_* outer_* overlap_*
+    overlap_moe_expert_parallel_comm override_* pad_* padded_* param_* params_dtype partition* patch_dim
+    perform_initialization persist_* persistent_* pin_* pipeline_dtype pipeline_model_parallel_comm_backend
+    pipeline_model_parallel_layout pipeline_model_parallel_split_rank position_* predicate pytorch_*
+    q_lora_rank qk_* query_* quick_geglu recompute_* record_* reduce_* refit_method relative_* replication*
+    rerun_mode reset_* result_* retriever_* retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
     rl_inference_expert_tensor_model_parallel_size rl_inference_pipeline_model_parallel_size
     rl_inference_tensor_model_parallel_size rl_parallel_generation_tasks rope_* rotary_* run_* runtime_*
     sample_rate sequence_parallel set_* sft* sgd_momentum sharp_* short_seq_prob soap_shampoo_beta
     soap_use_kl_shampoo softmax_* spec special_tokens split squared_relu standalone_* start_eval_at_iter
-    store_* straggler_* strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker tee
+    store_* straggler_* strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker
     tensor_parallel_num_weight_shards throughput_* tiktoken_* time timers timing_* torch_* tp_*
-    train_sync_interval train_weighted_* transformer_* untie_* use_* v_head_dim valid_* variable_* verify_*
-    virtual_pipeline_model_parallel_size vision_* vocab* vocab_* warmup wd_incr_steps weight_* wgrad_*
-    window_* with_* yaml_cfg yarn_* zero_*
+    train_sync_interval train_weighted_* transformer_* untie_* use_* v_head_dim variable_* verify_*
+    virtual_pipeline_model_parallel_size vision_* vocab* warmup wd_incr_steps weight_* wgrad_* window_* with_*
+    yaml_cfg yarn_* zero_*
 """
 """Of Megatron core 0.8 to 0.19, of Megatron-DeepSpeed, and of launchers in the same script."""
 _MATTERS = {

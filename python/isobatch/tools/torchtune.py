@@ -20,24 +20,26 @@ from isobatch.tools.transformers import trainer_rate
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 _MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
     num_classes num_heads num_kv_heads num_layers vocab_size lora_attn_modules"""
+_OWN_MODEL = """apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable fusion_trainable
+    image_size lora_alpha lora_dropout lora_rank quantize_base use_dora"""
+_DATASET = """_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition source split
+    subset train_on_input"""
+_TABLES = (
+    ("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle"),
+    ("dataset", _DATASET),
+    ("model", f"{_MODEL} {_OWN_MODEL}"),
+    *((table, _MODEL) for table in ("policy_model", "reward_and_value_model", "teacher_model")),
+)
+_IN_TABLES = " ".join(inside(*table) for table in _TABLES)
 _HARMLESS = f"""
-    *checkpointer.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_*
-    custom_sharded_layers device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_*
-    fsdp.* fsdp_cpu_offload gamma generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss*
-    loss.* low_cpu_ram max_generated_tokens max_seq_length memory_efficient_fsdp_wrap metric_logger.*
-    min_response_length name penalise_no_eos profiler.* profiler.warmup_steps quantizer.* ref_*
-    resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs
-    shuffle stop_token_ids tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k
-    value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd dataloader
-    dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
-    {inside("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle")}
-    {inside("dataset", "_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition")}
-    {inside("dataset", "source split subset train_on_input")}
-    {inside("model", _MODEL)}
-    {inside("model", "apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable")}
-    {inside("model", "fusion_trainable image_size lora_alpha lora_dropout lora_rank quantize_base use_dora")}
-    {inside("policy_model", _MODEL)} {inside("reward_and_value_model", _MODEL)}
-    {inside("teacher_model", _MODEL)}
+    *checkpointer.* ac_* apply_chat_template batch_size_val collate_fn cudnn_* custom_sharded_layers device
+    early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* gamma generate* kd_loss.*
+    kd_ratio kl_coeff limit lmbda loss* low_cpu_ram max_generated_tokens max_seq_length
+    memory_efficient_fsdp_wrap metric_logger.* min_response_length name penalise_no_eos ref_*
+    resize_token_embeddings reward_* shuffle stop_token_ids tasks temperature tensor_parallel_plan.*
+    tensor_parallel_plan top_k value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd
+    dataloader dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
+    {_IN_TABLES}
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
 _MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}

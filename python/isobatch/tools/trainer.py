@@ -21,11 +21,10 @@ HARMLESS = """
     metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
     full_determinism use_cpu no_cuda use_mps_device use_ipex jit_mode_eval dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_num_workers
-    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
-    train_sampling_strategy group_by_length length_column_name ddp_* skip_memory_metrics optim_target_modules
-    optim_args overwrite_* past_index tpu_* fp16_opt_level fp16_backend
-    half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
-    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
+    dataloader_multiprocessing_context dataloader_in_order label_names train_sampling_strategy group_by_length
+    length_column_name ddp_* skip_memory_metrics optim_target_modules optim_args overwrite_* past_index tpu_*
+    fp16_opt_level fp16_backend half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler
+    generation_* accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
     parallelism_config.dp_shard_size parallelism_config.*_backend parallelism_config.*_handler block_size
     max_train_samples low_cpu_mem_usage config_name streaming
 """
