@@ -48,11 +48,11 @@ def read(page: SettingsPage) -> None:
         if key not in autos:
             page.whole(key, field)
     if autos:
-        text = (
+        page.note_until(
             f'{", ".join(autos)}: "auto" is not known before the run: isobatch plan reads the file that '
-            "fills it in, such as training_args.json, as another --from"
+            "fills it in, such as training_args.json, as another --from",
+            lambda run: "effective_batch" in run.fields,
         )
-        page.note_until(text, lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)
@@ -78,12 +78,8 @@ def _read_optimizer(page: SettingsPage) -> None:
     inner = page.table("optimizer.params")
     # A rate of the matrices' own wins over the shared one, which is then the others' alone.
     rate = "muon_lr" if name.lower() == "muon" and inner.has("muon_lr") else "lr"
-    for key, field in (
-        (rate, "lr"),
-        ("eps", "eps"),
-        ("weight_decay", "weight_decay"),
-        ("momentum", "momentum"),
-    ):
+    for field in ("lr", "eps", "weight_decay", "momentum"):
+        key = rate if field == "lr" else field
         if inner.raw(key) != "auto":
             inner.number(key, field)
     if rate == "muon_lr" and inner.has("lr") and "adam_lr" not in inner.settings:
@@ -97,11 +93,11 @@ def _schedule(page: SettingsPage) -> None:
     inner = page.table("scheduler.params")
     if name is None:
         page.give("schedule", "constant", "scheduler")
-        text = (
+        page.note_assumed(
+            "schedule",
             "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... "
-            "for another)"
+            "for another)",
         )
-        page.note_assumed("schedule", text)
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     if name not in kinds:
@@ -123,12 +119,8 @@ def _schedule(page: SettingsPage) -> None:
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the optimizer, the scheduler and the three batch numbers."""
-    sheet = SettingsSheet()
-    sheet.settings = {
-        "train_batch_size": plan.effective_batch,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
-    }
+    numbers = (plan.effective_batch, plan.micro_batch, plan.accumulation)
+    sheet = SettingsSheet(dict(zip(_BATCH, numbers, strict=True)))
     _write_optimizer(plan, job, sheet)
     if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
         sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")

@@ -88,10 +88,8 @@ def read(page: SettingsPage) -> None:
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
     page.optimizer("optimizer", "adamw" if name == "adam" else name)
-    if name == "lion":
-        page.betas("lion_beta1", "lion_beta2", (0.95, 0.98))
-    else:
-        page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
+    of, betas = ("lion", (0.95, 0.98)) if name == "lion" else ("adam", (0.9, 0.999))
+    page.betas(f"{of}_beta1", f"{of}_beta2", betas)
     page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
@@ -103,15 +101,14 @@ def read(page: SettingsPage) -> None:
     page.precision({"bf16": "bf16", "fp16": "fp16"})
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
-    for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
-        if page.length(key, "duration", unit):
-            if unit == "st" and "ramp" in page.reading.fields:
-                text = (
-                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; "
-                    "--train-samples says it exactly"
-                )
-                page.note_assumed("duration", text)
-            break
+    if not page.length("train_iters", "duration", "st"):
+        page.length("train_samples", "duration", "sp")
+    elif "ramp" in page.reading.fields:
+        page.note_assumed(
+            "duration",
+            f"{page.name('train_iters')} beside a batch ramp: taken as iterations of the full batch; "
+            "--train-samples says it exactly",
+        )
     for key in ("eval", "save", "log"):
         page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
@@ -128,8 +125,9 @@ def _batch(page: SettingsPage) -> None:
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
-        text = "--global-batch-size is not given: micro-batch × replicas, Megatron's default"
-        page.note_assumed("accumulation", text)
+        page.note_assumed(
+            "accumulation", "--global-batch-size is not given: micro-batch × replicas, Megatron's default"
+        )
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, "
@@ -138,8 +136,7 @@ def _batch(page: SettingsPage) -> None:
     page.read_launch_line()
     parallel = page.read_parallel(*_SPLITS)
     parallel = math.lcm(parallel, page.read_experts(*_EXPERTS, tensor="expert_tensor_parallel_size"))
-    page.reading.accumulation_multiple = _interleaved(page.settings)
-    stages = page.reading.accumulation_multiple
+    page.reading.accumulation_multiple = stages = _interleaved(page.settings)
     if stages > 1:
         page.note(
             f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a "
@@ -147,12 +144,11 @@ def _batch(page: SettingsPage) -> None:
         )
     if _has_balance_loss(page):
         page.give("coupled", "experts", "moe_aux_loss_coeff")
-    gpus = page.reading.fields.get("gpus")
-    if gpus is not None and gpus % parallel:
+    if (page.reading.fields.get("gpus") or 0) % parallel:
         # A script that its users edit before they launch it on more nodes.
-        del page.reading.fields["gpus"], page.reading.keys["gpus"]
         page.note_until(
-            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica and its "
+            f"the launch line has {page.reading.drop('gpus')} GPUs, not a multiple of the {parallel} that "
+            "one replica and its "
             "experts need; taken as not known: --set gpus=N",
             lambda run: "gpus" in run.fields,
         )
@@ -177,16 +173,16 @@ def _has_balance_loss(page: SettingsPage) -> bool:
     """Tells whether experts couple a micro-batch's samples, by a loss or a capacity."""
     if (page.whole("num_experts") or 0) <= 1:
         return False
-    kinds = page.raw("moe_router_load_balancing_type") or "aux_loss"
-    by_micro_batch = {"aux_loss", "sinkhorn"} & set(kinds if isinstance(kinds, list) else [str(kinds)])
-    coefficients = page.raw("moe_aux_loss_coeff")
-    has_loss = any(
-        str(coefficient) not in ("0", "0.0", "None")
-        for coefficient in (coefficients if isinstance(coefficients, list) else [coefficients])
+    kinds, coefficients = (
+        set(map(str, value if isinstance(value, list) else [value]))
+        for value in (
+            page.raw("moe_router_load_balancing_type") or "aux_loss",
+            page.raw("moe_aux_loss_coeff"),
+        )
     )
-    return bool(by_micro_batch and (has_loss or kinds == "sinkhorn")) or page.has(
-        "moe_expert_capacity_factor"
-    )
+    has_loss = bool(coefficients - {"0", "0.0", "None"}) or kinds == {"sinkhorn"}
+    is_by_micro_batch = bool({"aux_loss", "sinkhorn"} & kinds)
+    return page.has("moe_expert_capacity_factor") or (is_by_micro_batch and has_loss)
 
 
 def _exclusive(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -229,18 +225,13 @@ def _read_schedule(page: SettingsPage) -> None:
 
 def _own_end(page: SettingsPage, style: str) -> None:
     """Reads a decay with an end other than the run's."""
-    for end, run, unit, warm in (
-        ("lr_decay_iters", "train_iters", "st", "lr_warmup_iters"),
-        ("lr_decay_samples", "train_samples", "sp", "lr_warmup_samples"),
-    ):
-        last = page.whole(end)
-        if last is None or last == page.whole(run) or style == "constant":
-            continue
-        if style == "inverse-square-root":
-            continue  # it has no end
-        page.give("schedule", f"{style}(until={length(last, unit)})", end)
+    for kind, unit in (("iters", "st"), ("samples", "sp")):
+        last = page.whole(f"lr_decay_{kind}")
+        if last is None or last == page.whole(f"train_{kind}") or style not in ("linear", "cosine"):
+            continue  # the others have no end
+        page.give("schedule", f"{style}(until={length(last, unit)})", f"lr_decay_{kind}")
         fraction = page.number("lr_warmup_fraction")
-        if fraction and not page.has(warm):
+        if fraction and not page.has(f"lr_warmup_{kind}"):
             # Megatron takes the share of the decay, not of the run.
             page.give("warmup", length(int(fraction * last), unit), "lr_warmup_fraction")
 
@@ -279,18 +270,11 @@ def check(case: Case) -> Iterator[Issue]:
 
 def _stages(case: Case) -> Iterator[Issue]:
     """Finds a number of micro-batches not divided by an interleaved pipeline's stages."""
-    stages, replicas = _interleaved(case.reading.settings), case.replicas
-    batch, micro = case.batch, case.fields.get("micro_batch") or 1
-    if (
-        stages > 1
-        and batch
-        and replicas
-        and batch % (micro * replicas) == 0
-        and batch // (micro * replicas) % stages
-    ):
+    stages = _interleaved(case.reading.settings)
+    batch, unit = case.batch or 0, (case.fields.get("micro_batch") or 1) * case.replicas
+    if unit and batch % unit == 0 and batch // unit % stages:
         yield Issue.stop(
-            f"{batch // (micro * replicas)} micro-batches are not a multiple of the pipeline's {stages} "
-            "stages",
+            f"{batch // unit} micro-batches are not a multiple of the pipeline's {stages} stages",
             "its stages are interleaved",
             "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
             f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches "
@@ -307,11 +291,9 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "megatron/training/arguments.py since core 0.18",
             "remove --global-batch-size",
         )
-    ramp = case.at("rampup_batch_size")
-    if ramp is None:
+    if (ramp := case.at("rampup_batch_size")) is None:
         return
-    unit = (case.fields.get("micro_batch") or 1) * case.replicas
-    full = case.fields.get("effective_batch")
+    unit, full = (case.fields.get("micro_batch") or 1) * case.replicas, case.fields.get("effective_batch")
     words = ramp if isinstance(ramp, list) else str(ramp).split()
     sizes = [int(word) for word in words[:2] if str(word).isdecimal()]
     if full and unit and len(sizes) == 2 and sizes[1] > 0 and not case.at("decrease_batch_size_if_needed"):

@@ -134,6 +134,11 @@ class Reading:
     gaps: set[str] = field(default_factory=set)
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 
+    def drop(self, field: str) -> Any:
+        """Takes a field out again, and returns its value; None for a missing one."""
+        self.keys.pop(field, None)
+        return self.fields.pop(field, None)
+
     @property
     def demands(self) -> dict[str, Any]:
         """Returns the tool's own demands as settings of a plan."""
