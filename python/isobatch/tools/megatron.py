@@ -148,8 +148,7 @@ def _batch(page: SettingsPage) -> None:
         # A script that its users edit before they launch it on more nodes.
         page.note_until(
             f"the launch line has {page.reading.drop('gpus')} GPUs, not a multiple of the {parallel} that "
-            "one replica and its "
-            "experts need; taken as not known: --set gpus=N",
+            "one replica and its experts need; taken as not known: --set gpus=N",
             lambda run: "gpus" in run.fields,
         )
     ramp = page.raw("rampup_batch_size")

@@ -106,11 +106,9 @@ def _duration(page: SettingsPage) -> None:
 
 def _gpus(page: SettingsPage) -> None:
     parallel = page.read_parallel(*_PARALLEL)
-    shards, copies = (
-        page.whole(f"data_parallel_{dimension}_dim", default=d)
-        for dimension, d in (("shard", -1), ("replicate", 1))
-    )
-    if shards and copies and shards > 0:
+    shards = page.whole("data_parallel_shard_dim", default=-1) or -1
+    copies = page.whole("data_parallel_replicate_dim", default=1)
+    if copies and shards > 0:
         page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
 
 

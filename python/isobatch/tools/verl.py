@@ -77,13 +77,12 @@ def read(page: SettingsPage) -> None:
         actor.give("effective_batch", prompts * each, "ppo_mini_batch_size")
     page.reading.multiple = each
     page.note(f"a sample is a completion: ppo_mini_batch_size {prompts} × rollout.n {each} in a step")
-    if actor.flag("use_dynamic_bsz"):
+    is_dynamic = actor.flag("use_dynamic_bsz")
+    actor.whole("ppo_micro_batch_size_per_gpu", None if is_dynamic else "micro_batch")
+    if is_dynamic:
         page.note(
             "use_dynamic_bsz: verl fills micro-batches by ppo_max_token_len_per_gpu; their size is not read"
         )
-        actor.whole("ppo_micro_batch_size_per_gpu")
-    else:
-        actor.whole("ppo_micro_batch_size_per_gpu", "micro_batch")
     _gpus(page, actor)
     actor.number("optim.lr", "lr", default=1e-6)
     name = (actor.word("optim.optimizer", "adamw") or "").lower()
@@ -97,19 +96,15 @@ def read(page: SettingsPage) -> None:
 
 def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
     """Counts the GPUs of the trainer's nodes; a rollout's own nodes only generate."""
-    nodes, per_node = (
-        page.whole(f"trainer.{key}", default=d) for key, d in (("nnodes", 1), ("n_gpus_per_node", 8))
-    )
+    nodes = page.whole("trainer.nnodes", default=1)
+    per_node = page.whole("trainer.n_gpus_per_node", default=8)
     if nodes and per_node:
         page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
     if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
         page.note(f"rollout.nnodes {alone}: these nodes only generate, and do not count as gpus")
     actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
-    actor.read_experts(
-        "megatron.expert_model_parallel_size",
-        *_PARALLEL[:2],
-        tensor="megatron.expert_tensor_parallel_size",
-    )
+    tensor = "megatron.expert_tensor_parallel_size"
+    actor.read_experts("megatron.expert_model_parallel_size", *_PARALLEL[:2], tensor=tensor)
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
 
 
@@ -206,8 +201,9 @@ def check(case: Case) -> Iterator[Issue]:
             f"data.train_batch_size: a multiple of {prompts} for which that holds",
         )
     if rollout % prompts:
+        text = f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
         yield Issue(
-            f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
+            text
             if rollout > prompts
             else f"the run stops: a rollout has {rollout} prompts, a step {prompts}",
             "data.train_batch_size must be a multiple of ppo_mini_batch_size",
