@@ -59,7 +59,25 @@ def read(page: SettingsPage) -> None:
     name = page.word("optimizer.class_path")
     page.optimizer("optimizer.class_path", None if name is None else name.rpartition(".")[2])
     page.table("optimizer.init_args").torch_optimizer()
-    _length(page)
+    page.name_absent(duration="trainer.max_steps")
+    steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
+    if steps is not None and steps > 0:
+        page.give("duration", length(steps, "st"), "trainer.max_steps")
+        if epochs and epochs > 0:
+            page.note(
+                "trainer.max_epochs and max_steps: Lightning ends at whichever comes first; planned by "
+                "max_steps"
+            )
+    elif epochs and epochs > 0:
+        page.give("duration", length(epochs, "ep"), "trainer.max_epochs")
+        limit = page.raw("trainer.limit_train_batches")
+        if limit not in (None, 1.0) or type(limit) is int:
+            text = f"trainer.limit_train_batches {limit} ends each epoch early: give duration in steps"
+            page.fault("duration", InputError(text, field="trainer.limit_train_batches"))
+    elif epochs is None:
+        page.note(
+            "neither max_steps nor max_epochs: Lightning trains for 1,000 epochs; give duration a value"
+        )
     _schedule(page)
     if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
         page.clip("trainer.gradient_clip_val")
@@ -95,28 +113,6 @@ def _parallel(page: SettingsPage, nodes: int) -> None:
     else:
         text = "trainer.strategy: how many GPUs share a replica is only decided at the start"
         page.ask("model_parallel", text, "trainer.strategy")
-
-
-def _length(page: SettingsPage) -> None:
-    page.name_absent(duration="trainer.max_steps")
-    steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
-    if steps is not None and steps > 0:
-        page.give("duration", length(steps, "st"), "trainer.max_steps")
-        if epochs and epochs > 0:
-            page.note(
-                "trainer.max_epochs and max_steps: Lightning ends at whichever comes first; planned by "
-                "max_steps"
-            )
-    elif epochs and epochs > 0:
-        page.give("duration", length(epochs, "ep"), "trainer.max_epochs")
-        limit = page.raw("trainer.limit_train_batches")
-        if limit not in (None, 1.0) or type(limit) is int:
-            text = f"trainer.limit_train_batches {limit} ends each epoch early: give duration in steps"
-            page.fault("duration", InputError(text, field="trainer.limit_train_batches"))
-    elif epochs is None:
-        page.note(
-            "neither max_steps nor max_epochs: Lightning trains for 1,000 epochs; give duration a value"
-        )
 
 
 def _schedule(page: SettingsPage) -> None:

@@ -50,7 +50,15 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """Reads TRL's arguments with ms-swift's defaults, and the number of processes."""
-    _gpus(page)
+    each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
+    if each or nodes:
+        page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
+    elif not page.has("nproc_per_node"):
+        page.note_until(
+            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them "
+            "(--set gpus=N)",
+            lambda run: "gpus" in run.fields,
+        )
     defaults = _defaults(page)
     named = [f"{name} {value}" for name, value in defaults.items() if name in _NAMED and not page.has(name)]
     if named:
@@ -64,19 +72,6 @@ def read(page: SettingsPage) -> None:
     page.read_parallel("sequence_parallel_size", "deepspeed_autotp_size")
     if epochs := page.number("max_epochs"):
         page.note(f"max_epochs {epochs:g} ends the run, also where num_train_epochs or max_steps is more")
-
-
-def _gpus(page: SettingsPage) -> None:
-    """Counts processes by the variables of its launch, under ENV in YAML, as `swift/cli/main.py` does."""
-    each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
-    if each or nodes:
-        page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
-    elif not page.has("nproc_per_node"):
-        page.note_until(
-            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them "
-            "(--set gpus=N)",
-            lambda run: "gpus" in run.fields,
-        )
 
 
 def _defaults(page: SettingsPage) -> dict[str, float | int | str]:

@@ -33,8 +33,17 @@ def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunL
         page.give("schedule", "cosine", key)
         call.number("eta_min", "min_lr")
         return RunLength(_steps(call, "T_max"), None, "T_max")
-    if kind in ("LinearLR", "PolynomialLR") and call.number("start_factor", default=1 / 3) in (1.0, 1 / 3):
-        return _read_line(page, call, kind)
+    start = call.number("start_factor", default=1 / 3)
+    if kind == "PolynomialLR":
+        page.give("schedule", f"polynomial(power={call.number('power', default=1.0)!r})", key)
+        return RunLength(_steps(call, "total_iters"), None, "total_iters")
+    if kind == "LinearLR" and start == 1 / 3:
+        page.unsupported(key, "the scheduler LinearLR with a rising learning rate")
+        return None
+    if kind == "LinearLR" and start == 1:
+        page.give("schedule", "linear", key)
+        page.times_lr("min_lr", call.number("end_factor", default=1.0), f"{key}.end_factor")
+        return RunLength(_steps(call, "total_iters"), None, "total_iters")
     name = call.word("name") or "" if kind == "get_scheduler" else kind.removeprefix("get_")
     shape = name.lower().replace("_schedule", "").removesuffix("_with_warmup")
     if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
@@ -45,20 +54,6 @@ def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunL
     total = None if shape == "constant" else _steps(call, "num_training_steps")
     warms_up = shape != "constant" or name.endswith("_with_warmup")
     return RunLength(total, _steps(call, "num_warmup_steps") if warms_up else None, "num_training_steps")
-
-
-def _read_line(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads a straight line or a power from the peak down, over the whole run."""
-    key = call.inside.rstrip(".")
-    if kind == "PolynomialLR":
-        page.give("schedule", f"polynomial(power={call.number('power', default=1.0)!r})", key)
-        return RunLength(_steps(call, "total_iters"), None, "total_iters")
-    if call.number("start_factor", default=1 / 3) != 1:
-        page.unsupported(key, "the scheduler LinearLR with a rising learning rate")
-        return None
-    page.give("schedule", "linear", key)
-    page.times_lr("min_lr", call.number("end_factor", default=1.0), f"{key}.end_factor")
-    return RunLength(_steps(call, "total_iters"), None, "total_iters")
 
 
 def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> RunLength | None:

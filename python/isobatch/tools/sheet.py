@@ -22,13 +22,10 @@ class Job:
     """A launcher's needs beside the plan.
 
     Attributes:
-        name: of the job.
         command: the training script and its own arguments, word by word.
-        image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command to plan anew, without the GPUs, for the message of a start on another number of
-            GPUs.
+        again: the command to plan anew, without the GPUs, for the message of a start on other GPUs.
         own: the settings of the file that the plan was made from, if it is of the same tool.
     """
 

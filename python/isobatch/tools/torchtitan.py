@@ -77,7 +77,14 @@ def _read_optimizer(page: SettingsPage) -> None:
 
 def _batch(page: SettingsPage, whole: bool) -> None:
     if page.whole(_TOKENS) is not None:
-        _tokens(page)
+        longest = page.whole("training.max_context_length", default=2048) or 2048
+        names = {"batch_per_gpu": _TOKENS, "effective_batch": "training.num_tokens_per_train_step"}
+        for field, key in names.items():
+            tokens = page.whole(key) or 0
+            if tokens > 0 and tokens % longest:
+                page.fault(field, must_be(f"a multiple of max_context_length {longest}", tokens, field=key))
+            elif tokens > 0:
+                page.give(field, tokens // longest, key)
     else:
         key = page.first("training.local_batch_size", "training.batch_size")
         page.whole(key, "batch_per_gpu", default=8 if whole else None)
@@ -109,17 +116,6 @@ def _batch(page: SettingsPage, whole: bool) -> None:
 def _degree(page: SettingsPage, name: str) -> str:
     """Returns the setting of a degree: before 0.1 it was of the training, or experimental."""
     return page.first(*(f"{table}.{name}_degree" for table in ("parallelism", "training", "experimental")))
-
-
-def _tokens(page: SettingsPage) -> None:
-    """Reads batches in tokens, as after 0.3: a whole number of the longest sequence."""
-    length = page.whole("training.max_context_length", default=2048) or 2048
-    for key, field in ((_TOKENS, "batch_per_gpu"), ("training.num_tokens_per_train_step", "effective_batch")):
-        tokens = page.whole(key) or 0
-        if tokens > 0 and tokens % length:
-            page.fault(field, must_be(f"a multiple of max_context_length {length}", tokens, field=key))
-        elif tokens > 0:
-            page.give(field, tokens // length, key)
 
 
 def _schedule(page: SettingsPage, steps: int) -> None:

@@ -43,7 +43,6 @@ _HARMLESS = f"""
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
 _MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}
-_PARALLEL = ("tensor_parallel_dim", "context_parallel_dim")
 
 
 def read(page: SettingsPage) -> None:
@@ -62,9 +61,30 @@ def read(page: SettingsPage) -> None:
     else:
         page.whole("batch_size", "batch_per_gpu")
         page.whole("gradient_accumulation_steps", "accumulation", default=1)
-        _duration(page)
-    _gpus(page)
-    _optimizer(page)
+        epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
+        page.name_absent(duration="epochs")
+        if epochs and most and most > 0:
+            page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
+            page.note_assumed(
+                "duration",
+                f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
+                f"--set duration={epochs}ep)",
+            )
+        elif epochs:
+            page.give("duration", length(epochs, "ep"), "epochs")
+    parallel = page.read_parallel("tensor_parallel_dim", "context_parallel_dim")
+    shards = page.whole("data_parallel_shard_dim", default=-1) or -1
+    copies = page.whole("data_parallel_replicate_dim", default=1)
+    if copies and shards > 0:
+        page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
+    name = (page.word("optimizer._component_") or "").rpartition(".")[2]
+    page.optimizer("optimizer._component_", name or None)
+    page.table("optimizer").number("lr", "lr")
+    page.table("optimizer").torch_optimizer()
+    if page.reading.fields.get("optimizer") == "adamw":
+        page.give("decay", "lr_multiplied", "optimizer._component_")
+    if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
+        page.clip("clip_grad_norm")
     _schedule(page)
     if "lora" in (page.word("model._component_") or "").rpartition(".")[2]:
         page.give("adapter", "lora", "model._component_")
@@ -88,39 +108,6 @@ def _ppo(page: SettingsPage) -> None:
         "a sample is a trajectory: ppo_batch_size of batch_size in a step; torchtune's PPO trains on one "
         "device"
     )
-
-
-def _duration(page: SettingsPage) -> None:
-    epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
-    page.name_absent(duration="epochs")
-    if epochs and most and most > 0:
-        page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
-        page.note_assumed(
-            "duration",
-            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
-            f"--set duration={epochs}ep)",
-        )
-    elif epochs:
-        page.give("duration", length(epochs, "ep"), "epochs")
-
-
-def _gpus(page: SettingsPage) -> None:
-    parallel = page.read_parallel(*_PARALLEL)
-    shards = page.whole("data_parallel_shard_dim", default=-1) or -1
-    copies = page.whole("data_parallel_replicate_dim", default=1)
-    if copies and shards > 0:
-        page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
-
-
-def _optimizer(page: SettingsPage) -> None:
-    name = (page.word("optimizer._component_") or "").rpartition(".")[2]
-    page.optimizer("optimizer._component_", name or None)
-    page.table("optimizer").number("lr", "lr")
-    page.table("optimizer").torch_optimizer()
-    if page.reading.fields.get("optimizer") == "adamw":
-        page.give("decay", "lr_multiplied", "optimizer._component_")
-    if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
-        page.clip("clip_grad_norm")
 
 
 def _schedule(page: SettingsPage) -> None:

@@ -83,19 +83,6 @@ def read(page: SettingsPage) -> None:
         page.note(
             "use_dynamic_bsz: verl fills micro-batches by ppo_max_token_len_per_gpu; their size is not read"
         )
-    _gpus(page, actor)
-    actor.number("optim.lr", "lr", default=1e-6)
-    name = (actor.word("optim.optimizer", "adamw") or "").lower()
-    actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
-    actor.number("optim.weight_decay", "weight_decay", default=0.01)
-    actor.pair("optim.betas")
-    actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
-    actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
-    _lengths(page, actor)
-
-
-def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
-    """Counts the GPUs of the trainer's nodes; a rollout's own nodes only generate."""
     nodes = page.whole("trainer.nnodes", default=1)
     per_node = page.whole("trainer.n_gpus_per_node", default=8)
     if nodes and per_node:
@@ -106,6 +93,14 @@ def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
     tensor = "megatron.expert_tensor_parallel_size"
     actor.read_experts("megatron.expert_model_parallel_size", *_PARALLEL[:2], tensor=tensor)
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
+    actor.number("optim.lr", "lr", default=1e-6)
+    name = (actor.word("optim.optimizer", "adamw") or "").lower()
+    actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
+    actor.number("optim.weight_decay", "weight_decay", default=0.01)
+    actor.pair("optim.betas")
+    actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
+    actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
+    _lengths(page, actor)
 
 
 def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
