@@ -12,7 +12,7 @@ from isobatch.files.texts import commented, json_text, scalar_text, toml_text, y
 from isobatch.files.whole import write_whole
 from isobatch.tools.detect import writer
 from isobatch.tools.page import leaves
-from isobatch.tools.sheet import Job, Planned, SettingsSheet
+from isobatch.tools.sheet import Job, Planned
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted
 
@@ -84,7 +84,6 @@ def export(
     if job.elastic and how.is_part:
         raise InputError(f"{known.title} starts no script: elastic is for launchers", field="elastic")
     sheet = how.write(plan, job)
-    # Only the settings: the tuned run's curve is compared with nothing.
     before = {} if was is None else leaves(how.write(was, job).settings)
     now = leaves(sheet.settings)
     moved = [at for at in now if before and before.get(at) != now[at]]
@@ -93,8 +92,19 @@ def export(
     comments += sheet.comments
     if plan.recipe.ramp and not how.runs_ramps:
         comments.append(f"{known.title} has no batch ramp: it trains with the full batch from the start")
-    split = _split(plan, product, is_even)
-    text = _text(how, form, sheet, remarks, [f"isobatch: {split}", *comments], job)
+    weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
+    split = (
+        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if is_even else 'in'} "
+        f"{product} {'replica' if plan.data_parallel == 1 else 'replicas'}{'' if is_even else weights}"
+    )
+    top = "".join(f"{commented(comment)}\n" for comment in (f"isobatch: {split}", *comments))
+    if form == "json":
+        text = json_text(sheet.settings)
+    elif form in ("yaml", "toml"):
+        text = top + (yaml_text if form == "yaml" else toml_text)(sheet.settings, remarks)
+    else:
+        assert how.render is not None
+        text = how.render(sheet, remarks, top, job)
     if form == "json" and not is_even:
         comments.insert(0, split)  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
@@ -105,23 +115,3 @@ def _value_text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return " ".join(value)
     return value if isinstance(value, str) else scalar_text(value)
-
-
-def _split(plan: Planned, product: str, is_even: bool) -> str:
-    weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
-    return (
-        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if is_even else 'in'} "
-        f"{product} {'replica' if plan.data_parallel == 1 else 'replicas'}{'' if is_even else weights}"
-    )
-
-
-def _text(
-    how: Writer, form: str, sheet: SettingsSheet, remarks: Mapping[str, str], header: list[str], job: Job
-) -> str:
-    if form == "json":
-        return json_text(sheet.settings)
-    top = "\n".join(map(commented, header)) + "\n"
-    if form in ("yaml", "toml"):
-        return top + (yaml_text if form == "yaml" else toml_text)(sheet.settings, remarks)
-    assert how.render is not None
-    return how.render(sheet, remarks, top, job)
