@@ -132,7 +132,9 @@ def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
 
 @pytest.mark.parametrize("tool", WRITERS)
 def test_only_what_starts_a_script_may_start_it_on_any_gpus(tool):
-    if WRITERS[tool].writer.is_part:
+    is_part = WRITERS[tool].writer.is_part
+    assert any("keep its other settings" in note for note in made().to(tool).notes) == is_part
+    if is_part:
         with pytest.raises(ib.InputError, match="starts no script: elastic is for launchers"):
             export(made(), tool, job=Job(elastic=True))
     else:

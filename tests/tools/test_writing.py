@@ -234,13 +234,6 @@ class TestCommand:
         assert json.loads(output.out)["train_batch_size"] == 256
         assert "train_micro_batch_size_per_gpu: 8 → 4" in output.err
 
-    def test_nothing_is_replaced_without_force(self, tmp_path, capsys):
-        plan().save(tmp_path / "plan.json")
-        words = f"plan {tmp_path}/plan.json --to transformers -o {tmp_path}/args.json".split()
-        assert main(words) == 0 and json.loads((tmp_path / "args.json").read_text())["max_steps"] == 1000
-        assert main(words) == 2 and "--force replaces it" in capsys.readouterr().err
-        assert main([*words, "--force"]) == 0
-
     def test_a_new_plans_output_is_the_tools_file(self, tmp_path, ran):
         source = written(tmp_path, "a.json", json.dumps(ARGUMENTS))
         out = tmp_path / "out.yaml"
@@ -252,6 +245,7 @@ class TestCommand:
         assert "4 GPUs: micro-batch 8" in to("lightning", out).out
         assert "accumulate_grad_batches: 2  # was 1" in out.read_text()
         assert "--force replaces it" in to("lightning", out, code=2).err
+        to("lightning", f"{out} --force")
         to("lightning", tmp_path / "none.yaml", gpus=5, code=1)
         assert not (tmp_path / "none.yaml").exists()
         alone = to("transformers", "-").out
@@ -383,20 +377,15 @@ OFTEN = {"eval_every": "500st", "save_every": "1000st", "log_every": "10st"}
         # In micro-batches; a callback saves.
         ("lightning", {"trainer.val_check_interval": 250 * 2, "trainer.check_val_every_n_epoch": None,
          "trainer.log_every_n_steps": 5}),
-        ("torchrun", {"ISOBATCH_EVAL_STEPS": 250, "ISOBATCH_SAVE_STEPS": 500, "ISOBATCH_LOG_STEPS": 5}),
+        ("torchrun", {"env.ISOBATCH_EVAL_STEPS": "250", "env.ISOBATCH_SAVE_STEPS": "500",
+         "env.ISOBATCH_LOG_STEPS": "5"}),
     ],
 )  # fmt: skip
 def test_intervals_are_written_in_the_plans_steps(tool, expected):
-    planned = ib.plan(recipe(**OFTEN), 32, policy=512)
-    assert planned.accumulation == 2
-    sheet = writer(tool).writer.write(planned, Job())
-    reading = leaves(sheet.settings)
-    for name, value in expected.items():
-        if tool == "torchrun":
-            assert f"{name}={value}" in str(planned.to(tool))
-        else:
-            assert reading[name] == value, name
-    plain = leaves(writer(tool).writer.write(ib.plan(recipe(), 32), Job()).settings)
+    settings, plain = (
+        leaves(ib.plan(tuned, 32, policy=512).to(tool).settings) for tuned in (recipe(**OFTEN), recipe())
+    )
+    assert {name: settings[name] for name in expected} == expected
     assert not expected.keys() & plain.keys()
 
 
@@ -407,9 +396,8 @@ def test_intervals_are_read_back(tool, tmp_path):
     assert (reading.eval_every, reading.save_every, reading.log_every) == ("250st", "500st", "5st")
 
 
-def test_a_share_of_the_run_is_no_interval(tmp_path):
-    text = '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "eval_steps": 0.1}'
-    assert ib.Recipe.read(written(tmp_path, "arguments.json", text), gpus=8).eval_every is None
+def test_a_share_of_the_run_is_no_interval():
+    assert ib.Recipe.read({**ARGUMENTS, "eval_steps": 0.1}, gpus=8).eval_every is None
 
 
 def test_a_pipeline_is_told_what_it_needs(tmp_path):
@@ -427,12 +415,8 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
 
 
 def test_a_tool_that_is_only_read_names_the_one_to_write(ran):
-    with pytest.raises(ib.InputError, match="checkpoint is read, not written: use transformers"):
-        plan().to("checkpoint")
-    out, err = ran(
-        ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"], 2
-    )
-    assert out == "" and err.startswith("isobatch plan: --to: checkpoint is read, not written")
+    out, err = ran(["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"], 2)
+    assert out == "" and "--to: checkpoint is read, not written: use transformers" in err
 
 
 MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": "48828125sp",
@@ -451,9 +435,8 @@ def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
     planned = ib.plan(recipe(**MEGATRON_RAMP, gpus=16, micro_batch=2, ramp=ramp), 15, split="smaller")
     settings = planned.to("megatron").settings
     assert settings[key] == moved
-    first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]
-    assert int(first) == planned.stages[0].batch and planned.stages[-1].batch == planned.effective_batch
-    assert "was ['" not in planned.to("megatron").text and 'was ["' not in planned.to("megatron").text
+    assert planned.stages[-1].batch == planned.effective_batch
+    assert "was [" not in planned.to("megatron").text
 
 
 def test_megatron_keeps_the_samples_that_it_was_given(tmp_path):
@@ -504,13 +487,6 @@ def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
     out = planned.to("transformers")
     assert (out.settings.get("eval_steps"), out.settings["save_steps"]) == written
     assert any("load_best_model_at_end" in note for note in out.notes) == (planned.save_steps != written[1])
-
-
-@pytest.mark.parametrize("tool", WRITERS)
-def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
-    notes = plan(16).to(tool).notes
-    config = tool_of(tool).reader is not None  # a launcher's file is whole
-    assert any("keep its other settings" in note for note in notes) == config
 
 
 MEGATRON_RUN = MEGATRON_RAMP | {"gpus": 64, "micro_batch": 1, "lr": 1e-4, "duration": "200000000sp",
