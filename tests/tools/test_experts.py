@@ -1,4 +1,4 @@
-"""Full sets of experts, losses that couple a micro-batch's samples, and refusals of Megatron and slime."""
+"""Full sets of experts, losses over a micro-batch, and refusals of Megatron and slime."""
 
 import json
 

@@ -22,8 +22,8 @@ ARGUMENTS = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps
 PUBLISHED = {
     "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": ("llama3.yaml", """
 --- {model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct, stage: sft, finetuning_type: full,
- cutoff_len: 2048, max_samples: 1000, per_device_train_batch_size: 1, gradient_accumulation_steps: 2, learning_rate: 1.0e-5,
- num_train_epochs: 3.0, lr_scheduler_type: cosine, warmup_ratio: 0.1, bf16: true}
+ cutoff_len: 2048, max_samples: 1000, per_device_train_batch_size: 1, gradient_accumulation_steps: 2,
+ learning_rate: 1.0e-5, num_train_epochs: 3.0, lr_scheduler_type: cosine, warmup_ratio: 0.1, bf16: true}
 """, {"gpus": 8, "dataset_size": 1091},
      {"effective_batch": 16, "lr": 1e-5, "duration": "3ep", "warmup": "10%", "seq_len": 2048,
       "precision": "bf16"}),

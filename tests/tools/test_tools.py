@@ -73,7 +73,7 @@ FIELDS = {
 
 
 def changed(name, first, second, beside=None):
-    """Returns what makes two plans that differ in one field."""
+    """Returns two functions, of plans with one different field."""
     return [lambda value=value: made({**(beside or {}), name: value}) for value in (first, second)]
 
 

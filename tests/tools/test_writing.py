@@ -151,7 +151,7 @@ def test_written_shell_is_whole_and_runs_nothing_else(tool, tmp_path):
 
 
 def run_with_stubs(text, folder):
-    """Runs a script with commands that only print their words; returns the words of the last."""
+    """Runs a script with commands for printing their words; returns the words of the last."""
     stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
     binaries = folder / "bin"
     binaries.mkdir()
@@ -415,7 +415,8 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
 
 
 def test_a_tool_that_is_only_read_names_the_one_to_write(ran):
-    out, err = ran(["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"], 2)
+    words = ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"]
+    out, err = ran(words, 2)
     assert out == "" and "--to: checkpoint is read, not written: use transformers" in err
 
 

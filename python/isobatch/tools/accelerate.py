@@ -110,7 +110,7 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """Reads a scheduler over the whole run, which Accelerate may step once for every process."""
+    """Reads a scheduler over the whole run; Accelerate may step it once for every process."""
     run = read_run_schedule(page, call, key)
     if run is None:
         return

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON, in which "auto" stands for a value that another program will fill in."""
+"""DeepSpeed's JSON; "auto" in it is a value for another program to fill in."""
 
 import math
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers, of which two are enough if the GPUs are known."""
+    """Reads the three batch numbers; two are enough if the GPUs are known."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")

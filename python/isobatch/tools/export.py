@@ -66,7 +66,7 @@ def _writing(tool: Tool) -> Writer:
 def export(
     plan: Planned, tool: str, *, was: Planned | None = None, form: str | None = None, job: Job | None = None
 ) -> Export:
-    """Writes a plan as a tool's file; a value that differs from the tuned run, `was`, has a remark."""
+    """Writes a plan as a tool's file, with a remark on each value other than the tuned run's (`was`)."""
     known = writer(tool)
     how = _writing(known)
     job, form = job or Job(), form or how.forms[0]
@@ -94,8 +94,9 @@ def export(
         comments.append(f"{known.title} has no batch ramp: it trains with the full batch from the start")
     weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"
     split = (
-        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step {'=' if is_even else 'in'} "
-        f"{product} {'replica' if plan.data_parallel == 1 else 'replicas'}{'' if is_even else weights}"
+        f"{counted(plan.world_size, 'GPU')}, {plan.effective_batch} samples a step "
+        f"{'=' if is_even else 'in'} {product} {'replica' if plan.data_parallel == 1 else 'replicas'}"
+        f"{'' if is_even else weights}"
     )
     top = "".join(f"{commented(comment)}\n" for comment in (f"isobatch: {split}", *comments))
     if form == "json":

@@ -14,7 +14,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Pods(NamedTuple):
-    """The container of each node, its place in the file, and the processes that it starts.
+    """The container of each node, its place in the file, and its number of processes.
 
     A `ranked` one has its rank from the controller, as in a PyTorchJob without torchrun; a number that the
     file leaves to its runtime is None.
@@ -28,7 +28,7 @@ class Pods(NamedTuple):
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns a node's command line, and torchrun's nodes and processes, which are PET_* in its pod."""
+    """Returns a node's command line, and torchrun's nodes and processes (PET_* in its pod)."""
     pods = _pods(data)
     words = [*_words(pods, "command"), *_words(pods, "args")]
     if not words:

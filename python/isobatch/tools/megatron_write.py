@@ -91,7 +91,7 @@ def _write_length(line: Curve, sheet: SettingsSheet) -> None:
 
 
 def _write_ramp(plan: Planned, ramp: str, sheet: SettingsSheet) -> None:
-    """Writes the ramp, its batches moved as the full batch is, to which Megatron demands they lead."""
+    """Writes the ramp, its batches moved as the full batch is: Megatron demands an end at it."""
     scale = Fraction(plan.effective_batch or 1, plan.recipe.effective_batch)
     if ":" in ramp:
         pairs = (word.split(":") for word in ramp.replace(",", " ").split())
