@@ -3,17 +3,21 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text, shell_words
-from isobatch.planning.plan import FeasiblePlan
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
 from isobatch.tools.page import leaves
 from isobatch.words import percent
 
-Planned: TypeAlias = FeasiblePlan
+if TYPE_CHECKING:
+    from isobatch.planning.plan import FeasiblePlan
+
+    Planned: TypeAlias = FeasiblePlan
+else:
+    Planned = Any  # a file is read without planning
 """A feasible plan, or the row of a table with its columns as fields (folder.py)."""
 
 
