@@ -1,6 +1,7 @@
-"""What other tools make of the files that a plan is written to, each asked by its own parser, model, calculator and scheduler.
+"""What other tools make of a plan's files, by their own parsers, models, calculators and schedulers.
 
-`scripts/check-exports` runs it where they are installed and keeps what it prints. Megatron-LM's own start-up is asked where MEGATRON_LM names a checkout of it.
+`scripts/check-exports` runs it where they are installed and keeps what it prints. Megatron-LM's own start-up
+is asked where MEGATRON_LM names a checkout of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from exports_cases import Case, cases, saved
 
 
 class Check(NamedTuple):
-    """How a tool is asked: the package that gives the version, what is asked of it, and the cases that it takes."""
+    """A question to a tool: the package of its version, what is asked, and the cases."""
 
     package: str
     question: str
@@ -118,9 +119,10 @@ def main() -> None:
     for tool, check in CHECKS.items():
         print("\n".join(beside(tool) if check.beside else rows(tool)), flush=True)
     print(
-        "\nDeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before; torchtitan warms up by"
-        "\n(step + 1)/warmup. Both are what `isobatch plan --to` itself computes of them, and says in its notes, as it does where a"
-        "\ntool has no curve for a run that moved to another batch."
+        "\nDeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before; "
+        "torchtitan warms up by\n(step + 1)/warmup. Both are what `isobatch plan --to` itself computes of "
+        "them, and says in its notes, as it does where a\ntool has no curve for a run that moved to another "
+        "batch."
     )
 
 

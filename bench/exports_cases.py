@@ -1,4 +1,4 @@
-"""Plans whose written files are asked of their tools (exports.py), and what the tools' schedules are compared with."""
+"""Plans to write for the tools (exports.py), and their rates beside the tools' schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trainers are asked about the files that are written for them (exports.py): by their own parsers, calculators and schedulers."""
+"""Questions to trainers about their files (exports.py), by their own parsers, calculators and schedulers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trl(case: Case, folder: Path) -> str:
 
 
 def trl_groups(case: Case, folder: Path) -> str:
-    """Gives what is written for 1 to 64 GPUs to GRPOConfig, that refuses a batch whose groups of completions do not divide."""
+    """Gives the files for 1 to 64 GPUs to GRPOConfig; it refuses a batch of parts of groups."""
     from transformers import TrainingArguments
     from trl import GRPOConfig
 
@@ -70,7 +70,8 @@ def trl_groups(case: Case, folder: Path) -> str:
             GRPOConfig(output_dir=str(folder), num_generations=8, use_cpu=True, **written)
         except ValueError as error:
             refused.append(f"{gpus}: {error}")
-    return f"{planned} of 64 counts can be planned, {len(refused)} of these refused {' '.join(refused[:2])}".strip()
+    few = " ".join(refused[:2])
+    return f"{planned} of 64 counts can be planned, {len(refused)} of these refused {few}".strip()
 
 
 def axolotl(case: Case, folder: Path) -> str:
@@ -133,7 +134,8 @@ def accelerate(case: Case, folder: Path) -> str:
     arguments, _, _ = _validate_launch_command(
         launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
     )
-    return f"{arguments.num_processes} processes on {arguments.num_machines} machines, {arguments.mixed_precision}"
+    processes = f"{arguments.num_processes} processes on {arguments.num_machines} machines"
+    return f"{processes}, {arguments.mixed_precision}"
 
 
 def lightning(case: Case, folder: Path) -> str:
@@ -150,7 +152,8 @@ def lightning(case: Case, folder: Path) -> str:
     read = parser.parse_object(yaml.safe_load(saved(case, "lightning", folder).read_text()))
     trainer = read.trainer
     batch = read.data.batch_size * trainer.accumulate_grad_batches * trainer.devices * trainer.num_nodes
-    return f"batch {batch}, steps {trainer.max_steps}, peak LR {read.optimizer.init_args.lr:.3g}, {read.optimizer.class_path}"
+    optimizer = f"peak LR {read.optimizer.init_args.lr:.3g}, {read.optimizer.class_path}"
+    return f"batch {batch}, steps {trainer.max_steps}, {optimizer}"
 
 
 def deepspeed(case: Case, folder: Path) -> str:
@@ -168,7 +171,8 @@ def deepspeed(case: Case, folder: Path) -> str:
     config = DeepSpeedConfig(json.loads(saved(case, "deepspeed", folder).read_text()), mpu=Mesh())
     optimizer = adamw(config.optimizer_params["lr"])
     scheduler = getattr(lr_schedules, config.scheduler_name)(optimizer, **config.scheduler_params)
-    split = f"{config.train_micro_batch_size_per_gpu} × {config.gradient_accumulation_steps} × {case.plan.world_size}"
+    micro, parts = config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
+    split = f"{micro} × {parts} × {case.plan.world_size}"
     return f"batch {config.train_batch_size} = {split}, {stepped(case, optimizer, scheduler)}"
 
 
@@ -185,7 +189,7 @@ def torchtitan(case: Case, folder: Path) -> str:
 
 
 def torchtitan_python(case: Case, folder: Path) -> str:
-    """Calls the function on one of its own configurations, as is done since 0.3, and builds optimizer and scheduler."""
+    """Calls the function on one of its own configurations (0.3), and builds optimizer and scheduler."""
     import runpy
 
     import torch
@@ -205,7 +209,7 @@ def sizes(training: Any) -> str:
 
 
 def megatron(case: Case, folder: Path) -> str:
-    """Trains without a model: its calculator gives the batch of every iteration, its scheduler the learning rate."""
+    """Trains without a model: its calculator gives each batch, its scheduler the learning rate."""
     from megatron.core import num_microbatches_calculator as calculators
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
@@ -256,7 +260,10 @@ def megatron_start(case: Case, words: Sequence[str]) -> str:
     """Gives the arguments to Megatron-LM's own parser and validation, as its start-up does."""
     if not (home := os.environ.get("MEGATRON_LM")):
         return ""
-    model = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 2048 --transformer-impl local"
+    model = (
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --max-position-embeddings 2048 "
+        "--transformer-impl local"
+    )
     program = (
         "import sys, typing, typing_extensions; typing.override = typing_extensions.override\n"
         "from megatron.training.arguments import parse_args, validate_args\n"

@@ -1,4 +1,4 @@
-"""Full sets of experts, losses that couple a micro-batch's samples, and refusals of Megatron and slime."""
+"""Full sets of experts, losses over a micro-batch, and refusals of Megatron and slime."""
 
 import json
 
@@ -7,8 +7,8 @@ import pytest
 import isobatch as ib
 from isobatch.doctor import examine
 from isobatch.tools.read import read_file
-from isobatch.tools.tool import Weight
 from tools.test_reading import written
+from tools.test_rl import stops
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 --nnodes {} pretrain_gpt.py --micro-batch-size 1 --global-batch-size 96 "
@@ -27,33 +27,35 @@ def script(tmp_path, flags, nodes=2):
     return written(tmp_path, "run.sh", MEGATRON.format(nodes, flags))
 
 
-def stops(path, gpus):
-    return [issue.what for issue in examine(path, gpus).findings if issue.weight is Weight.STOPS]
+def titan(**degrees):
+    return {**TITAN, "parallelism": {f"{name}_parallel_degree": size for name, size in degrees.items()}}
+
+
+def megatron(**sizes):
+    return {f"{name}_parallel_size": size for name, size in sizes.items()}
+
+
+def autoep(enabled):
+    return {"train_batch_size": 64, "expert_parallel": {"enabled": enabled, "autoep_size": 8}}
 
 
 @pytest.mark.parametrize(
     ("tool", "settings", "gpus"),
     [
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8}}, 8),
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "pipeline_parallel_degree": 2}},
-         16),
+        ("torchtitan", titan(expert=8), 8),
+        ("torchtitan", titan(expert=8, pipeline=2), 16),
         ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 4,
          "data_parallel_replicate_degree": 2}}, 8),
-        ("torchtitan", {**TITAN, "parallelism": {"expert_parallel_degree": 8, "tensor_parallel_degree": 2}},
-         8),
-        ("torchtitan",
-         {**TITAN, "parallelism": {"expert_parallel_degree": 4, "tensor_parallel_degree": 2,
-          "expert_tensor_parallel_degree": 2}}, 8),
+        ("torchtitan", titan(expert=8, tensor=2), 8),
+        ("torchtitan", titan(expert=4, tensor=2, expert_tensor=2), 8),
         ("axolotl", {**AXOLOTL, "expert_parallel_size": 4, "context_parallel_size": 2}, 8),
-        ("deepspeed", {"train_batch_size": 64, "expert_parallel": {"enabled": True, "autoep_size": 8}}, 8),
-        ("deepspeed", {"train_batch_size": 64, "expert_parallel": {"enabled": False, "autoep_size": 8}},
-         None),
+        ("deepspeed", autoep(True), 8),
+        ("deepspeed", autoep(False), None),
         ("verl", {"actor_rollout_ref": {"actor": VERL}}, 8),
-        ("megatron", {"expert_model_parallel_size": 8, "tensor_model_parallel_size": 2}, 16),
-        ("megatron", {"expert_model_parallel_size": 8, "tensor_model_parallel_size": 2,
-         "expert_tensor_parallel_size": 1}, 8),
-        ("megatron", {"expert_model_parallel_size": 8, "pipeline_model_parallel_size": 2}, 16),
-        ("megatron", {"tensor_model_parallel_size": 2, "num_experts": 8}, None),
+        ("megatron", megatron(expert_model=8, tensor_model=2), 16),
+        ("megatron", megatron(expert_model=8, tensor_model=2, expert_tensor=1), 8),
+        ("megatron", megatron(expert_model=8, pipeline_model=2), 16),
+        ("megatron", {**megatron(tensor_model=2), "num_experts": 8}, None),
     ],
 )  # fmt: skip
 def test_the_gpus_of_one_set_of_experts_are_read(tool, settings, gpus):
@@ -63,21 +65,16 @@ def test_the_gpus_of_one_set_of_experts_are_read(tool, settings, gpus):
 
 def test_only_whole_sets_of_experts_are_planned(tmp_path, ran):
     path = script(tmp_path, f"{ITERATIONS} --num-experts 8 --expert-model-parallel-size 8")
-    assert (
-        "12 GPUs are not a multiple of 8 (expert parallel)"
-        in ran(["plan", "--from", str(path), "--gpus", "12"], 1).out
-    )
-    assert stops(path, 12) == [
-        "the run stops: 12 GPUs are not a multiple of the 8 that hold one set of experts"
-    ]
-    assert stops(path, 24) == []
+    refused = ran(["plan", "--from", str(path), "--gpus", "12"], 1).out
+    assert "12 GPUs are not a multiple of 8 (expert parallel)" in refused
+    says = "the run stops: 12 GPUs are not a multiple of the 8 that hold one set of experts"
+    assert stops(examine(path, 12)) == [says]
+    assert stops(examine(path, 24)) == []
     rows = map(json.loads, ran(["counts", "--from", str(path), "--gpus", "1..24", "--json"]).out.splitlines())
     assert [row["gpus"] for row in rows if row["status"] != "infeasible"] == [8, 16, 24]
     note = "experts stay split as the script has it: the GPUs must be a multiple of 8"
-    split = script(
-        tmp_path,
-        f"{ITERATIONS} --num-experts 8 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2",
-    )
+    flags = "--num-experts 8 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
+    split = script(tmp_path, f"{ITERATIONS} {flags}")
     assert note in ib.plan(ib.Recipe.read(split), 16).to("megatron").text
     with pytest.raises(ib.InputError, match="gpus 12 is not a multiple of expert_parallel 8"):
         ib.Recipe.read(path, gpus=12)
@@ -108,10 +105,8 @@ args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, learning_ra
     path = written(tmp_path, "train.py", text)
     out = ran(f"plan --from {path} --set gpus=4 --gpus 8 --set dataset_size=10000".split()).out
     assert "the negatives of a sample are the rest of its micro-batch: 32 samples, 64 when tuned" in out
-    alone = written(
-        tmp_path, "alone.py", text.replace("MultipleNegativesRankingLoss", "CosineSimilarityLoss")
-    )
-    assert "coupled" not in read_file(alone).fields
+    text = text.replace("MultipleNegativesRankingLoss", "CosineSimilarityLoss")
+    assert "coupled" not in read_file(written(tmp_path, "alone.py", text)).fields
 
 
 @pytest.mark.parametrize(
@@ -122,19 +117,15 @@ args = SentenceTransformerTrainingArguments("o", num_train_epochs=2, learning_ra
         ("--train-iters 1000 --lr-decay-samples 48000", "--train-iters and --lr-decay-samples", "schedule"),
         ("--train-samples 48000 --lr-decay-iters 500", "--train-samples and --lr-decay-iters", "schedule"),
         ("--train-samples 48000 --lr-warmup-iters 5", "--train-samples and --lr-warmup-iters", "warmup"),
-        (
-            "--train-iters 1000 --lr-warmup-fraction 0.1 --lr-warmup-iters 5",
-            "--lr-warmup-fraction and --lr-warmup-iters",
-            "warmup",
-        ),
+        ("--train-iters 1000 --lr-warmup-fraction 0.1 --lr-warmup-iters 5",
+         "--lr-warmup-fraction and --lr-warmup-iters", "warmup"),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_megatron_refuses_together_stop_the_run(tmp_path, flags, pair, field):
     path = script(tmp_path, flags)
-    assert f"the run stops: {pair} are both given" in stops(path, 16)
-    with pytest.raises(
-        ib.InputError, match=f"{pair} are both given, and Megatron takes one of them: give {field} a value"
-    ):
+    assert f"the run stops: {pair} are both given" in stops(examine(path, 16))
+    says = f"{pair} are both given, and Megatron takes one of them: give {field} a value"
+    with pytest.raises(ib.InputError, match=says):
         ib.Recipe.read(path)
     value = {"duration": "1000st", "warmup": "5st", "schedule": "cosine"}[field]
     assert getattr(ib.Recipe.read(path, **{field: value}), field) == value
@@ -146,8 +137,10 @@ def test_an_interleaved_pipeline_takes_whole_groups_of_micro_batches(tmp_path, r
         "--num-layers-per-virtual-pipeline-stage 2"
     )
     path = script(tmp_path, flags, nodes=8)
-    assert stops(path, 64) == ["the run stops: 6 micro-batches are not a multiple of the pipeline's 4 stages"]
-    assert stops(path, 32) == []
+    assert stops(examine(path, 64)) == [
+        "the run stops: 6 micro-batches are not a multiple of the pipeline's 4 stages"
+    ]
+    assert stops(examine(path, 32)) == []
     refused = ran(["plan", "--from", str(path), "--gpus", "64"], 1).out
     assert "cannot be split into micro-batches whose number is a multiple of 4" in refused
     assert "× accumulation 12 ×" in ran(["plan", "--from", str(path), "--gpus", "32"]).out

@@ -1,6 +1,4 @@
-"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as it is
-written.
-"""
+"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as it is written."""
 
 import pytest
 import yaml
@@ -22,11 +20,8 @@ def row(nodes, **arguments):
 
 def recipe(tmp_path, rows, **more):
     types = ["ml.g6.12xlarge", "ml.p5.48xlarge", "ml.g6e.12xlarge"]
-    table = {
-        "instance_types": types,
-        "scale_config": {row["trainer"]["num_nodes"]: row for row in rows},
-        **more,
-    }
+    scale = {row["trainer"]["num_nodes"]: row for row in rows}
+    table = {"instance_types": types, "scale_config": scale, **more}
     return written(tmp_path, "recipe.yaml", yaml.safe_dump(table, sort_keys=False))
 
 
@@ -50,8 +45,8 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, r
     ("arguments", "difference", "change"),
     [
         ({"uneven_batch": UNEVEN | {"small_local_batch_size": 40, "num_dp_groups_with_small_batch_size": 9}},
-         "9 small groups are more than the 8 that there are", "micro_train_batch_size: 16, and no "
-                                                              "uneven_batch"),
+         "9 small groups are more than the 8 that there are",
+         "micro_train_batch_size: 16, and no uneven_batch"),
         ({"micro_train_batch_size": 3}, "128 samples are not a multiple of 3 × 8",
          "micro_train_batch_size: 2, and no uneven_batch"),
         ({"train_batch_size": 6, "micro_train_batch_size": 1}, "6 samples are not a multiple of 1 × 8",

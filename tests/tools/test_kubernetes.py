@@ -59,9 +59,8 @@ def test_a_pytorchjob_without_torchrun_has_a_rank_a_pod_of_one_gpu(tmp_path):
         (pod,) = replica["template"]["spec"]["containers"]
         pod |= {"command": ["python", *FLAGS], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     assert read(tmp_path, job).fields["gpus"] == 4
-    pod["resources"] = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0][
-        "resources"
-    ] = {"limits": GPU}
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["containers"][0]["resources"]["limits"] = GPU
     assert "gpus" not in read(tmp_path, job).fields
 
 
@@ -75,9 +74,8 @@ def test_a_containers_variables_stand_in_its_command(tmp_path):
 
 def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
     for open_part, why in (({"numProcPerNode": 8}, "runtime's"), ({"numNodes": 2}, "nor a node's GPUs")):
-        file = written(
-            tmp_path, "job.yaml", yaml.safe_dump(trainjob(command=["torchrun", *FLAGS], **open_part))
-        )
+        job = trainjob(command=["torchrun", *FLAGS], **open_part)
+        file = written(tmp_path, "job.yaml", yaml.safe_dump(job))
         with pytest.raises(ib.InputError, match=f"is not in the file, .*{why}: give gpus a value"):
             ib.Recipe.read(file)
         assert ib.Recipe.read(file, gpus=8).effective_batch == 32
@@ -94,8 +92,7 @@ def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
         (trainjob(command=[["torchrun"]]), "spec.trainer.command must be a list of texts"),
         ({**trainjob(), "spec": None}, "spec.trainer must be a table"),
         (pytorchjob(Worker="2"), "spec.pytorchReplicaSpecs.Worker.replicas must be a whole number from 0"),
-        ({"apiVersion": "batch/v1", "kind": "Job", "spec": {}}, "spec.template.spec.containers must be a "
-                                                                "list"),
+        ({"apiVersion": "batch/v1", "kind": "Job", "spec": {}}, "spec.containers must be a list"),
         (trainjob(command=["torchrun", *FLAGS], numNodes=[1], resourcesPerNode={"limits": [1]}, env=3),
             "number of nodes must be a whole number from 1, got"),
     ],

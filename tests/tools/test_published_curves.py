@@ -1,6 +1,5 @@
-"""The tool's numbers beside the plan's: schedules with ends of their own, parallelism that
-divides the replicas, batches that count otherwise. The numbers are the tools' own, by their classes at the
-versions of docs/tools.md."""
+"""Schedules with ends of their own, parallelism over replicas, batches with other counts: the numbers of the
+tools' own classes, at the versions of docs/tools.md."""
 
 import pytest
 

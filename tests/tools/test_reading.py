@@ -20,227 +20,112 @@ ARGUMENTS = {"per_device_train_batch_size": 8, "learning_rate": 1e-4, "max_steps
 
 # (file name, text, what is given beside it, fields of the recipe). Only the settings that a plan is made of.
 PUBLISHED = {
-    "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": ("llama3.yaml", """\
-model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
-stage: sft
-finetuning_type: full
-cutoff_len: 2048
-max_samples: 1000
-per_device_train_batch_size: 1
-gradient_accumulation_steps: 2
-learning_rate: 1.0e-5
-num_train_epochs: 3.0
-lr_scheduler_type: cosine
-warmup_ratio: 0.1
-bf16: true
+    "LLaMA-Factory: examples/train_full/llama3_full_sft.yaml": ("llama3.yaml", """
+--- {model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct, stage: sft, finetuning_type: full,
+ cutoff_len: 2048, max_samples: 1000, per_device_train_batch_size: 1, gradient_accumulation_steps: 2,
+ learning_rate: 1.0e-5, num_train_epochs: 3.0, lr_scheduler_type: cosine, warmup_ratio: 0.1, bf16: true}
 """, {"gpus": 8, "dataset_size": 1091},
      {"effective_batch": 16, "lr": 1e-5, "duration": "3ep", "warmup": "10%", "seq_len": 2048,
       "precision": "bf16"}),
-    "axolotl: examples/llama-3/fft-8b.yaml": ("fft-8b.yaml", """\
-base_model: meta-llama/Meta-Llama-3-8B
-sequence_len: 8192
-sample_packing: true
-gradient_accumulation_steps: 8
-micro_batch_size: 1
-num_epochs: 1
-optimizer: paged_adamw_8bit
-lr_scheduler: cosine
-learning_rate: 2e-5
-bf16: auto
-fp16:
-warmup_steps: 100
-weight_decay: 0.0
+    "axolotl: examples/llama-3/fft-8b.yaml": ("fft-8b.yaml", """
+--- {base_model: meta-llama/Meta-Llama-3-8B, sequence_len: 8192, sample_packing: true, micro_batch_size: 1,
+ gradient_accumulation_steps: 8, num_epochs: 1, optimizer: paged_adamw_8bit, lr_scheduler: cosine,
+ learning_rate: 2e-5, bf16: auto, fp16: , warmup_steps: 100, weight_decay: 0.0}
 """, {"gpus": 8, "dataset_size": 20_000},
      {"effective_batch": 64, "lr": 2e-5, "optimizer": "adamw", "duration": "19968sp", "warmup": "100st",
       "seq_len": 8192}),
     "torchtitan before 0.1: degrees and warmup among the training's, in eminorhan/frontier-torchtitan": (
-        "llama3_8b_n64.toml", """\
-[job]
-dump_folder = "./outputs"
-[model]
-name = "llama3"
-flavor = "8B"
-[optimizer]
-name = "AdamW"
-lr = 3e-5
-[training]
-batch_size = 21
-seq_len = 8192
-warmup_steps = 500
-max_norm = 1.0
-steps = 500000
-data_parallel_replicate_degree = 2
-data_parallel_shard_degree = 32
-tensor_parallel_degree = 4
-[experimental]
-pipeline_parallel_degree = 2
-""", {},
+        "llama3_8b_n64.toml", """
+job = {dump_folder = "./outputs"}
+model = {name = "llama3", flavor = "8B"}
+optimizer = {name = "AdamW", lr = 3e-5}
+training = {batch_size = 21, seq_len = 8192, warmup_steps = 500, max_norm = 1.0, steps = 500000, \
+data_parallel_replicate_degree = 2, data_parallel_shard_degree = 32, tensor_parallel_degree = 4}
+experimental = {pipeline_parallel_degree = 2}
+""".replace("\\\n", ""), {},
      {"effective_batch": 1344, "gpus": 512, "model_parallel": 8, "lr": 3e-5, "warmup": "500st"}),
-    "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """\
-[job]
-dump_folder = "./outputs"
-[model]
-name = "llama3"
-flavor = "8B"
-[optimizer]
-name = "AdamW"
-lr = 3e-4
-eps = 1e-8
-[lr_scheduler]
-warmup_steps = 200
-[training]
-batch_size = 1
-seq_len = 8192
-max_norm = 1.0
-steps = 1000
+    "torchtitan: train_configs/llama3_8b.toml, a preset for 64 GPUs": ("llama3_8b.toml", """
+job = {dump_folder = "./outputs"}
+model = {name = "llama3", flavor = "8B"}
+optimizer = {name = "AdamW", lr = 3e-4, eps = 1e-8}
+lr_scheduler = {warmup_steps = 200}
+training = {batch_size = 1, seq_len = 8192, max_norm = 1.0, steps = 1000}
 [parallelism]
 data_parallel_replicate_degree = 1
 data_parallel_shard_degree = -1
-tensor_parallel_degree = 1
 """, {"gpus": 64},
      {"effective_batch": 64, "lr": 3e-4, "duration": "1000st", "warmup": "200st", "clip_norm": 1.0,
       "schedule": "linear"}),
     "Megatron-LM at core_v0.16.0: examples/gpt3/train_gpt3_175b_distributed.sh, on its model's nodes": (
-     "train.sh", """\
+     "train.sh", """
 GPUS_PER_NODE=8
-NUM_NODES=128
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NUM_NODES
-)
+DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE --nnodes 128)
 TRAINING_ARGS=(
-    --micro-batch-size 1
-    --global-batch-size 1536
-    --rampup-batch-size 16 16 5859375
-    --train-iters 500000
-    --weight-decay 0.1
-    --adam-beta1 0.9
-    --adam-beta2 0.95
-    --clip-grad 1.0
-    --fp16
-    --lr 6.0e-5
-    --lr-decay-style cosine
-    --min-lr 6.0e-6
-    --lr-warmup-fraction .001
-    --lr-decay-iters 430000
+    --micro-batch-size 1 --global-batch-size 1536 --rampup-batch-size 16 16 5859375 --train-iters 500000
+    --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --clip-grad 1.0 --fp16 --lr 6.0e-5
+    --lr-decay-style cosine --min-lr 6.0e-6 --lr-warmup-fraction .001 --lr-decay-iters 430000
 )
-MODEL_PARALLEL_ARGS=(
-    --tensor-model-parallel-size 8
-    --pipeline-model-parallel-size 16
-)
+MODEL_PARALLEL_ARGS=(--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16)
 ARGUMENTS=(${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} --seq-length 2048)
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${ARGUMENTS[@]}
 """, {}, {"effective_batch": 1536, "gpus": 1024, "model_parallel": 128, "micro_batch": 1,
-      "accumulation": 192, "lr": 6e-5,
-      "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st", "precision": "fp16",
-       "schedule": "cosine(until=430000st)",
-      "ramp": "16 16 5859375", "convention": "megatron"}),
-    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": ("llama3.sh", """\
+      "accumulation": 192, "lr": 6e-5, "betas": (0.9, 0.95), "duration": "500000st", "warmup": "430st",
+      "precision": "fp16", "schedule": "cosine(until=430000st)", "ramp": "16 16 5859375",
+      "convention": "megatron"}),
+    "Megatron-LM at d98e8a64dd: examples/llama/train_llama3_8b_h100_fp8.sh": ("llama3.sh", """
 CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
 GPUS_PER_NODE=8
 NUM_NODES=1
 WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
-TP_SIZE=1
-CP_SIZE=1
-MICRO_BATCH_SIZE=1
-GLOBAL_BATCH_SIZE=128
-SEQ_LENGTH=8192
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NUM_NODES
-)
 TRAINING_ARGS=(
-    --micro-batch-size $MICRO_BATCH_SIZE
-    --global-batch-size $GLOBAL_BATCH_SIZE
-    --train-samples 1953125000
-    --lr-decay-samples 1949218748
-    --lr-warmup-samples 3906252
-    --lr 0.00015
-    --min-lr 0.00001
+    --micro-batch-size 1 --global-batch-size 128 --train-samples 1953125000 --lr-decay-samples 1949218748
+    --lr-warmup-samples 3906252 --lr 0.00015 --min-lr 0.00001
     --decoupled-lr 5.0e-4      # Specific to decoupled AdamW, ensure optimizer is compatible
-    --lr-decay-style cosine
-    --clip-grad 1.0
-    --weight-decay 0.1
-    --adam-beta1 0.9
-    --adam-beta2 0.95
-    --bf16
+    --lr-decay-style cosine --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --bf16
 )
 if [[ "$DTYPE" == "fp8" ]]; then
-    DTYPE_ARGS+=(
-        "--fp8-format hybrid"
-    )
+    DTYPE_ARGS+=("--fp8-format hybrid")
 fi
-MODEL_PARALLEL_ARGS=(
-    --tensor-model-parallel-size $TP_SIZE
-    --context-parallel-size $CP_SIZE
-)
-torchrun ${DISTRIBUTED_ARGS[@]} "$PRETRAIN_SCRIPT_PATH" --seq-length $SEQ_LENGTH ${TRAINING_ARGS[@]}
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NUM_NODES "$PRETRAIN_SCRIPT_PATH" --seq-length 8192 \\
+    ${TRAINING_ARGS[@]} --tensor-model-parallel-size 1 --context-parallel-size 1
 """, {}, {"effective_batch": 128, "gpus": 8, "accumulation": 16, "lr": 1.5e-4, "min_lr": 1e-5,
-      "duration": "1953125000sp",
-      "warmup": "3906252sp", "schedule": "cosine(until=1949218748sp)", "seq_len": 8192, "precision": "bf16"}),
+      "duration": "1953125000sp", "warmup": "3906252sp", "schedule": "cosine(until=1949218748sp)",
+      "seq_len": 8192, "precision": "bf16"}),
     "Megatron-LM at d98e8a64dd: examples/mixtral/train_mixtral_8x7b_distributed.sh, on 4 nodes": (
-     "mixtral.sh", """\
-GPUS_PER_NODE=8
+     "mixtral.sh", """
 NNODES=${SLURM_NNODES:-"1"}
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NNODES
-)
-MODEL_ARGS=(--seq-length 4096 --num-layers 32 --hidden-size 4096)
+DISTRIBUTED_ARGS=(--nproc_per_node 8 --nnodes $NNODES)
 TRAINING_ARGS=(
-    --micro-batch-size 1
-    --global-batch-size 256
-    --lr 1e-4
-    --train-iters 500000
-    --lr-decay-iters 320000
-    --lr-decay-style cosine
-    --min-lr 1.0e-5
-    --weight-decay 0.1
-    --lr-warmup-iters 500
-    --clip-grad 1.0
-    --bf16
-)
-MODEL_PARALLEL_ARGS=(
-    --tensor-model-parallel-size 1
-    --pipeline-model-parallel-size 4
+    --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --lr 1e-4 --train-iters 500000
+    --lr-decay-iters 320000 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 0.1 --lr-warmup-iters 500
+    --clip-grad 1.0 --bf16 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 4
     --expert-model-parallel-size 8
 )
 """, {"gpus": 32}, {"effective_batch": 256, "model_parallel": 4, "accumulation": 32, "lr": 1e-4,
-      "min_lr": 1e-5, "betas": (0.9, 0.999),
-      "duration": "500000st", "warmup": "500st", "schedule": "cosine(until=320000st)"}),
-    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": ("train.sh", """\
+      "min_lr": 1e-5, "betas": (0.9, 0.999), "duration": "500000st", "warmup": "500st",
+      "schedule": "cosine(until=320000st)"}),
+    "stanford_alpaca: README.md, torchrun --nproc_per_node=4 train.py": ("train.sh", """
 torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py \\
-    --model_name_or_path <your_path_to_hf_converted_llama_ckpt_and_tokenizer> \\
-    --data_path ./alpaca_data.json \\
-    --bf16 True \\
-    --output_dir <your_output_dir> \\
-    --num_train_epochs 3 \\
-    --per_device_train_batch_size 4 \\
-    --gradient_accumulation_steps 8 \\
-    --learning_rate 2e-5 \\
-    --weight_decay 0. \\
-    --warmup_ratio 0.03 \\
-    --lr_scheduler_type "cosine" \\
-    --tf32 True
+    --model_name_or_path <your_path_to_hf_converted_llama_ckpt_and_tokenizer> --bf16 True \\
+    --data_path ./alpaca_data.json --output_dir <your_output_dir> --num_train_epochs 3 \\
+    --per_device_train_batch_size 4 --gradient_accumulation_steps 8 --learning_rate 2e-5 --weight_decay 0. \\
+    --warmup_ratio 0.03 --lr_scheduler_type "cosine" --tf32 True
 """, {"dataset_size": 52_002}, {"effective_batch": 128, "gpus": 4, "micro_batch": 4, "accumulation": 8,
-      "lr": 2e-5, "weight_decay": 0.0,
-      "duration": "3ep", "warmup": "3%", "schedule": "cosine", "precision": "bf16"}),
-    "DeepSpeed: the documents' example of a configuration": ("ds.json",
-     json.dumps({"train_batch_size": 8, "gradient_accumulation_steps": 1, "optimizer": {"type": "Adam",
-      "params": {"lr": 0.00015}},
-                 "fp16": {"enabled": True}, "zero_optimization": True}),
-     {"gpus": 4},
-     {"effective_batch": 8, "micro_batch": 2, "accumulation": 1, "lr": 0.00015, "optimizer": "adamw",
-      "precision": "fp16"}),
-    "Lightning: a configuration of LightningCLI": ("config.yaml", """\
+      "lr": 2e-5, "weight_decay": 0.0, "duration": "3ep", "warmup": "3%", "schedule": "cosine",
+      "precision": "bf16"}),
+    "DeepSpeed: the documents' example of a configuration": ("ds.json", """
+{"train_batch_size": 8, "gradient_accumulation_steps": 1, "fp16": {"enabled": true},
+ "zero_optimization": true, "optimizer": {"type": "Adam", "params": {"lr": 0.00015}}}
+""", {"gpus": 4}, {"effective_batch": 8, "micro_batch": 2, "accumulation": 1, "lr": 0.00015,
+      "optimizer": "adamw", "precision": "fp16"}),
+    "Lightning: a configuration of LightningCLI": ("config.yaml", """
 seed_everything: 0
 trainer: {devices: 4, num_nodes: 2, accumulate_grad_batches: 2, max_epochs: 10, precision: bf16-mixed,
           gradient_clip_val: 0.5}
 optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 3e-4, betas: [0.9, 0.98]}}
 data: {class_path: my.Data, init_args: {batch_size: 16}}
 """, {"dataset_size": 10_000}, {"effective_batch": 256, "gpus": 8, "lr": 3e-4, "betas": (0.9, 0.98),
-      "clip_norm": 0.5, "duration": "10ep",
-      "precision": "bf16", "convention": "lightning"}),
+      "clip_norm": 0.5, "duration": "10ep", "precision": "bf16", "convention": "lightning"}),
 }  # fmt: skip
 
 
@@ -344,9 +229,7 @@ def test_two_files_of_one_run(tmp_path):
     arguments = written(tmp_path, "a.json", text)
     text = "compute_environment: LOCAL_MACHINE\nnum_machines: 2\nnum_processes: 16\n"
     assert ib.Recipe.read([arguments, written(tmp_path, "b.yaml", text)]).effective_batch == 64
-    text = (
-        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {gradient_accumulation_steps: 4}\n"
-    )
+    text = "num_processes: 8\ndistributed_type: DEEPSPEED\ndeepspeed_config: {gradient_accumulation_steps: 4}"
     second = written(tmp_path, "c.yaml", text)
     with pytest.raises(ib.InputError, match=r"4 in .*c\.yaml, but 1 in .*a\.json: give accumulation a value"):
         ib.Recipe.read([arguments, second])
@@ -377,12 +260,10 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
         ("a.json", '{"learning_rate": "fast", "per_device_train_batch_size": 8.5, "max_steps": 5}',
          "2 faults"),
         ("a.json", '{"learning_rate": 1, "learning_rate": 2}', "listed twice"),
-        ("a.json", '{"learning_rate": NaN, "per_device_train_batch_size": 8}', "learning_rate must be a "
-            "number"),
+        ("a.json", '{"learning_rate": NaN, "per_device_train_batch_size": 8}', "rate must be a number"),
         ("a.json", '{"a": ' + "[" * 100_000, "nested deeper"),
         ("a.json", '{"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 1e-4, "max_steps": 5}',
-         "cannot be "
-            "planned"),
+         "cannot be planned"),
         ("a.json", '{"colour": "red"}', "no tool is recognized by these settings"),
         ("a.yaml", "learning_rate: &a [*a]\nnum_train_epochs: 3", "cannot be read|nested deeper"),
         ("a.yaml",
@@ -395,10 +276,10 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
          "learning_rate is computed, and nothing here is executed"),
         ("a.yaml", "learning_rate: !unknown 3", "cannot be read"),
         ("a.yaml", "[" * 1000, "nested deeper"),
-        ("a.toml", "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3", "not known "
-            "before the run"),
-        ("a.sh", "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5", r"is \$BATCH, which is "
-            r"not set in this file"),
+        ("a.toml", "[training]\nlocal_batch_size = 'auto'\nsteps = 10\n[optimizer]\nlr = 1e-3",
+         "not known before the run"),
+        ("a.sh", "python t.py --global-batch-size $BATCH --lr 1e-4 --train-iters 5",
+         r"is \$BATCH, which is not set in this file"),
         ("a.sh",
          "python t.py --global-batch-size 8 --lr 1e-4 --train-iters 5 --rampup-batch-size 1 1 9 "
          "--step-batch-size-schedule 0:8",
@@ -422,34 +303,29 @@ def test_a_pickle_of_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
             return os.system, ("touch hacked",)
 
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "checkpoint-5"
-    folder.mkdir()
     state = {"global_step": 5, "max_steps": 20, "train_batch_size": 4, "log_history": []}
-    (folder / "trainer_state.json").write_text(json.dumps(state))
-    (folder / "training_args.bin").write_bytes(pickle.dumps(Hostile()))
-    reading = read_file(folder)
-    assert (reading.step, reading.fields["duration"], reading.fields["batch_per_gpu"]) == (5, "20st", 4)
-    (folder / "training_args.bin").write_bytes(pickle.dumps([Hostile()] * 3) + b"." * 10)
-    read_file(folder)
-    (folder / "training_args.bin").write_bytes(b"\x80\x04\x95nonsense")
+    written(tmp_path, "trainer_state.json", json.dumps(state))
+    arguments = tmp_path / "training_args.bin"
+    for pickled in (pickle.dumps(Hostile()), pickle.dumps([Hostile()] * 3) + b"." * 10):
+        arguments.write_bytes(pickled)
+        reading = read_file(tmp_path)
+        assert (reading.step, reading.fields["duration"], reading.fields["batch_per_gpu"]) == (5, "20st", 4)
+    arguments.write_bytes(b"\x80\x04\x95nonsense")
     with pytest.raises(ib.InputError, match="cannot be read"):
-        read_file(folder)
+        read_file(tmp_path)
     assert not (tmp_path / "hacked").exists()
 
 
 def test_auto_is_filled_in_by_the_file_that_fills_it_in(tmp_path, ran):
-
     auto = dict.fromkeys(("train_batch_size", "gradient_accumulation_steps"), "auto")
     auto |= {"zero_optimization": {}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
     config = written(tmp_path, "ds.json", json.dumps(auto))
     output = ran(["plan", "--from", str(config), "--gpus", "16", "--to", "deepspeed"], 2).err
     assert all(f"--set {name}=" in output for name in ("lr", "effective_batch", "duration"))
     assert "isobatch plan reads the file that fills it in" in output
-    filling = written(
-        tmp_path, "training_args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2})
-    )
-    line = "plan --set gpus=8 --gpus 16 --to deepspeed --from"
-    assert '"train_batch_size": 128' in ran([*line.split(), str(filling), "--from", str(config)]).out
+    filling = written(tmp_path, "args.json", json.dumps({**ARGUMENTS, "gradient_accumulation_steps": 2}))
+    line = f"plan --set gpus=8 --gpus 16 --to deepspeed --from {filling} --from {config}"
+    assert '"train_batch_size": 128' in ran(line.split()).out
 
 
 def test_yaml_has_the_numbers_of_yaml_1_2(tmp_path):
@@ -464,28 +340,18 @@ def test_a_ratio_keeps_its_steps():
 
 
 def test_our_own_files_know_the_same_names(tmp_path):
-    text = (
-        "gpus: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\nlearning_rate: "
-        "2e-5\nmax_steps: 612\nwarmup_ratio: 0.03\n"
-    )
-    recipe = ib.Recipe.load(written(tmp_path, "job.yaml", text))
-    has(recipe, {"effective_batch": 64, "lr": 2e-5, "duration": "612st", "warmup": "3%"})
+    own = {**ARGUMENTS, "gpus": 8, "gradient_accumulation_steps": 2, "warmup_ratio": 0.03}
+    recipe = ib.Recipe.load(written(tmp_path, "job.json", json.dumps(own)))
+    has(recipe, {"effective_batch": 128, "lr": 1e-4, "duration": "100st", "warmup": "3%"})
     both = written(tmp_path, "both.yaml", "effective_batch: 8\nlr: 1.0\nlearning_rate: 2.0\n")
     with pytest.raises(ib.InputError, match="lr and learning_rate are the same field"):
         ib.Recipe.load(both)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "fields"),
-    [
-        ("a.yaml",
-         "trainer: {devices: 1, max_steps: 9}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: "
-         "1e-3}}\ndata: {batch_size: 4}",
-         {"weight_decay": 0.01, "betas": None}),
-    ],
-)  # fmt: skip
-def test_what_a_file_leaves_out_has_its_optimizers_own_default(name, text, fields, tmp_path):
-    has(ib.Recipe.read(written(tmp_path, name, text), gpus=1), fields)
+def test_what_a_file_leaves_out_has_its_optimizers_own_default():
+    optimizer = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-3}}
+    settings = {"trainer": {"devices": 1, "max_steps": 9}, "optimizer": optimizer, "data": {"batch_size": 4}}
+    has(ib.Recipe.read(settings, gpus=1), {"weight_decay": 0.01, "betas": None})
 
 
 def test_accelerates_ways_of_dealing_are_read():
@@ -495,17 +361,15 @@ def test_accelerates_ways_of_dealing_are_read():
         own = {"per_device_train_batch_size": 64, "gradient_accumulation_steps": 2}
         return ib.Recipe.read(ARGUMENTS | own | {"accelerator_config": config}, gpus=8)
 
-    whole, split = read(), read(split_batches=True)
-    assert (whole.effective_batch, whole.micro_batch, whole.even_batches) == (1024, 64, True)
-    assert (split.effective_batch, split.micro_batch, split.accumulation) == (128, 8, 2)
-    uneven = read(even_batches=False)
-    assert uneven.even_batches is False
-    assert read(even_batches=True).even_batches is True
-    assert "even_batches: false" in ib.plan(uneven, 16).to("transformers").text
+    has(read(), {"effective_batch": 1024, "micro_batch": 64, "even_batches": True})
+    split = read(split_batches=True)
+    has(split, {"effective_batch": 128, "micro_batch": 8, "accumulation": 2})
+    assert any("set it to false" in note for note in split.notes)
+    has(read(even_batches=True), {"even_batches": True})
+    assert "even_batches: false" in ib.plan(read(even_batches=False), 16).to("transformers").text
 
 
 def test_megatrons_lowered_batch_is_named(tmp_path, ran):
-
     text = (
         "torchrun --nproc_per_node 8 train.py --micro-batch-size 4 --global-batch-size 256 --lr 1e-4 "
         "--train-iters 100 --decrease-batch-size-if-needed"
@@ -652,20 +516,3 @@ def test_megatrons_wsd_with_an_end_of_its_own_is_refused(tmp_path):
     with pytest.raises(ib.InputError, match="lr-decay-iters: WSD that ends before the run cannot be planned"):
         ib.Recipe.read(written(tmp_path, "a.sh", line.format(900)), gpus=8)
     assert ib.Recipe.read(written(tmp_path, "b.sh", line.format(1000)), gpus=8).schedule.startswith("wsd(")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "note"),
-    [
-        ("a.json", '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "deepspeed": '
-            '"ds.json"}',
-         "ds.json is not read here"),
-        ("b.json",
-         '{"per_device_train_batch_size": 16, "learning_rate": 1e-4, "max_steps": 9, "accelerator_config": '
-         '{"split_batches": true}}',
-         "set it to false"),
-    ],
-)  # fmt: skip
-def test_a_setting_that_moves_the_batch_again_is_named(tmp_path, name, text, note):
-    recipe = ib.Recipe.read(written(tmp_path, name, text), gpus=8)
-    assert any(note in line for line in recipe.notes)

@@ -8,90 +8,58 @@ import isobatch as ib
 from isobatch.planning.plan import plan
 from tools.test_reading import written
 
-# place -> (settings, given beside them, steps that the run's log has, whether a note on an older version says
-# them).
+
+def trainer(epochs, micro, parts, **others):
+    sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": parts}
+    return {"num_train_epochs": epochs, **sizes, **others}
+
+
+def axolotl(epochs, micro, parts, **others):
+    sizes = {"micro_batch_size": micro, "gradient_accumulation_steps": parts}
+    return {"base_model": "m", "num_epochs": epochs, **sizes, **others}
+
+
+# place -> (settings, GPUs, rows, steps that the run's log has, whether a note on an older version says them).
 # Of GRPO the rows are prompts × completions.
 LOGS = {
-    "hiyouga/LLaMA-Factory#4783, July 2024": (
-        {"stage": "sft", "finetuning_type": "lora", "num_train_epochs": 10, "per_device_train_batch_size": 1,
-         "gradient_accumulation_steps": 8}, {"gpus": 2, "dataset_size": 900}, 560, True),
-    "CSDN 145152631, January 2025": (
-        {"num_train_epochs": 3, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
-        {"gpus": 1, "dataset_size": 6668}, 5001, False),
-    "Stack Overflow: how steps are calculated in the Trainer (4,107 rows)": (
-        {"num_train_epochs": 2, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 8,
-         "warmup_steps": 1000},
-        {"gpus": 1, "dataset_size": 4107}, 128, True),
-    "modelscope/ms-swift#4366, May 2025": (
-        {"train_type": "full", "model": "m", "num_train_epochs": 3, "per_device_train_batch_size": 4,
-         "gradient_accumulation_steps": 4},
-        {"gpus": 8, "dataset_size": 396_746}, 9297, True),
-    "modelscope/ms-swift#1671, of 3,200 rows less 1 % for its evaluation": (
-        {"train_type": "lora", "model": "m", "num_train_epochs": 1, "per_device_train_batch_size": 1,
-         "gradient_accumulation_steps": 16}, {"gpus": 1, "dataset_size": 3168}, 198, False),
-    "modelscope/ms-swift#5145, July 2025": (
-        {"train_type": "full", "model": "m", "sequence_parallel_size": 8, "per_device_train_batch_size": 1,
-         "gradient_accumulation_steps": 2, "num_train_epochs": 3}, {"gpus": 8, "dataset_size": 12_000},
-          18_000, False),
-    "unslothai/unsloth#1140, October 2024": (
-        {"num_train_epochs": 5, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
-        {"gpus": 1, "dataset_size": 467}, 290, True),
-    "unslothai/unsloth#3066, July 2025, of 16 × 2": (
-        {"num_train_epochs": 1, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 2},
-        {"gpus": 1, "dataset_size": 6261}, 196, False),
-    "unslothai/unsloth#3066, July 2025, of 14 × 2": (
-        {"num_train_epochs": 1, "per_device_train_batch_size": 14, "gradient_accumulation_steps": 2},
-        {"gpus": 1, "dataset_size": 6261}, 224, False),
-    "huggingface/open-r1#483, March 2025": (
-        {"num_generations": 8, "num_train_epochs": 1, "per_device_train_batch_size": 8,
-         "gradient_accumulation_steps": 4,
-         "warmup_ratio": 0.1}, {"gpus": 7, "dataset_size": 5498 * 8}, 196, False),
-    "StarsfieldAI/R1-V#122, 2025": (
-        {"num_generations": 7, "num_train_epochs": 1, "per_device_train_batch_size": 1,
-         "gradient_accumulation_steps": 4},
-        {"gpus": 7, "dataset_size": 8031 * 7}, 2007, False),
-    "RapidFireAI/rapidfireai#44, September 2025": (
-        {"num_generations": 8, "num_train_epochs": 3, "per_device_train_batch_size": 8,
-         "gradient_accumulation_steps": 1},
-        {"gpus": 1, "dataset_size": 128 * 8}, 384, False),
-    "huggingface/trl#3204, April 2025": (
-        {"num_generations": 6, "num_train_epochs": 2, "per_device_train_batch_size": 4,
-         "gradient_accumulation_steps": 2},
-        {"gpus": 3, "dataset_size": 8000 * 6}, 4000, False),
-    "GRPOTrainer of TRL 1.16, run here on 5 prompts": (
-        {"num_generations": 4, "num_train_epochs": 1, "per_device_train_batch_size": 4,
-         "gradient_accumulation_steps": 2},
-        {"gpus": 1, "dataset_size": 20}, 2, False),
-    "axolotl 0.19: calculate_total_num_steps on 1,000 rows": (
-        {"base_model": "m", "micro_batch_size": 4, "gradient_accumulation_steps": 2, "num_epochs": 3},
-        {"gpus": 4, "dataset_size": 1000}, 94, False),
-    "axolotl 0.19: calculate_total_num_steps on 100,000 rows": (
-        {"base_model": "m", "micro_batch_size": 4, "gradient_accumulation_steps": 8, "num_epochs": 10},
-        {"gpus": 4, "dataset_size": 100_000}, 7813, False),
+    "hiyouga/LLaMA-Factory#4783, July 2024":
+        (trainer(10, 1, 8, stage="sft", finetuning_type="lora"), 2, 900, 560, True),
+    "CSDN 145152631, January 2025": (trainer(3, 2, 2), 1, 6668, 5001, False),
+    "Stack Overflow: how steps are calculated in the Trainer (4,107 rows)":
+        (trainer(2, 8, 8, warmup_steps=1000), 1, 4107, 128, True),
+    "modelscope/ms-swift#4366, May 2025":
+        (trainer(3, 4, 4, train_type="full", model="m"), 8, 396_746, 9297, True),
+    "modelscope/ms-swift#1671, of 3,200 rows less 1 % for its evaluation":
+        (trainer(1, 1, 16, train_type="lora", model="m"), 1, 3168, 198, False),
+    "modelscope/ms-swift#5145, July 2025":
+        (trainer(3, 1, 2, train_type="full", model="m", sequence_parallel_size=8), 8, 12_000, 18_000, False),
+    "unslothai/unsloth#1140, October 2024": (trainer(5, 2, 4), 1, 467, 290, True),
+    "unslothai/unsloth#3066, July 2025, of 16 × 2": (trainer(1, 16, 2), 1, 6261, 196, False),
+    "unslothai/unsloth#3066, July 2025, of 14 × 2": (trainer(1, 14, 2), 1, 6261, 224, False),
+    "huggingface/open-r1#483, March 2025":
+        (trainer(1, 8, 4, num_generations=8, warmup_ratio=0.1), 7, 5498 * 8, 196, False),
+    "StarsfieldAI/R1-V#122, 2025": (trainer(1, 1, 4, num_generations=7), 7, 8031 * 7, 2007, False),
+    "RapidFireAI/rapidfireai#44, September 2025":
+        (trainer(3, 8, 1, num_generations=8), 1, 128 * 8, 384, False),
+    "huggingface/trl#3204, April 2025": (trainer(2, 4, 2, num_generations=6), 3, 8000 * 6, 4000, False),
+    "GRPOTrainer of TRL 1.16, run here on 5 prompts": (trainer(1, 4, 2, num_generations=4), 1, 20, 2, False),
+    "axolotl 0.19: calculate_total_num_steps on 1,000 rows": (axolotl(3, 4, 2), 4, 1000, 94, False),
+    "axolotl 0.19: calculate_total_num_steps on 100,000 rows": (axolotl(10, 4, 8), 4, 100_000, 7813, False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("place", LOGS)
 def test_a_published_run_takes_the_steps_of_its_log(place):
-    settings, beside, steps, is_older = LOGS[place]
-    recipe = ib.Recipe.read({**settings, "learning_rate": 1e-5}, **beside)
-    older = [
-        int(output) for note in recipe.notes for output in re.findall(r"\(--set duration=(\d+)st\)", note)
-    ]
-    assert (older == [steps]) if is_older else plan(recipe, beside["gpus"]).total_steps == steps, recipe.notes
+    settings, gpus, rows, steps, is_older = LOGS[place]
+    recipe = ib.Recipe.read({**settings, "learning_rate": 1e-5}, gpus=gpus, dataset_size=rows)
+    older = re.findall(r"\(--set duration=(\d+)st\)", " ".join(recipe.notes))
+    assert (older == [str(steps)]) if is_older else plan(recipe, gpus).total_steps == steps, recipe.notes
 
 
 def test_axolotls_warmup_is_rounded_down_and_has_its_own_default():
-    axolotl = {
-        "base_model": "m",
-        "micro_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "num_epochs": 3,
-        "learning_rate": 1e-4,
-    }
-
     def warmup(rows, **settings):
-        return plan(ib.Recipe.read({**axolotl, **settings}, gpus=4, dataset_size=rows), 4).warmup_steps
+        own = axolotl(3, 4, 2, learning_rate=1e-4, **settings)
+        return plan(ib.Recipe.read(own, gpus=4, dataset_size=rows), 4).warmup_steps
 
     assert warmup(1000, warmup_ratio=0.1) == 9, "of 94 steps"
     assert warmup(10_000) == 28, "3 % of 938 steps"
@@ -101,8 +69,7 @@ def test_axolotls_warmup_is_rounded_down_and_has_its_own_default():
 
 
 def test_packed_sequences_of_axolotl_are_rounded_down_by_the_epoch():
-    packed = {"base_model": "m", "micro_batch_size": 1, "gradient_accumulation_steps": 4, "num_epochs": 3}
-    packed |= {"learning_rate": 1e-4, "sample_packing": True}
+    packed = axolotl(3, 1, 4, learning_rate=1e-4, sample_packing=True)
     assert plan(ib.Recipe.read(packed, gpus=2, dataset_size=1007), 2).total_steps == 125 * 3
 
 
@@ -119,14 +86,8 @@ def test_packed_sequences_of_axolotl_are_rounded_down_by_the_epoch():
 def test_trls_sampler_leaves_out_a_rollout_that_is_not_full(beside, prompts, steps):
     """As RepeatSampler and the Trainer count, on 2 GPUs: ⌊prompts / a rollout's⌋ × iterations × passes, in
     steps of 4 passes."""
-    grpo = {
-        "num_generations": 8,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 4,
-        "num_train_epochs": 1,
-    }
-    rows = prompts * 8 * beside.get("num_iterations", 1)
-    recipe = ib.Recipe.read({**grpo, "learning_rate": 1e-6, **beside}, gpus=2, dataset_size=rows)
+    grpo = trainer(1, 4, 4, num_generations=8, learning_rate=1e-6, **beside)
+    recipe = ib.Recipe.read(grpo, gpus=2, dataset_size=prompts * 8 * beside.get("num_iterations", 1))
     assert plan(recipe, 2).total_steps == steps, recipe.notes
 
 

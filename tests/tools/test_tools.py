@@ -45,37 +45,44 @@ def warmed(start):
     return Instead(grown, warmup_lr=start, lr_at=lr_at)
 
 
-# Each part of a plan with two plans that differ in nothing else.
-CHANGES = {
-    "micro_batch": (lambda: made(), lambda: made(how={"max_micro_batch": 4})),
-    "accumulation": (lambda: made(), lambda: made(how={"max_micro_batch": 4})),
-    "effective_batch": (lambda: made(), lambda: made(how={"policy": 512, "rule": "none"})),
-    "lr": (lambda: made(), lambda: made({"lr": 2e-3})),
-    "min_lr": (lambda: made(), lambda: made({"min_lr": 1e-5})),
+# Each part of a plan with two values of a recipe's field, and the fields beside them: the plans differ in
+# nothing else.
+FIELDS = {
+    "lr": ("lr", 1e-3, 2e-3),
+    "min_lr": ("min_lr", 0.0, 1e-5),
+    "schedule": ("schedule", "cosine", "linear"),
+    "warmup_steps": ("warmup", "30st", "60st"),
+    "total_steps": ("duration", "1000st", "2000st"),
+    "eval_steps": ("eval_every", None, "50st"),
+    "save_steps": ("save_every", None, "50st"),
+    "log_steps": ("log_every", None, "50st"),
+    "optimizer": ("optimizer", "adamw", "adam"),
+    "beta1": ("betas", (0.9, 0.95), (0.8, 0.95)),
+    "beta2": ("betas", (0.9, 0.95), (0.9, 0.99)),
+    "eps": ("eps", 1e-8, 1e-6),
+    "momentum": ("momentum", 0.9, 0.8, {"optimizer": "sgd"}),
+    "weight_decay": ("weight_decay", 0.1, 0.2),
+    "ema_decay": ("ema_decay", None, 0.99),
+    "clip_norm": ("clip_norm", 1.0, 0.5),
+    "precision": ("precision", None, "bf16"),
+    "ramp": ("ramp", None, "64 64 16000", RAMP),
+    "seq_len": ("seq_len", 1024, 2048),
+    "drop_last": ("drop_last", False, True, {"dataset_size": 25600}),
+    "even_batches": ("even_batches", True, False, {"convention": "transformers"}),
+}
+
+
+def changed(name, first, second, beside=None):
+    """Returns two functions, of plans with one different field."""
+    return [lambda value=value: made({**(beside or {}), name: value}) for value in (first, second)]
+
+
+CHANGES = {part: changed(*row) for part, row in FIELDS.items()} | {
+    "micro_batch": (made, lambda: made(how={"max_micro_batch": 4})),
+    "accumulation": (made, lambda: made(how={"max_micro_batch": 4})),
+    "effective_batch": (made, lambda: made(how={"policy": 512, "rule": "none"})),
     "warmup_lr": (lambda: warmed(0.0), lambda: warmed(1e-4)),
-    "schedule": (lambda: made(), lambda: made({"schedule": "linear"})),
-    "warmup_steps": (lambda: made(), lambda: made({"warmup": "60st"})),
-    "total_steps": (lambda: made(), lambda: made({"duration": "2000st"})),
-    "eval_steps": (lambda: made(), lambda: made({"eval_every": "50st"})),
-    "save_steps": (lambda: made(), lambda: made({"save_every": "50st"})),
-    "log_steps": (lambda: made(), lambda: made({"log_every": "50st"})),
-    "optimizer": (lambda: made(), lambda: made({"optimizer": "adam"})),
-    "beta1": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.8, 0.95)})),
-    "beta2": (lambda: made({"betas": (0.9, 0.95)}), lambda: made({"betas": (0.9, 0.99)})),
-    "eps": (lambda: made({"eps": 1e-8}), lambda: made({"eps": 1e-6})),
-    "momentum": tuple(lambda value=value: made({"optimizer": "sgd", "momentum": value}) for value in (0.9,
-     0.8)),
-    "weight_decay": (lambda: made({"weight_decay": 0.1}), lambda: made({"weight_decay": 0.2})),
-    "ema_decay": (lambda: made(), lambda: made({"ema_decay": 0.99})),
-    "clip_norm": (lambda: made({"clip_norm": 1.0}), lambda: made({"clip_norm": 0.5})),
-    "precision": (lambda: made(), lambda: made({"precision": "bf16"})),
-    "ramp": (lambda: made(RAMP), lambda: made({**RAMP, "ramp": "64 64 16000"})),
-    "seq_len": (lambda: made({"seq_len": 1024}), lambda: made({"seq_len": 2048})),
-    "drop_last": tuple(lambda v=value: made({"dataset_size": 25600, "drop_last": v}) for value in (False,
-     True)),
-    "even_batches": tuple(lambda value=value: made({"convention": "transformers",
-     "even_batches": value}) for value in (True, False)),
-}  # fmt: skip
+}
 JOBS = {
     "name": Job(name="another"),
     "command": Job(command=("other.py", "--x")),
@@ -85,9 +92,7 @@ JOBS = {
     "again": Job(again="isobatch plan job.toml"),
 }
 OF_LAUNCHERS = ("elastic", "again")
-# Fields of a recipe that are no setting of a training script: how the plan was found, what it was tuned on,
-# what it is forecast to
-# take.
+# No settings of a training script: how the plan was found, what it was tuned on, what it is forecast to take.
 FOUND_BY = (
     "adapter batch_norm bucket_cap_mb convention coupled dataset_size decay device_batches expert_parallel "
     "gpus model_parallel mu_sq noise_scale parameters power sigma_sq"
@@ -127,7 +132,9 @@ def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
 
 @pytest.mark.parametrize("tool", WRITERS)
 def test_only_what_starts_a_script_may_start_it_on_any_gpus(tool):
-    if WRITERS[tool].writer.is_part:
+    is_part = WRITERS[tool].writer.is_part
+    assert any("keep its other settings" in note for note in made().to(tool).notes) == is_part
+    if is_part:
         with pytest.raises(ib.InputError, match="starts no script: elastic is for launchers"):
             export(made(), tool, job=Job(elastic=True))
     else:

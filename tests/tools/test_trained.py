@@ -1,8 +1,8 @@
-"""Two processes train by the files for Lightning, torchrun and Accelerate, and report the plan step by
-step."""
+"""Two processes train by the files for Lightning, torchrun and Accelerate, and report the plan's steps."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,17 +22,8 @@ HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME\nd"
 
 @pytest.fixture
 def plan():
-    recipe = ib.Recipe(
-        effective_batch=16,
-        gpus=4,
-        micro_batch=4,
-        lr=0.01,
-        dataset_size=160,
-        duration="2ep",
-        warmup="4st",
-        schedule="linear",
-    )
-    planned = ib.plan(recipe, 2)
+    batch = {"effective_batch": 16, "gpus": 4, "micro_batch": 4, "dataset_size": 160, "duration": "2ep"}
+    planned = ib.plan(ib.Recipe(**batch, lr=0.01, warmup="4st", schedule="linear"), 2)
     assert (planned.micro_batch, planned.accumulation, planned.total_steps) == (4, 2, 20)
     return planned
 
@@ -64,9 +55,8 @@ def read_launch_line(command, folder, **environment):
 
 def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
     job = Job(name=HOSTILE, command=(str(SCRIPT), "160", "plain", HOSTILE))
-    file = tmp_path / "launch.sh"
-    plan.to("torchrun", job=job).save(file)
-    report = read_launch_line(["bash", str(file)], tmp_path)
+    plan.to("torchrun", job=job).save(tmp_path / "launch.sh")
+    report = read_launch_line(["bash", "launch.sh"], tmp_path)
     check(plan, report)
     assert report["arguments"] == [HOSTILE]
 
@@ -74,16 +64,10 @@ def test_torchrun_runs_the_script_as_it_is(plan, tmp_path, torchrun):
 def test_accelerate_launches_by_its_file(plan, tmp_path, torchrun):
     pytest.importorskip("accelerate")
     planned = plan.to("accelerate")
-    file = tmp_path / "accelerate.yaml"
-    planned.save(file)
-    variables = dict(
-        line.removeprefix("# export ").split("=", 1)
-        for line in planned.text.splitlines()
-        if line.startswith("# export ")
-    )
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file), str(SCRIPT)]
-    report = read_launch_line([*command, "160", "accelerated"], tmp_path, **variables)
-    check(plan, report)
+    planned.save(tmp_path / "a.yaml")
+    variables = dict(re.findall(r"(?m)^# export (\w+)=(.*)$", planned.text))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "a.yaml", str(SCRIPT)]
+    check(plan, read_launch_line([*command, "160", "accelerated"], tmp_path, **variables))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from isobatch.tools.detect import TOOLS, tool_of, writer
 from isobatch.tools.export import export, form_of, leaves
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
-from tools.test_reading import PUBLISHED, written
+from tools.test_reading import ARGUMENTS, PUBLISHED, written
 
 HOSTILE = "a b'c\"; $(touch hacked) `touch hacked` $HOME \\ \nd: [e] #f"
 WRITERS = [name for name in TOOLS if tool_of(name).writer]
@@ -113,12 +113,10 @@ def test_forms_follow_the_name():
     assert words[words.index("--learning_rate") + 1] == "2.0e-05"
 
 
-@pytest.mark.parametrize("tool", WRITERS)
-def test_no_name_breaks_out(tool, tmp_path):
+@pytest.mark.parametrize("tool", [tool for tool in WRITERS if writer(tool).writer.forms[0] != "sh"])
+def test_no_name_breaks_out(tool):
     """Names with quotes, newlines and `$( )` are words, or made safe, in every file."""
-    job = Job(name=HOSTILE, command=("my script.py", HOSTILE), image="img" if tool != "torchrun" else None)
-    planned = plan().to(tool, job=job)
-    text = planned.text
+    text = plan().to(tool, job=Job(name=HOSTILE, command=("my script.py", HOSTILE), image="img")).text
     form = writer(tool).writer.forms[0]
     if form == "yaml":
         data = yaml.safe_load(text)
@@ -132,36 +130,28 @@ def test_no_name_breaks_out(tool, tmp_path):
         json.loads(text)
     elif form == "toml":
         tomllib.loads(text)
-    elif form == "py":
+    else:
+        assert form == "py"
         tree = ast.parse(text)
         names = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
         assert ast.literal_eval(names["COMMAND"]) == ["my script.py", HOSTILE]
-    else:
-        ran = run_with_stubs(text, tmp_path)
-        assert HOSTILE in ran or "command" in writer(tool).writer.leaves_out.split()
-    assert not (tmp_path / "hacked").exists()
 
 
-SHELL = [(tool, form) for tool in WRITERS for form in writer(tool).writer.forms if form == "sh"]
-
-
-@pytest.mark.parametrize(("tool", "form"), SHELL)
-def test_written_shell_is_whole_and_runs_nothing_else(tool, form, tmp_path):
-    """`bash -n` takes it; run, it starts one command, with the words given."""
-    script = "my script.py"
-    job = Job(HOSTILE, (script, HOSTILE, "a\nb", "-x"), resume=f"run/{HOSTILE}")
-    planned = plan().to(tool, form=form, job=job)
-    subprocess.run(["bash", "-n", "-c", planned.text], check=True, timeout=20)
+@pytest.mark.parametrize("tool", [tool for tool in WRITERS if "sh" in writer(tool).writer.forms])
+def test_written_shell_is_whole_and_runs_nothing_else(tool, tmp_path):
+    """Run, it starts one command, with the words given."""
+    job = Job(HOSTILE, ("my script.py", HOSTILE, "a\nb", "-x"), resume=f"run/{HOSTILE}")
+    text = plan().to(tool, form="sh", job=job).text
     # transformers' form has arguments alone, under comments.
-    alone = "torchrun " + re.sub(r"\A(#.*\n)+", "", planned.text)
-    ran = run_with_stubs(alone if tool == "transformers" else planned.text, tmp_path)
+    alone = "torchrun " + re.sub(r"\A(#.*\n)+", "", text)
+    ran = run_with_stubs(alone if tool == "transformers" else text, tmp_path)
     assert f"run/{HOSTILE}" in ran or tool != "transformers"
     assert {HOSTILE, "a\nb"} <= set(ran) or "command" in writer(tool).writer.leaves_out.split()
     assert not (tmp_path / "hacked").exists()
 
 
 def run_with_stubs(text, folder):
-    """Runs a script with commands that only print their words; returns the words of the last."""
+    """Runs a script with commands for printing their words; returns the words of the last."""
     stub = '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done > words\n'
     binaries = folder / "bin"
     binaries.mkdir()
@@ -181,14 +171,9 @@ def run_with_stubs(text, folder):
 
 def test_slurms_directives_are_one_line_each():
     text = str(plan().to("slurm", job=Job(name="x\n#SBATCH --wrap=evil")))
-    directives = [line for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert directives == [
-        "#SBATCH --job-name=x-SBATCH---wrap-evil",
-        "#SBATCH --nodes=8",
-        "#SBATCH --ntasks-per-node=1",
-        "#SBATCH --gpus-per-node=8",
-        "#SBATCH --cpus-per-gpu=4",
-    ]
+    directives = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    options = ["nodes=8", "ntasks-per-node=1", "gpus-per-node=8", "cpus-per-gpu=4"]
+    assert directives == ["job-name=x-SBATCH---wrap-evil", *options]
 
 
 def test_was_is_the_tuned_run():
@@ -238,17 +223,8 @@ def test_a_plan_without_an_end_or_without_a_plan():
 
 
 def test_bare_gpus_are_nodes_of_eight_and_that_is_said():
-    planned = export(ib.plan(recipe(), 64), "slurm")
-    assert "#SBATCH --nodes=8" in planned.text and any(
-        "taken as 8 nodes of 8" in note for note in planned.notes
-    )
-
-
-def test_a_ramp_goes_to_megatron_alone():
-    ramped = ib.plan(recipe(ramp="64 64 16000", duration="256000sp", warmup=None, convention="megatron"), 64)
-    text = str(ramped.to("megatron"))
-    assert "--rampup-batch-size 64 64 16000" in text and "--train-samples 256" in text
-    assert "--train-iters" not in text
+    notes = export(ib.plan(recipe(), 64), "slurm").notes
+    assert any("taken as 8 nodes of 8" in note for note in notes)
 
 
 class TestCommand:
@@ -258,40 +234,27 @@ class TestCommand:
         assert json.loads(output.out)["train_batch_size"] == 256
         assert "train_micro_batch_size_per_gpu: 8 → 4" in output.err
 
-    def test_nothing_is_replaced_without_force(self, tmp_path, capsys):
-        plan().save(tmp_path / "plan.json")
-        words = f"plan {tmp_path}/plan.json --to transformers -o {tmp_path}/args.json".split()
-        assert main(words) == 0 and json.loads((tmp_path / "args.json").read_text())["max_steps"] == 1000
-        assert main(words) == 2 and "--force replaces it" in capsys.readouterr().err
-        assert main([*words, "--force"]) == 0
-
     def test_a_new_plans_output_is_the_tools_file(self, tmp_path, ran):
-        source = written(
-            tmp_path, "a.json", '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 9}'
-        )
-        words, out = ["plan", "--from", str(source), "--set", "gpus=8"], tmp_path / "out.yaml"
-        output = ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)])
-        assert (
-            "4 GPUs: micro-batch 8" in output.out and "accumulate_grad_batches: 2  # was 1" in out.read_text()
-        )
-        assert (
-            "--force replaces it" in ran([*words, "--gpus", "4", "--to", "lightning", "-o", str(out)], 2).err
-        )
-        ran([*words, "--gpus", "5", "--to", "lightning", "-o", str(tmp_path / "none.yaml")], 1)
+        source = written(tmp_path, "a.json", json.dumps(ARGUMENTS))
+        out = tmp_path / "out.yaml"
+
+        def to(tool, path, gpus=4, code=0):
+            words = f"plan --from {source} --set gpus=8 --gpus {gpus} --to {tool} -o {path}"
+            return ran(words.split(), code)
+
+        assert "4 GPUs: micro-batch 8" in to("lightning", out).out
+        assert "accumulate_grad_batches: 2  # was 1" in out.read_text()
+        assert "--force replaces it" in to("lightning", out, code=2).err
+        to("lightning", f"{out} --force")
+        to("lightning", tmp_path / "none.yaml", gpus=5, code=1)
         assert not (tmp_path / "none.yaml").exists()
-        alone = ran([*words, "--gpus", "4", "--to", "transformers", "-o", "-"]).out
+        alone = to("transformers", "-").out
         assert "\ngradient_accumulation_steps: 2  # was 1\n" in alone and "4 GPUs: micro-batch" not in alone
-        assert (
-            "has no .json files"
-            in ran([*words, "--gpus", "4", "--to", "slurm", "-o", str(tmp_path / "a.json")], 2).err
-        )
+        assert "has no .json files" in to("slurm", tmp_path / "a.json", code=2).err
 
     def test_from_file_to_tool(self, tmp_path, capsys, ran):
-        text = (
-            '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, '
-            '"warmup_ratio": 0.03, "gradient_accumulation_steps": 4}'
-        )
-        source = written(tmp_path, "a.json", text)
+        own = {"num_train_epochs": 3, "warmup_ratio": 0.03, "gradient_accumulation_steps": 4}
+        source = written(tmp_path, "a.json", json.dumps({**ARGUMENTS, "max_steps": -1, **own}))
         words = ["plan", "--from", str(source), "--gpus", "64", "--to", "transformers"]
         assert ran(words, 2).err.count("--set ") == 2
         out = ran([*words, "--set", "gpus=8", "--set", "dataset_size=52000"]).out
@@ -304,38 +267,30 @@ class TestCommand:
     )
     def test_accelerates_own_kind_of_parallelism_stays(self, tmp_path, ran, kind, written_as):
         text = f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 8\n"
-        line = (
-            "plan --gpus 4 --to accelerate --set effective_batch=64 --set lr=1e-3 --set duration=9st --from"
-        )
+        line = "plan --gpus 4 --to accelerate --set effective_batch=64 --set lr=1 --set duration=9st --from"
         out = ran([*line.split(), str(written(tmp_path, "a.yaml", text))]).out
         assert f"distributed_type: {written_as}\n" in out and "keep distributed_type" not in out
 
-    def test_a_checkpoint_says_where_it_is(self, tmp_path, ran):
-        folder = tmp_path / "checkpoint-500"
-        folder.mkdir()
+    def checkpoint(self, folder, ranks):
         state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}
-        (folder / "trainer_state.json").write_text(json.dumps(state))
-        for rank in range(8):
-            (folder / f"rng_state_{rank}.pth").write_bytes(b"")
-        source = ["replan", "--from", str(folder)]
+        written(folder, "trainer_state.json", json.dumps(state))
+        for rank in ranks:
+            written(folder, f"rng_state_{rank}.pth", "")
+        return ["replan", "--from", str(folder)]
+
+    def test_a_checkpoint_says_where_it_is(self, tmp_path, ran):
+        source = self.checkpoint(tmp_path, range(8))
         assert "--set lr=" in ran([*source, "--gpus", "4"], 2).err
         out = ran([*source, "--gpus", "4", "--set", "lr=1e-4", "--set", "accumulation=1"]).out
         assert "gradient_accumulation_steps: 2  # was 1\n" in out
-        assert f"resume_from_checkpoint: {folder}\n" in out and "max_steps: 2000\n" in out
+        assert f"resume_from_checkpoint: {tmp_path}\n" in out and "max_steps: 2000\n" in out
 
-    def test_a_checkpoint_without_a_file_of_one_process_asks_for_the_gpus(
-        self, tmp_path, capsys, ran, monkeypatch
-    ):
+    def test_a_checkpoint_without_a_file_of_one_process_asks_for_the_gpus(self, tmp_path, ran, monkeypatch):
         arguments = {"gradient_accumulation_steps": 2, "learning_rate": 1e-4, "optimzer": "x"}
         monkeypatch.setattr("isobatch.tools.checkpoint._arguments", lambda folder: arguments)
-        state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}
-        written(tmp_path, "trainer_state.json", json.dumps(state))
-        for rank in (0, 1, 3):
-            (tmp_path / f"rng_state_{rank}.pth").write_bytes(b"")
-        source = ["replan", "--from", str(tmp_path), "--gpus", "2"]
-        assert main(source) == 2
+        source = [*self.checkpoint(tmp_path, (0, 1, 3)), "--gpus", "2"]
         says = "has 3 files rng_state_N.pth, one a process, but rng_state_3.pth is there: give gpus"
-        assert says in capsys.readouterr().err
+        assert says in ran(source, 2).err
         assert "not understood, may change the batch: optimzer" in ran([*source, "--set", "gpus=4"]).err
         arguments["distributed_state"] = {"num_processes": 8}
         (tmp_path / "rng_state_3.pth").rename(tmp_path / "rng_state_2.pth")
@@ -422,20 +377,15 @@ OFTEN = {"eval_every": "500st", "save_every": "1000st", "log_every": "10st"}
         # In micro-batches; a callback saves.
         ("lightning", {"trainer.val_check_interval": 250 * 2, "trainer.check_val_every_n_epoch": None,
          "trainer.log_every_n_steps": 5}),
-        ("torchrun", {"ISOBATCH_EVAL_STEPS": 250, "ISOBATCH_SAVE_STEPS": 500, "ISOBATCH_LOG_STEPS": 5}),
+        ("torchrun", {"env.ISOBATCH_EVAL_STEPS": "250", "env.ISOBATCH_SAVE_STEPS": "500",
+         "env.ISOBATCH_LOG_STEPS": "5"}),
     ],
 )  # fmt: skip
 def test_intervals_are_written_in_the_plans_steps(tool, expected):
-    planned = ib.plan(recipe(**OFTEN), 32, policy=512)
-    assert planned.accumulation == 2
-    sheet = writer(tool).writer.write(planned, Job())
-    reading = leaves(sheet.settings)
-    for name, value in expected.items():
-        if tool == "torchrun":
-            assert f"{name}={value}" in str(planned.to(tool))
-        else:
-            assert reading[name] == value, name
-    plain = leaves(writer(tool).writer.write(ib.plan(recipe(), 32), Job()).settings)
+    settings, plain = (
+        leaves(ib.plan(tuned, 32, policy=512).to(tool).settings) for tuned in (recipe(**OFTEN), recipe())
+    )
+    assert {name: settings[name] for name in expected} == expected
     assert not expected.keys() & plain.keys()
 
 
@@ -446,9 +396,8 @@ def test_intervals_are_read_back(tool, tmp_path):
     assert (reading.eval_every, reading.save_every, reading.log_every) == ("250st", "500st", "5st")
 
 
-def test_a_share_of_the_run_is_no_interval(tmp_path):
-    text = '{"per_device_train_batch_size": 8, "learning_rate": 2e-5, "max_steps": 100, "eval_steps": 0.1}'
-    assert ib.Recipe.read(written(tmp_path, "arguments.json", text), gpus=8).eval_every is None
+def test_a_share_of_the_run_is_no_interval():
+    assert ib.Recipe.read({**ARGUMENTS, "eval_steps": 0.1}, gpus=8).eval_every is None
 
 
 def test_a_pipeline_is_told_what_it_needs(tmp_path):
@@ -466,12 +415,9 @@ def test_a_pipeline_is_told_what_it_needs(tmp_path):
 
 
 def test_a_tool_that_is_only_read_names_the_one_to_write(ran):
-    with pytest.raises(ib.InputError, match="checkpoint is read, not written: use transformers"):
-        plan().to("checkpoint")
-    out, err = ran(
-        ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"], 2
-    )
-    assert out == "" and err.startswith("isobatch plan: --to: checkpoint is read, not written")
+    words = ["plan", "--set", "effective_batch=256", "--set", "lr=0.1", "--gpus", "8", "--to", "checkpoint"]
+    out, err = ran(words, 2)
+    assert out == "" and "--to: checkpoint is read, not written: use transformers" in err
 
 
 MEGATRON_RAMP = {"effective_batch": 1024, "convention": "megatron", "duration": "48828125sp",
@@ -490,9 +436,8 @@ def test_megatrons_ramp_moves_with_the_batch(ramp, key, moved):
     planned = ib.plan(recipe(**MEGATRON_RAMP, gpus=16, micro_batch=2, ramp=ramp), 15, split="smaller")
     settings = planned.to("megatron").settings
     assert settings[key] == moved
-    first = (settings[key] if key.startswith("ramp") else settings[key].partition(":")[2].split())[0]
-    assert int(first) == planned.stages[0].batch and planned.stages[-1].batch == planned.effective_batch
-    assert "was ['" not in planned.to("megatron").text and 'was ["' not in planned.to("megatron").text
+    assert planned.stages[-1].batch == planned.effective_batch
+    assert "was [" not in planned.to("megatron").text
 
 
 def test_megatron_keeps_the_samples_that_it_was_given(tmp_path):
@@ -543,13 +488,6 @@ def test_a_save_stays_a_multiple_of_an_evaluation(every, written):
     out = planned.to("transformers")
     assert (out.settings.get("eval_steps"), out.settings["save_steps"]) == written
     assert any("load_best_model_at_end" in note for note in out.notes) == (planned.save_steps != written[1])
-
-
-@pytest.mark.parametrize("tool", WRITERS)
-def test_a_file_that_is_a_part_of_the_users_own_says_so(tool):
-    notes = plan(16).to(tool).notes
-    config = tool_of(tool).reader is not None  # a launcher's file is whole
-    assert any("keep its other settings" in note for note in notes) == config
 
 
 MEGATRON_RUN = MEGATRON_RAMP | {"gpus": 64, "micro_batch": 1, "lr": 1e-4, "duration": "200000000sp",

@@ -1,8 +1,7 @@
 """Accelerate's launcher configuration (processes, little of the training), and loops on an Accelerator."""
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from isobatch.errors import InputError
 from isobatch.planning.handed import variables
@@ -15,9 +14,8 @@ from isobatch.tools.trainer import undivided_loader
 from isobatch.words import counted
 
 _HARMLESS = """
-    command* commands compute_environment distributed_type downcast_bf16 dynamo_config.* enable_cpu_affinity
-    fp8_config.* fsdp_config.* gpu_ids machine_rank main_* mpirun_config.* num_machines same_network tpu_*
-    use_cpu deepspeed_config.* megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
+    command* compute_environment distributed_type downcast_bf16 fp8_config.* main_* mpirun_config.*
+    num_machines tpu_* use_cpu megatron_lm_config.* megatron_lm_config.megatron_lm_sequence_parallelism
     megatron_lm_config.megatron_lm_expert_model_parallel_size
     megatron_lm_config.megatron_lm_expert_tensor_parallel_size
     parallelism_config.parallelism_config_dp_replicate_size
@@ -34,31 +32,19 @@ _MATTERS = {
     "model_parallel": "Accelerator.megatron_lm_plugin Accelerator.parallelism_config",
 }
 """Arguments of a script's Accelerator that hold settings in a class of their own."""
-_LENGTHS = (
-    "num_warmup_steps",
-    "total_iters",
-    "T_max",
-    "total_steps",
-    "step_size",
-    "milestones",
-    "num_training_steps",
-)
+_LENGTHS = "num_warmup_steps total_iters T_max total_steps step_size milestones num_training_steps"
 """Arguments of schedulers that count steps."""
+_PRECISIONS = {"bf16": "bf16", "fp16": "fp16"}
 _IGNORED = "Accelerator(split_batches=…) is ignored since accelerate 1.0"
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the launcher's configuration; of a Python script, its loop.
-
-    num_processes counts the processes of all machines together.
-    """
+    """Reads the launcher's configuration, with the processes of all machines; of a script, its loop."""
     if "Accelerator" in page.settings:
         _read_loop(page)
         return
     page.whole("num_processes", "gpus", default=1)
-    mixed = page.word("mixed_precision", "no")
-    if mixed in ("bf16", "fp16"):
-        page.give("precision", mixed, "mixed_precision")
+    page.choice("mixed_precision", "precision", _PRECISIONS)
     if page.has("gradient_accumulation_steps"):
         page.note(
             "Accelerate rejects gradient_accumulation_steps in this file: set "
@@ -79,15 +65,14 @@ def read(page: SettingsPage) -> None:
     megatron.read_parallel(*sizes)
     if megatron.has("megatron_lm_num_micro_batches"):
         megatron.whole("megatron_lm_num_micro_batches", "accumulation")
-    if megatron.has("megatron_lm_gradient_clipping"):
-        megatron.clip("megatron_lm_gradient_clipping")
+    megatron.clip("megatron_lm_gradient_clipping")
 
 
 def _read_loop(page: SettingsPage) -> None:
     """Reads a loop of your own: each class of the script is a table of its arguments."""
     from isobatch.tools.signatures import OPTIMIZERS, OTHERS
 
-    loader, accelerator, fields = page.table("DataLoader"), page.table("Accelerator"), page.reading.fields
+    loader, accelerator = page.table("DataLoader"), page.table("Accelerator")
     micro = loader.whole("batch_size", "batch_per_gpu")
     plugin = "gradient_accumulation_plugin.num_steps"
     steps = plugin if accelerator.has(plugin) else "gradient_accumulation_steps"
@@ -97,14 +82,12 @@ def _read_loop(page: SettingsPage) -> None:
     if isinstance(split.raw("split_batches"), Unknown):
         split.number("split_batches", "effective_batch")
     elif split.flag("split_batches") and micro:
-        del fields["batch_per_gpu"], page.reading.keys["batch_per_gpu"]
+        page.reading.drop("batch_per_gpu")
         page.give("effective_batch", micro * (accumulation or 1), "DataLoader.batch_size")
         page.note("split_batches: DataLoader.batch_size counts the samples of all processes together")
     if accelerator.raw("split_batches") not in (None, False):
         page.note(f"{_IGNORED}: DataLoader.batch_size counts the samples of one process")
-    mixed = accelerator.word("mixed_precision", "no")
-    if mixed in ("bf16", "fp16"):
-        page.give("precision", mixed, "Accelerator.mixed_precision")
+    accelerator.choice("mixed_precision", "precision", _PRECISIONS)
     page.table("clip_grad_norm_").clip("max_norm")
     optimizers = [name for name in OPTIMIZERS if name in page.settings]
     if len(optimizers) > 1:
@@ -127,16 +110,13 @@ def _read_loop(page: SettingsPage) -> None:
 
 
 def _read_schedule(page: SettingsPage, call: SettingsPage, key: str, accumulation: int) -> None:
-    """Reads a scheduler over the whole run.
-
-    If Accelerate steps it for every process, its steps are more than the run's.
-    """
+    """Reads a scheduler over the whole run; Accelerate may step it once for every process."""
     run = read_run_schedule(page, call, key)
     if run is None:
         return
-    steps = _SchedulerSteps.of(page.settings)
-    per_process = steps in (_SchedulerSteps.PER_PROCESS, _SchedulerSteps.UNKNOWN)
-    is_once = steps is _SchedulerSteps.ONE or (steps is _SchedulerSteps.PER_CALL and accumulation == 1)
+    steps = _steps_of(page.settings)
+    per_process = steps in ("a process", "unknown")
+    is_once = steps == "one" or (steps == "a call" and accumulation == 1)
     total, warmup = run.total, run.warmup
     same_unit = isinstance(total, Multiple) == isinstance(warmup, Multiple)
     counts = [steps.number if isinstance(steps, Multiple) else steps for steps in (total, warmup)]
@@ -166,6 +146,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     nodes, _ = layout(plan, sheet)
     precision, kind = plan.recipe.precision, job.own.get("distributed_type")
     plain = "MULTI_GPU" if plan.world_size > 1 else "NO"
+    mixed = {} if precision is None else {"mixed_precision": _PRECISIONS.get(precision, "no")}
     sheet.settings = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": plain if kind in (None, "NO", "MULTI_GPU") else kind,
@@ -175,11 +156,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         # One node takes any free port by itself.
         "main_process_port": port(job.name) if nodes > 1 else 0,
         "main_training_function": "main",
-        **(
-            {}
-            if precision is None
-            else {"mixed_precision": precision if precision in ("bf16", "fp16") else "no"}
-        ),
+        **mixed,
         "rdzv_backend": "static",
         "same_network": True,
         "use_cpu": False,
@@ -200,25 +177,15 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     return sheet
 
 
-class _SchedulerSteps(StrEnum):
-    """A scheduler's steps for each optimizer step."""
-
-    ONE = "one"
-    PER_CALL = "one for each call of step()"
-    PER_PROCESS = "one for each process"
-    UNKNOWN = "unknown"
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "_SchedulerSteps":
-        """Returns how many steps the scheduler of a script takes: a prepared one steps for every process."""
-        accelerator = settings["Accelerator"]
-        splits = value_at(accelerator, "dataloader_config.split_batches")
-        switches = (accelerator.get("prepare"), accelerator.get("step_scheduler_with_optimizer", True))
-        if False in switches:
-            return cls.PER_CALL
-        if switches != (True, True):
-            return cls.UNKNOWN
-        return cls.ONE if splits is True else cls.PER_PROCESS
+def _steps_of(settings: Mapping[str, Any]) -> Literal["one", "a call", "a process", "unknown"]:
+    """Returns the steps of a script's scheduler for each of the optimizer."""
+    accelerator = settings["Accelerator"]
+    switches = (accelerator.get("prepare"), accelerator.get("step_scheduler_with_optimizer", True))
+    if False in switches:
+        return "a call"
+    if switches != (True, True):
+        return "unknown"
+    return "one" if value_at(accelerator, "dataloader_config.split_batches") is True else "a process"
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -251,9 +218,8 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of a loop of your own."""
     settings = case.reading.settings
     if case.at("Accelerator", "dataloader_config", "split_batches") is True:
-        yield from undivided_loader(
-            case.at("DataLoader", "batch_size"), "DataLoader.batch_size", case.replicas
-        )
+        batch = case.at("DataLoader", "batch_size")
+        yield from undivided_loader(batch, "DataLoader.batch_size", case.replicas)
     if case.at("Accelerator", "split_batches") not in (None, False) and case.gpus > 1:
         yield Issue(
             f"a step has {case.gpus} × the samples of DataLoader.batch_size",
@@ -262,11 +228,11 @@ def _check_loop(case: Case) -> Iterator[Issue]:
             "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))",
         )
     key = next((name for name in settings if "sched" in name or name.endswith("LR")), None)
-    steps = _SchedulerSteps.of(settings)
+    steps = _steps_of(settings)
     accumulation = case.fields.get("accumulation") or 1
     if key is None or not settings[key] or case.gpus < 2:
         return
-    if steps is _SchedulerSteps.PER_CALL and accumulation > 1:
+    if steps == "a call" and accumulation > 1:
         yield Issue.note(
             f"scheduler.step() counts its calls: {accumulation} for each step of the optimizer in "
             "accumulate()",
@@ -274,18 +240,15 @@ def _check_loop(case: Case) -> Iterator[Issue]:
             "accelerate, scheduler.py",
             "if accelerator.sync_gradients: scheduler.step()",
         )
-    if steps in (_SchedulerSteps.PER_CALL, _SchedulerSteps.ONE):
+    if steps in ("a call", "one"):
         return
-    arguments = [settings[key].get(name) for name in _LENGTHS if settings[key].get(name)]
+    arguments = [settings[key].get(name) for name in _LENGTHS.split() if settings[key].get(name)]
+    kinds = {type(argument) for argument in arguments}
     planned = str(case.fields.get("duration", "")).removesuffix("st")
     run = float(planned) if planned.isdecimal() else 0.0
-    if steps is _SchedulerSteps.UNKNOWN or any(
-        type(argument) not in (int, float, Multiple) for argument in arguments
-    ):
+    if steps == "unknown" or kinds - {int, float, Multiple}:
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
-    elif (
-        not all(isinstance(argument, Multiple) for argument in arguments) and arguments[-1] != run * case.gpus
-    ):
+    elif kinds - {Multiple} and arguments[-1] != run * case.gpus:
         yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)
 
 

@@ -23,34 +23,33 @@ _OF_GROUPS = ("grpo", "gdpo", "ebft")
 """Values of `rl` with several completions of a prompt."""
 _HARMLESS = """
     accelerator_config.* activation_offloading adam_beta3 adam_epsilon2 added_tokens_overrides api_key
-    auto_resume_from_checkpoints axolotl_config_path backend base_url batch_flattening bench_* bfloat16 bf16
-    bnb_config_kwargs* center_rewards_coefficient chunked_cross_entropy* cls_model_config cpo_alpha
-    curriculum_sampling cut_cross_entropy dataloader_num_workers dataloader_pin_memory
-    dataloader_prefetch_factor ddp* deepcompile default_system_message dense_mixer device device_map
-    diffusion* dion_momentum dion_rank_fraction dion_rank_multiple_of dp_replicate_size dp_shard_size dpo_*
-    dsv4_* dynamic_checkpoint* eaft_* eager_attention early_stopping_patience ebft* embedding_lr_scale
-    embeddings_skip_upcast eos_* eot_tokens eps excess_length_strategy experimental_skip_move_to_device
-    expert_* expert_parallel_backend expert_parallel_fallback_on_unsupported expert_parallel_num_nvl_bytes
-    expert_parallel_num_rdma_bytes expert_parallel_size expert_parallel_token_capacity experts_implementation
-    fix_untrained_tokens flash_* flex_* float16 float32 fp32_* fp8* fused_attn_kernel future_timeout gc_*
-    gemma4_* generat* gptq gpu_memory_limit gradio_* greater_is_better grokfast_* group_by_length hatchery*
-    heads_k_stride image_* importance_weighting include_* is_*_model is_preprocess kd_* kto_*
-    large_head_attention layer_offloading liger_* lisa_* llama4_* llmcompressor* lm_eval_* loraplus_lr_ratio
-    lora_* loss_* low_cpu_mem_usage mask_token_* max_mask_ratio max_memory* max_packed_sequence_len
-    max_prompt_len max_sample_tokens mean_resizing_embeddings merge_* metric_for_best_model min_mask_ratio
-    min_sample_len moe_* mora* multipack_real_batches neftune* nemo_gym_* noise_schedule noisy_embedding_alpha
-    nonexpert_quantization num_dataset_shards_to_save num_diffusion_steps num_generation_samples num_labels
-    num_samples nvfp4_* optim_target_modules orpo_alpha otel_* overrides_of_model_* pad_to_* pipeline plugins
-    pose_* precompute_ref_* pretrain* process_reward_model processor_* push_dataset_* qat*
-    qgalore_cos_threshold qgalore_gamma_proj qgalore_proj_bits qgalore_proj_group_size qgalore_proj_quant
-    qgalore_proj_type qgalore_queue_size qgalore_rank qgalore_scale qgalore_update_proj_gap qlora_*
-    ray_run_name recipe reinit_weights remove_unused_columns resize_token_* resources_per_worker*
+    auto_resume_from_checkpoints backend base_url batch_flattening bench_* bfloat16 bf16 bnb_config_kwargs*
+    center_rewards_coefficient chunked_cross_entropy* cls_model_config cpo_alpha curriculum_sampling
+    cut_cross_entropy dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor ddp*
+    default_system_message dense_mixer device device_map diffusion* dion_momentum dion_rank_fraction
+    dion_rank_multiple_of dp_replicate_size dp_shard_size dpo_* dsv4_* dynamic_checkpoint* eaft_*
+    eager_attention early_stopping_patience ebft* embedding_lr_scale embeddings_skip_upcast eos_* eot_tokens
+    eps excess_length_strategy experimental_skip_move_to_device expert_* expert_parallel_backend
+    expert_parallel_fallback_on_unsupported expert_parallel_num_nvl_bytes expert_parallel_num_rdma_bytes
+    expert_parallel_size expert_parallel_token_capacity experts_implementation fix_untrained_tokens flash_*
+    flex_* float16 float32 fp32_* fp8* fused_attn_kernel future_timeout gc_* gemma4_* generat* gptq
+    gpu_memory_limit gradio_* greater_is_better grokfast_* group_by_length hatchery* heads_k_stride image_*
+    importance_weighting include_* is_*_model is_preprocess kd_* kto_* large_head_attention layer_offloading
+    liger_* lisa_* llama4_* llmcompressor* lm_eval_* loss_* low_cpu_mem_usage mask_token_* max_mask_ratio
+    max_memory* max_packed_sequence_len max_prompt_len max_sample_tokens mean_resizing_embeddings merge_*
+    metric_for_best_model min_mask_ratio min_sample_len moe_* mora* multipack_real_batches neftune* nemo_gym_*
+    noise_schedule noisy_embedding_alpha nonexpert_quantization num_dataset_shards_to_save num_diffusion_steps
+    num_generation_samples num_labels num_samples nvfp4_* optim_target_modules orpo_alpha otel_*
+    overrides_of_model_* pad_to_* pipeline plugins pose_* precompute_ref_* pretrain* process_reward_model
+    processor_* push_dataset_* qat* qgalore_cos_threshold qgalore_gamma_proj qgalore_proj_bits
+    qgalore_proj_group_size qgalore_proj_quant qgalore_proj_type qgalore_queue_size qgalore_rank qgalore_scale
+    qgalore_update_proj_gap qlora_* ray_run_name recipe reinit_weights resize_token_* resources_per_worker*
     revision_of_model reward_* ring_attn_func rl rl_beta role_boundaries rope_* rpo_alpha s2_attention
     sage_attention sample_* scaling_softmax* sdp* selective_checkpointing* shrink_embeddings shuffle_*
     simpo_gamma skip_prepare_dataset special_tokens* spectrum_* streaming* strict tiled_mlp* tokens
-    torch_empty_cache_steps torchdistx_path total_num_tokens total_supervised_tokens train_mlp train_attn
-    train_unembed train_on_inputs trainer_cls type_of_model unfrozen_parameters use_* vllm* world_size
-    xformers_* average_tokens_across_devices trl.* trl.num_iterations
+    torch_empty_cache_steps total_num_tokens total_supervised_tokens train_mlp train_unembed train_on_inputs
+    trainer_cls type_of_model unfrozen_parameters use_* vllm* world_size xformers_*
+    average_tokens_across_devices trl.* trl.num_iterations
 """
 _MATTERS = {
     STAYS: "embedding_lr loraplus_lr_embedding lr_groups* dion_lr",
@@ -111,10 +110,7 @@ def _batch(page: SettingsPage) -> None:
 
 
 def _steps(page: SettingsPage) -> None:
-    """Counts the steps as axolotl 0.12 and later do.
-
-    They are rounded once over the run; with packed sequences they are rounded down by the epoch.
-    """
+    """Counts the steps as axolotl 0.12 and later: rounded once over the run; packed, down by the epoch."""
     if (page.word("rl", "") or "").lower() in _OF_GROUPS:
         trl.count_rollouts(page.table("trl"), page.whole("trl.num_generations", default=8) or 1)
         return
@@ -139,10 +135,7 @@ def _steps(page: SettingsPage) -> None:
 
 
 def _warmup(page: SettingsPage) -> None:
-    """Reads the warmup, rounded down; a warmup of one step becomes two.
-
-    Without one it is 3 % of the steps, at most 100.
-    """
+    """Reads the warmup: rounded down, two steps for one; without any 3 % of the steps, at most 100."""
     if page.reading.fields.get("warmup") == "1st":
         page.give("warmup", "2st", "warmup_steps")
     if page.number("warmup_steps") is not None:

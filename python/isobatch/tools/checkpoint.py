@@ -1,7 +1,6 @@
 """A checkpoint folder of transformers' Trainer: the run's progress, and the arguments it was started with.
 
-`training_args.bin`, in every checkpoint of the Trainer, is a pickle: its values are read, and nothing in it
-is executed.
+The values of its `training_args.bin`, a pickle, are read, and nothing in it is executed.
 """
 
 import re
@@ -33,12 +32,7 @@ def read(page: SettingsPage) -> None:
 def read_folder(folder: Path) -> Reading:
     """Reads the folder's `trainer_state.json`, its `training_args.bin`, and the number of processes.
 
-    Nothing in `training_args.bin` is executed. Each process has left a file with its random state. The length
-    is that of `trainer_state.json`, which the Trainer counted itself, so the size of the dataset is not
-    needed.
-
-    Raises:
-        InputError: there is no `trainer_state.json`.
+    The length is that of `trainer_state.json`, counted by the Trainer: the dataset's size is not needed.
     """
     reading = Reading("checkpoint", CHECKPOINT.title, str(folder), {})
     state_file = folder / "trainer_state.json"
@@ -74,10 +68,7 @@ def _arguments(folder: Path) -> dict[str, object]:
 
 
 def _processes(folder: Path, arguments: dict[str, object], reading: Reading) -> None:
-    """Counts the processes by their files.
-
-    Each process leaves a file of its random state; a single process leaves `rng_state.pth`.
-    """
+    """Counts the processes by their files of random states; a single process leaves `rng_state.pth`."""
     ranks = [file for file in folder.glob("rng_state_*.pth") if re.fullmatch(r"rng_state_\d+", file.stem)]
     state = arguments.get("distributed_state")
     if ranks:
@@ -85,11 +76,9 @@ def _processes(folder: Path, arguments: dict[str, object], reading: Reading) -> 
         processes = state.get("num_processes") if isinstance(state, dict) else None
         last = max(int(file.stem.removeprefix("rng_state_")) for file in ranks)
         if last >= len(ranks) or processes not in (None, len(ranks)):
-            beside = (
-                f"rng_state_{last}.pth is there"
-                if processes is None
-                else f"training_args.bin says {counted(processes, 'process', 'processes')}"
-            )
+            beside = f"rng_state_{last}.pth is there"
+            if processes is not None:
+                beside = f"training_args.bin says {counted(processes, 'process', 'processes')}"
             text = f"has {len(ranks)} files rng_state_N.pth, one a process, but {beside}: give gpus a value"
             reading.faults.append(("gpus", InputError(text, file=reading.file)))
     elif (folder / "rng_state.pth").is_file():

@@ -1,7 +1,4 @@
-"""DeepSpeed's JSON.
-
-"auto" stands for a value that another program will fill in: it is not known here.
-"""
+"""DeepSpeed's JSON; "auto" in it is a value for another program to fill in."""
 
 import math
 from collections.abc import Iterator
@@ -39,10 +36,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the three batch numbers.
-
-    Two are enough if the GPUs are known; three in contradiction are an error.
-    """
+    """Reads the three batch numbers; two are enough if the GPUs are known."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
     page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
@@ -54,11 +48,11 @@ def read(page: SettingsPage) -> None:
         if key not in autos:
             page.whole(key, field)
     if autos:
-        text = (
+        page.note_until(
             f'{", ".join(autos)}: "auto" is not known before the run: isobatch plan reads the file that '
-            "fills it in, such as training_args.json, as another --from"
+            "fills it in, such as training_args.json, as another --from",
+            lambda run: "effective_batch" in run.fields,
         )
-        page.note_until(text, lambda run: "effective_batch" in run.fields)
     if not page.has("train_batch_size") and not page.has("gradient_accumulation_steps"):
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)
@@ -84,12 +78,8 @@ def _read_optimizer(page: SettingsPage) -> None:
     inner = page.table("optimizer.params")
     # A rate of the matrices' own wins over the shared one, which is then the others' alone.
     rate = "muon_lr" if name.lower() == "muon" and inner.has("muon_lr") else "lr"
-    for key, field in (
-        (rate, "lr"),
-        ("eps", "eps"),
-        ("weight_decay", "weight_decay"),
-        ("momentum", "momentum"),
-    ):
+    for field in ("lr", "eps", "weight_decay", "momentum"):
+        key = rate if field == "lr" else field
         if inner.raw(key) != "auto":
             inner.number(key, field)
     if rate == "muon_lr" and inner.has("lr") and "adam_lr" not in inner.settings:
@@ -103,11 +93,11 @@ def _schedule(page: SettingsPage) -> None:
     inner = page.table("scheduler.params")
     if name is None:
         page.give("schedule", "constant", "scheduler")
-        text = (
+        page.note_assumed(
+            "schedule",
             "there is no scheduler in the file: planned with a constant learning rate (--set schedule=... "
-            "for another)"
+            "for another)",
         )
-        page.note_assumed("schedule", text)
         return
     kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     if name not in kinds:
@@ -129,17 +119,13 @@ def _schedule(page: SettingsPage) -> None:
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the optimizer, the scheduler and the three batch numbers."""
-    sheet = SettingsSheet()
-    sheet.settings = {
-        "train_batch_size": plan.effective_batch,
-        "train_micro_batch_size_per_gpu": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
-    }
+    numbers = (plan.effective_batch, plan.micro_batch, plan.accumulation)
+    sheet = SettingsSheet(dict(zip(_BATCH, numbers, strict=True)))
     _write_optimizer(plan, job, sheet)
     if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
         sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")
     else:
-        _scheduler(plan, curve(plan), sheet)
+        _scheduler(curve(plan), sheet)
     sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
     if plan.recipe.precision in ("bf16", "fp16"):
         sheet.settings[plan.recipe.precision] = {"enabled": True}
@@ -162,7 +148,7 @@ def _write_optimizer(plan: Planned, job: Job, sheet: SettingsSheet) -> None:
     sheet.settings["optimizer"] = {"type": _OPTIMIZERS[name], "params": arguments}
 
 
-def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
+def _scheduler(line: Curve, sheet: SettingsSheet) -> None:
     warmup = {"warmup_num_steps": line.warmup, "warmup_type": "linear"}
     ends = {"warmup_min_lr": line.first, "warmup_max_lr": line.peak}
     match line.kind:
@@ -175,23 +161,17 @@ def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
             kind, arguments = "WarmupCosineLR", {"total_num_steps": line.total} | shares | warmup
         case _:
             sheet.note(
-                f"DeepSpeed has no scheduler such as {plan.recipe.schedule}: give isobatch's PlanLR to "
+                f"DeepSpeed has no scheduler such as {line.plan.recipe.schedule}: give isobatch's PlanLR to "
                 "initialize"
             )
             return
     sheet.settings["scheduler"] = {"type": kind, "params": arguments}
-    sheet.compare(
-        plan,
-        lambda: lambda step: _rate(line, step),
-        lambda miss: [f"{kind} {miss}: give isobatch's PlanLR to deepspeed.initialize for the plan's own"],
-    )
+    if miss := line.misses(lambda step: _rate(line, step)):
+        sheet.note(f"{kind} {miss}: give isobatch's PlanLR to deepspeed.initialize for the plan's own")
 
 
 def _rate(line: Curve, step: int) -> float:
-    """Computes DeepSpeed's learning rate at a step, as its lr_schedules.py does.
-
-    It warms up over at least two steps; all but its cosine's decay is one step late.
-    """
+    """Computes the rate of lr_schedules.py: a step late but for a cosine's decay, the warmup at least two."""
     at, warmup = step - 1, max(2, line.warmup)
     if at < 0:
         return 0.0
@@ -245,10 +225,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 
 def _product(case: Case) -> Iterator[Issue]:
-    """Finds batch numbers with another product.
-
-    DeepSpeed works out one or two missing numbers from the rest.
-    """
+    """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
     total, micro, steps = map(case.at, _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:

@@ -83,7 +83,9 @@ class Row(Fields):
     def lr_at(self) -> Callable[[float], float]:
         """The learning rate at a step."""
         steps = {"warmup_steps": self.warmup_steps or 0, "total_steps": self.total_steps}
-        curve = resolve(self.schedule, peak=self.lr, min_lr=self.min_lr, **steps, units=units_of(self))
+        curve = resolve(
+            self.schedule, peak=self.lr, min_lr=self.min_lr, **steps, units=units_of(cast("Planned", self))
+        )
         at: Callable[[float], float] = curve.at
         return at
 

@@ -1,7 +1,4 @@
-"""SageMaker HyperPod's recipes with a `scale_config`: a row for each number of nodes.
-
-They are read, and each row is checked on each instance type.
-"""
+"""SageMaker HyperPod's recipes with a `scale_config`: a row for each number of nodes, read and checked."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -35,13 +32,9 @@ _UNEVEN = ("num_dp_groups_with_small_batch_size", "small_local_batch_size", "lar
 
 
 class ScaleRow(NamedTuple):
-    """The training on a number of nodes.
+    """The training on a number of nodes: samples of a step over all GPUs, and of each GPU.
 
-    Attributes:
-        batch: samples of a step, over all GPUs.
-        micro_batch: of each GPU, where all have the same.
-        groups: where they differ, in one pass: how many take less, the samples of one of these, and those of
-            one of the others.
+    `groups`, where these differ: how many GPUs take less, the samples of one of them, and of another one.
     """
 
     nodes: int
@@ -52,11 +45,7 @@ class ScaleRow(NamedTuple):
 
 
 def rows(settings: Mapping[str, Any]) -> list[ScaleRow]:
-    """Reads the rows, each over the recipe's own arguments.
-
-    Raises:
-        InputError: a row is no table of settings.
-    """
+    """Reads the rows, each over the recipe's own arguments; a row must be a table of settings."""
     scale = settings.get("scale_config")
     if not isinstance(scale, Mapping) or not scale:
         raise must_be("a table with a row for each number of nodes", scale, field="scale_config")
@@ -70,23 +59,22 @@ def _row(settings: Mapping[str, Any], row: Any, at: str) -> ScaleRow:
     place = f"{at}.{_ARGUMENTS}"
     uneven, groups = merged.get("uneven_batch"), None
     if isinstance(uneven, Mapping) and uneven.get("use_uneven_batch", True):
-        number, small, large = (_whole(uneven, name, f"{place}.uneven_batch") for name in _UNEVEN)
+        number, small, large = (_whole(uneven.get(name), f"{place}.uneven_batch.{name}") for name in _UNEVEN)
         groups = (number, small, large)
     if type(rate := merged.get("learning_rate")) not in (int, float, str, type(None)):
         raise must_be("a number", rate, field=f"{place}.learning_rate")
     return ScaleRow(
-        _whole({"num_nodes": value_at(row, "trainer.num_nodes")}, "num_nodes", f"{at}.trainer"),
-        _whole(merged, "train_batch_size", place),
+        _whole(value_at(row, "trainer.num_nodes"), f"{at}.trainer.num_nodes"),
+        _whole(merged.get("train_batch_size"), f"{place}.train_batch_size"),
         rate,
-        _whole({"micro_train_batch_size": 1, **merged}, "micro_train_batch_size", place),
+        _whole(merged.get("micro_train_batch_size", 1), f"{place}.micro_train_batch_size"),
         groups,
     )
 
 
-def _whole(table: Mapping[str, Any], name: str, place: str) -> int:
-    value = table.get(name)
+def _whole(value: Any, place: str) -> int:
     if type(value) is not int or value < 1:
-        raise must_be("a whole number from 1", value, field=f"{place}.{name}")
+        raise must_be("a whole number from 1", value, field=place)
     return value
 
 
@@ -95,12 +83,10 @@ def instances(settings: Mapping[str, Any]) -> dict[int, list[str]]:
 
     >>> instances({"instance_types": ["ml.g5.12xlarge", "ml.p5.48xlarge"]})
     {4: ['ml.g5.12xlarge'], 8: ['ml.p5.48xlarge']}
-    >>> instances({"trainer": {"devices": 4}})
-    {4: ['trainer.devices 4']}
     """
     devices, types = value_at(settings, "trainer.devices"), settings.get("instance_types")
     if devices is not None or not types:
-        each = _DEVICES if devices is None else _whole({"devices": devices}, "devices", "trainer")
+        each = _DEVICES if devices is None else _whole(devices, "trainer.devices")
         return {each: [f"trainer.devices {each}"]}
     groups: dict[int, list[str]] = {}
     for name in map(str, _listed(types)):
@@ -185,21 +171,14 @@ def _issues(reading: Reading, gpus: int | None = None) -> Iterator[Issue]:
 def _miss(row: ScaleRow, replicas: int) -> str:
     """Describes a row's wrong product; empty for a right row."""
     if row.groups is None:
-        whole = row.micro_batch * replicas
-        return (
-            ""
-            if row.batch % whole == 0
-            else f"{row.batch} samples are not a multiple of {row.micro_batch} × {replicas}"
-        )
+        divides = row.batch % (row.micro_batch * replicas) == 0
+        return "" if divides else f"{row.batch} samples are not a multiple of {row.micro_batch} × {replicas}"
     number, small, large = row.groups
     if number > replicas:
         return f"{number} small groups are more than the {replicas} that there are"
     batch = number * small + (replicas - number) * large
-    return (
-        ""
-        if batch == row.batch
-        else f"{number} × {small} + {replicas - number} × {large} = {batch} samples, not {row.batch}"
-    )
+    text = f"{number} × {small} + {replicas - number} × {large} = {batch} samples, not {row.batch}"
+    return "" if batch == row.batch else text
 
 
 def _right(row: ScaleRow, replicas: int) -> str:

@@ -1,7 +1,4 @@
-"""The command in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job, as the shell would start it.
-
-The file's nodes and processes are read, too.
-"""
+"""The command, nodes and processes in Kubeflow's TrainJob and PyTorchJob and in a Kubernetes Job."""
 
 import re
 import shlex
@@ -17,31 +14,21 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 class Pods(NamedTuple):
-    """The container of each node, and how many processes it starts.
+    """The container of each node, its place in the file, and its number of processes.
 
-    Attributes:
-        nodes: how many; None where the file leaves it to its runtime.
-        processes: of a node, where the file says.
-        container: with command, args and env.
-        resources: of a node.
-        place: of the container in the file.
-        ranked: whether the controller itself makes a rank of each node, as for a PyTorchJob without torchrun.
+    A `ranked` one has its rank from the controller, as in a PyTorchJob without torchrun; a number that the
+    file leaves to its runtime is None.
     """
 
     nodes: Any
     processes: Any
     container: Mapping[str, Any]
-    resources: Any
     place: str
     ranked: bool = False
 
 
 def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Returns a node's command line, and torchrun's nodes and processes, passed by the controller as PET_*.
-
-    Raises:
-        InputError: the file names no command, or a part of it is of another type.
-    """
+    """Returns a node's command line, and torchrun's nodes and processes (PET_* in its pod)."""
     pods = _pods(data)
     words = [*_words(pods, "command"), *_words(pods, "args")]
     if not words:
@@ -50,10 +37,14 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
             "the image's own is not known; name the file with the training's settings",
         )
     known = dict(_variables(pods))
-    for name, value in (("PET_NNODES", pods.nodes), ("PET_NPROC_PER_NODE", _processes(pods))):
+    for name, value in (("PET_NNODES", pods.nodes), ("PET_NPROC_PER_NODE", pods.processes)):
         if value is not None:
             known[name] = str(value)
-    line = shlex.join(_REFERENCE.sub(lambda match: _reference(match, known), word) for word in words)
+
+    def variable(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else known.get(match[1], match[0])
+
+    line = shlex.join(_REFERENCE.sub(variable, word) for word in words)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in known.items()]
     return "\n".join([*lines, line]), _started(pods, line, notes)
 
@@ -61,17 +52,19 @@ def command(data: Mapping[str, Any], notes: list[str]) -> tuple[str, dict[str, A
 def _started(pods: Pods, line: str, notes: list[str]) -> dict[str, Any]:
     """Gives nodes and processes to torchrun; asks for those missing in the file."""
     if not _TORCHRUN.search(line):
-        if pods.ranked and str(_processes(pods)) == "1":
+        if pods.ranked and str(pods.processes) == "1":
             return {"nnodes": pods.nodes, "nproc_per_node": 1}
         notes.append("its command is not torchrun: the processes of a node are not read (--set gpus=N)")
         return {}
-    nodes = Unknown(why="is not in the file, but its runtime's") if pods.nodes is None else pods.nodes
-    processes = _processes(pods)
-    for name, value in (("number of nodes", pods.nodes), ("processes of a node", processes)):
+    started: dict[str, Any] = {}
+    for key, value, name, why in (
+        ("nnodes", pods.nodes, "number of nodes", "is not in the file, but its runtime's"),
+        ("nproc_per_node", pods.processes, "processes of a node", "is not in the file, nor a node's GPUs"),
+    ):
         if value is not None and not re.fullmatch(r"[1-9]\d*", str(value)):
             raise must_be("a whole number from 1", value, field=f"{pods.place}: {name}")
-    each = Unknown(why="is not in the file, nor a node's GPUs") if processes is None else processes
-    return {"nnodes": nodes, "nproc_per_node": each}
+        started[key] = Unknown(why=why) if value is None else value
+    return started
 
 
 def _pods(data: Mapping[str, Any]) -> Pods:
@@ -79,17 +72,15 @@ def _pods(data: Mapping[str, Any]) -> Pods:
     spec = data.get("spec")
     if data["kind"] == "TrainJob":
         trainer = _table(spec, "spec.trainer")
-        nodes, processes = trainer.get("numNodes"), trainer.get("numProcPerNode")
-        return Pods(nodes, processes, trainer, trainer.get("resourcesPerNode"), "spec.trainer")
+        processes = _processes(trainer.get("numProcPerNode"), trainer.get("resourcesPerNode"))
+        return Pods(trainer.get("numNodes"), processes, trainer, "spec.trainer")
     if data["kind"] == "PyTorchJob":
         replicas = _table(spec, "spec.pytorchReplicaSpecs")
         nodes = sum(_count(replica, f"spec.pytorchReplicaSpecs.{name}") for name, replica in replicas.items())
-        role = (
-            "Master" if "Master" in replicas else "Worker"
-        )  # without a command the others have their image's
-        at = f"spec.pytorchReplicaSpecs.{role}"
-        pods = _container(replicas.get(role), at, nodes, value_at(spec, "nprocPerNode"))
-        return pods._replace(ranked=True)
+        # Without a command the others have their image's.
+        role = "Master" if "Master" in replicas else "Worker"
+        at, processes = f"spec.pytorchReplicaSpecs.{role}", value_at(spec, "nprocPerNode")
+        return _container(replicas.get(role), at, nodes, processes)._replace(ranked=True)
     return _container(spec, "spec", value_at(spec, "parallelism") or 1, None)
 
 
@@ -98,7 +89,7 @@ def _container(table: Any, at: str, nodes: Any, processes: Any) -> Pods:
     place = f"{at}.template.spec.containers"
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], Mapping):
         raise must_be("a list of containers", listed, field=place)
-    return Pods(nodes, processes, listed[0], listed[0].get("resources"), f"{place}[0]")
+    return Pods(nodes, _processes(processes, listed[0].get("resources")), listed[0], f"{place}[0]")
 
 
 def _table(spec: Any, place: str) -> Mapping[str, Any]:
@@ -115,12 +106,12 @@ def _count(replica: Any, place: str) -> int:
     return 1 if number is None else number
 
 
-def _processes(pods: Pods) -> Any:
+def _processes(processes: Any, resources: Any) -> Any:
     """Counts a node's processes: the file's number, else its GPUs, which `auto` and `gpu` mean too."""
-    if pods.processes not in (None, "auto", "gpu"):
-        return pods.processes
+    if processes not in (None, "auto", "gpu"):
+        return processes
     for kind in ("limits", "requests"):
-        amounts = value_at(pods.resources, kind)
+        amounts = value_at(resources, kind)
         for name, number in amounts.items() if isinstance(amounts, Mapping) else ():
             if str(name).endswith("/gpu"):
                 return number
@@ -137,16 +128,9 @@ def _words(pods: Pods, name: str) -> list[str]:
 
 
 def _variables(pods: Pods) -> Iterator[tuple[str, str]]:
-    """Yields the container's variables with values of their own.
-
-    Those from secrets and fields are the cluster's.
-    """
+    """Yields the container's variables with values; those from secrets and fields are the cluster's."""
     entries = pods.container.get("env")
     for entry in entries if isinstance(entries, list) else ():
         name, value = value_at(entry, "name"), value_at(entry, "value")
         if isinstance(name, str) and name.isidentifier() and value is not None:
             yield name, str(value)
-
-
-def _reference(match: re.Match[str], known: Mapping[str, str]) -> str:
-    return "$" if match[0] == "$$" else known.get(match[1], match[0])

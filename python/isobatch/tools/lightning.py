@@ -1,6 +1,6 @@
 """LightningCLI's YAML: the arguments of the Trainer, the module and the data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from isobatch.errors import InputError
@@ -22,19 +22,20 @@ _RATES = (
 _PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
-_LOADER = "num_workers pin_memory persistent_workers prefetch_factor data_dir download_dir root"
+_LOADER = inside(
+    "data.init_args",
+    "num_workers pin_memory persistent_workers prefetch_factor data_dir download_dir root",
+)
+_FUSED = inside("optimizer.init_args", "fused foreach capturable maximize differentiable")
 _HARMLESS = f"""
-    seed_everything* ckpt_path model model.class_path data data.class_path data.num_workers data.pin_memory
-    {inside("data.init_args", _LOADER)}
-    {inside("optimizer.init_args", "fused foreach capturable maximize differentiable")} callbacks*
-    early_stopping.* model_checkpoint.* trainer.accelerator trainer.logger* trainer.callbacks* trainer.min_*
-    trainer.limit_val_batches trainer.limit_test_batches trainer.limit_predict_batches trainer.*val_*
-    trainer.val_check_interval trainer.log_* trainer.enable_* trainer.deterministic trainer.benchmark
-    trainer.inference_mode trainer.use_distributed_sampler trainer.profiler* trainer.detect_anomaly
-    trainer.barebones trainer.plugins* trainer.sync_batchnorm trainer.reload_* trainer.default_*
-    trainer.model_registry trainer.strategy trainer.strategy.* trainer.limit_train_batches
-    trainer.min_epochs trainer.min_steps subcommand trainer.gradient_clip_algorithm trainer.resume_*
-    trainer.auto_* trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
+    seed_everything* model.class_path data.class_path data.num_workers data.pin_memory {_LOADER} {_FUSED}
+    callbacks* early_stopping.* trainer.accelerator trainer.logger* trainer.callbacks* trainer.min_*
+    trainer.limit_test_batches trainer.limit_predict_batches trainer.*val_* trainer.log_* trainer.enable_*
+    trainer.deterministic trainer.benchmark trainer.inference_mode trainer.use_distributed_sampler
+    trainer.profiler* trainer.detect_anomaly trainer.barebones trainer.plugins* trainer.sync_batchnorm
+    trainer.reload_* trainer.default_* trainer.model_registry trainer.strategy trainer.strategy.*
+    trainer.limit_train_batches subcommand trainer.gradient_clip_algorithm trainer.resume_* trainer.auto_*
+    trainer.replace_* trainer.weights_* trainer.track_* optimizer lr_scheduler
 """
 """Of Lightning's Trainer 2.6 and its LightningCLI.
 
@@ -50,10 +51,7 @@ _MATTERS = {
 
 
 def read(page: SettingsPage) -> None:
-    """Reads the Trainer's arguments.
-
-    Batch and learning rate are the user's own arguments: they are looked for under the usual names.
-    """
+    """Reads the Trainer's arguments, and batch and learning rate, the user's own, under their usual names."""
     page.whole(page.first(*_BATCH.split()), "batch_per_gpu")
     page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
     _devices(page)
@@ -61,53 +59,6 @@ def read(page: SettingsPage) -> None:
     name = page.word("optimizer.class_path")
     page.optimizer("optimizer.class_path", None if name is None else name.rpartition(".")[2])
     page.table("optimizer.init_args").torch_optimizer()
-    _length(page)
-    _schedule(page)
-    if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
-        page.clip("trainer.gradient_clip_val")
-    else:
-        page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
-    precision = str(page.raw("trainer.precision") or "")
-    for start, precision_name in (("bf16", "bf16"), ("16", "fp16"), ("32", "fp32")):
-        if precision.startswith(start):
-            page.give("precision", precision_name, "trainer.precision")
-            break
-    page.give("convention", "lightning", "")
-
-
-def _devices(page: SettingsPage) -> None:
-    devices, nodes = page.raw("trainer.devices"), page.whole("trainer.num_nodes", default=1) or 1
-    _parallel(page, nodes)
-    if isinstance(devices, list):
-        page.give("gpus", len(devices) * nodes, "trainer.devices")
-    elif isinstance(devices, str) and "," in devices:
-        listed = [part for part in devices.split(",") if part.strip()]
-        page.give("gpus", len(listed) * nodes, "trainer.devices")
-    elif devices not in (None, "auto", -1, "-1"):
-        count = page.whole("trainer.devices")
-        if count:
-            page.give("gpus", count * nodes, "trainer.devices")
-
-
-def _parallel(page: SettingsPage, nodes: int) -> None:
-    """Reads the GPUs of a replica from a ModelParallelStrategy.
-
-    Without a number, Lightning takes all of a node.
-    """
-    strategy = page.table("trainer.strategy")
-    if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
-        return
-    inner, devices = strategy.table("init_args"), page.raw("trainer.devices")
-    if inner.raw("tensor_parallel_size") not in (None, "auto"):
-        inner.read_parallel("tensor_parallel_size")
-    elif type(devices) is int and devices > 0 and inner.raw("data_parallel_size") in (None, "auto", nodes):
-        page.give("model_parallel", devices, "trainer.strategy")
-    else:
-        text = "trainer.strategy: how many GPUs share a replica is only decided at the start"
-        page.ask("model_parallel", text, "trainer.strategy")
-
-
-def _length(page: SettingsPage) -> None:
     page.name_absent(duration="trainer.max_steps")
     steps, epochs = page.whole("trainer.max_steps", default=-1), page.number("trainer.max_epochs")
     if steps is not None and steps > 0:
@@ -127,48 +78,77 @@ def _length(page: SettingsPage) -> None:
         page.note(
             "neither max_steps nor max_epochs: Lightning trains for 1,000 epochs; give duration a value"
         )
+    _schedule(page)
+    if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
+        page.clip("trainer.gradient_clip_val")
+    else:
+        page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
+    start = str(page.raw("trainer.precision") or "").partition("-")[0]
+    if start in (names := {"bf16": "bf16", "16": "fp16", "32": "fp32"}):
+        page.give("precision", names[start], "trainer.precision")
+    page.give("convention", "lightning", "")
+
+
+def _devices(page: SettingsPage) -> None:
+    devices, nodes = page.raw("trainer.devices"), page.whole("trainer.num_nodes", default=1) or 1
+    _parallel(page, nodes)
+    if isinstance(devices, str) and "," in devices:
+        devices = [part for part in devices.split(",") if part.strip()]
+    if isinstance(devices, list):
+        page.give("gpus", len(devices) * nodes, "trainer.devices")
+    elif devices not in (None, "auto", -1, "-1") and (each := page.whole("trainer.devices")):
+        page.give("gpus", each * nodes, "trainer.devices")
+
+
+def _parallel(page: SettingsPage, nodes: int) -> None:
+    """Reads the GPUs of a replica from a ModelParallelStrategy: without a number, all of a node."""
+    strategy = page.table("trainer.strategy")
+    if not (strategy.word("class_path") or "").endswith("ModelParallelStrategy"):
+        return
+    inner, devices = strategy.table("init_args"), page.raw("trainer.devices")
+    if inner.raw("tensor_parallel_size") not in (None, "auto"):
+        inner.read_parallel("tensor_parallel_size")
+    elif type(devices) is int and devices > 0 and inner.raw("data_parallel_size") in (None, "auto", nodes):
+        page.give("model_parallel", devices, "trainer.strategy")
+    else:
+        text = "trainer.strategy: how many GPUs share a replica is only decided at the start"
+        page.ask("model_parallel", text, "trainer.strategy")
 
 
 def _schedule(page: SettingsPage) -> None:
-    name = page.word("lr_scheduler.class_path")
-    arguments: Any = page.raw("lr_scheduler.init_args")
-    arguments = arguments if isinstance(arguments, Mapping) else {}
-    if name is None and page.has("lr_scheduler.class_path"):
-        return  # of a script; the fault is there
-    if name is None:
+    key, call = "lr_scheduler.class_path", page.table("lr_scheduler.init_args")
+    name, arguments = page.word(key), call.settings
+    page.raw("lr_scheduler.init_args")
+    if name is None and not page.has(key):  # otherwise it is of a script, and the fault is there
         page.give("schedule", "constant", "lr_scheduler")
         page.note(
             "there is no lr_scheduler in the file: planned with a constant learning rate (--set schedule=... "
             "for another)"
         )
+    if name is None:
         return
-    kind = name.rpartition(".")[2]
+    kind, gamma = name.rpartition(".")[2], arguments.get("gamma", 0.1)
     if page.word("lr_scheduler.interval") == "step":  # of a script
-        call = page.table("lr_scheduler.init_args")
-        if any(isinstance(value, Multiple) for value in call.settings.values()) or not kind.endswith("LR"):
+        if any(isinstance(value, Multiple) for value in arguments.values()) or not kind.endswith("LR"):
             _run_schedule(page, call, kind)
         else:
             read_torch_schedule(page, call, kind)
         return
     if kind == "CosineAnnealingLR":
-        inner = page.table("lr_scheduler.init_args")
-        if length(inner.whole("T_max", default=0) or 0, "ep") != page.reading.fields.get("duration"):
+        if length(call.whole("T_max", default=0) or 0, "ep") != page.reading.fields.get("duration"):
             text = "a cosine that rises again, or ends with another epoch than the run,"
             page.unsupported("lr_scheduler.init_args.T_max", text)
-        page.give("schedule", "cosine", "lr_scheduler.class_path")
-        inner.number("eta_min", "min_lr")
+        page.give("schedule", "cosine", key)
+        call.number("eta_min", "min_lr")
     elif kind == "StepLR" and arguments.get("step_size"):
-        gamma = arguments.get("gamma", 0.1)
-        schedule = f"step(every={arguments['step_size']}ep, gamma={gamma})"
-        page.give("schedule", schedule, "lr_scheduler.class_path")
+        page.give("schedule", f"step(every={arguments['step_size']}ep, gamma={gamma})", key)
     elif kind == "MultiStepLR" and isinstance(arguments.get("milestones"), list):
         points = ", ".join(f"{point}ep" for point in arguments["milestones"])
-        gamma = arguments.get("gamma", 0.1)
-        page.give("schedule", f"multistep({points}, gamma={gamma})", "lr_scheduler.class_path")
+        page.give("schedule", f"multistep({points}, gamma={gamma})", key)
     elif kind == "ConstantLR" and arguments.get("factor") == 1:
-        page.give("schedule", "constant", "lr_scheduler.class_path")
+        page.give("schedule", "constant", key)
     else:
-        page.unsupported("lr_scheduler.class_path", f"the scheduler {kind!r}")
+        page.unsupported(key, f"the scheduler {kind!r}")
         return
     page.note("LightningCLI steps the lr_scheduler once an epoch; the plan's learning rate moves every step")
 
@@ -190,8 +170,7 @@ def _run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
 
 def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
     """Writes the Trainer, the optimizer, and the batch of the data module."""
-    sheet = SettingsSheet()
-    line = curve(plan)
+    sheet, line = SettingsSheet(), curve(plan)
     nodes, each = layout(plan, sheet)
     trainer: dict[str, Any] = {
         "devices": each,
@@ -203,10 +182,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
         "use_distributed_sampler": True,
     }
     if plan.eval_steps is not None:  # counted in micro-batches, over all epochs
-        trainer |= {
-            "val_check_interval": plan.eval_steps * (plan.accumulation or 1),
-            "check_val_every_n_epoch": None,
-        }
+        trainer["val_check_interval"] = plan.eval_steps * (plan.accumulation or 1)
+        trainer["check_val_every_n_epoch"] = None
     if plan.log_steps is not None:
         trainer["log_every_n_steps"] = plan.log_steps
     if plan.save_steps is not None:
@@ -238,21 +215,19 @@ def _optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, Any]:
 
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the tool."""
-    if case.at("lr_scheduler") is not None:
-        is_script = ".py" in case.reading.file
-        place = (
-            "core/optimizer.py"
-            if is_script
-            else "cli.py: LightningCLI.configure_optimizers; core/optimizer.py"
-        )
+    change = 'return {"scheduler": ..., "interval": "step"} from configure_optimizers'
+    if case.at("lr_scheduler") is not None and ".py" in case.reading.file:
         yield Issue.note(
-            "the scheduler moves once an epoch"
-            + (", if configure_optimizers returns it alone" if is_script else ""),
-            "Lightning's interval is epoch unless it is named"
-            if is_script
-            else "LightningCLI leaves interval at epoch",
-            f"lightning, pytorch/{place}: interval",
-            'return {"scheduler": ..., "interval": "step"} from configure_optimizers',
+            "the scheduler moves once an epoch, if configure_optimizers returns it alone",
+            "Lightning's interval is epoch unless it is named",
+            "lightning, pytorch/core/optimizer.py: interval",
+            change,
+        )
+    elif case.at("lr_scheduler") is not None:
+        place = "cli.py: LightningCLI.configure_optimizers; core/optimizer.py"
+        cause = "LightningCLI leaves interval at epoch"
+        yield Issue.note(
+            "the scheduler moves once an epoch", cause, f"lightning, pytorch/{place}: interval", change
         )
     steps, epochs = case.at("trainer", "max_steps"), case.at("trainer", "max_epochs")
     if number(steps) > 0 and epochs is not None:

@@ -26,47 +26,46 @@ _EXCLUSIVE = (
 
 _HARMLESS = """
     DDP_impl language_model_* task image_* temperature top_* pixel_* references input* trace* capture_* nproc
-    out_* help force_* append_* abort_* account account_* accumulate_* activation_* adaptive_* add_* adlr_*
-    align_* allow_* app_* apply_* async_* attr auto_* autocast_dtype average_* barrier_* batch_* bert_* beta_*
-    bias_* biencoder_* bucket_size calc_* calculate_* check_* ckpt_fully_parallel_load
+    out_* help force_* append_* abort_* account* accumulate_* activation_* adaptive_* add_* adlr_* align_*
+    allow_* app_* apply_* async_* attr auto_* autocast_dtype average_* barrier_* batch_* bert_* beta_* bias_*
+    biencoder_* bucket_size calc_* calculate_* check_* ckpt_fully_parallel_load
     ckpt_fully_parallel_load_exchange_algo ckpt_fully_parallel_load_per_rank_objects
     ckpt_fully_parallel_load_process_group ckpt_fully_parallel_save ckpt_fully_parallel_save_process_group
-    classes_* clone_* codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpu_optimizer cpus_*
-    create_* cross_* cuda_* data_parallel_random_init data_parallel_sharding_strategy
-    dataloader_defer_npy_index_mmap dataloader_fast_cache_load dataloader_inter_document_masking
-    dataloader_type ddp_* deallocate_* decode_* decoder_* decoupled_weight_decay deepspeed_* defer_* delay_*
-    delta_* deterministic_* dino_* disable_* dist_* distrib_* distribute_* distributed_* dsa_* dump_* embed_*
-    embedding_* empty_* enable_* encoder_* eod_mask_loss ep_* error_* exclusive exit_* exp_* experimental_*
-    expert_* expert_model_parallel_size expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size
-    export* external_* fake_* ffn_* filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn
-    fp16_* fp32_* fp4* fp8* ft_* full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_*
-    gpu_* gpus_* grad_* gradient_* gres* group_* grpo_* gtp_* hetereogenous_* heterogeneous_* hidden_size
-    hierarchical_context_parallel_sizes high_* hybrid_* hybrid_context_parallel hysteresis ict_* img_*
-    indexer_* inference_* init_* initial_* inprocess_* is_* iterations_* job_name keep_* kill_switch*
-    kitchen_* kv_* langrl_* layernorm_* lazy_mpu_init legacy_* linear_* logits_* loss_* lr_wsd_decay_iters
-    lr_wsd_decay_samples lr_wsd_decay_style main_* make_* mamba_* manual_* mask_* masked_* max_* max_restarts
-    megatron_* mem memory_* merge_* mhc_* microbatch_* mid_* min_* mla_* mlp_* mock_data module modules_*
-    moe_* moe_extended_tp most_recent_k mpi mrope_section mscale* mtp_* multi_* multiple_* lion_beta1
-    lion_beta2 muon_momentum muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_nesterov
-    muon_no_split_qkv muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv muon_tp_mode
-    muon_use_nesterov muon_use_syrk mup_* name nccl_* no_* no_async_tensor_model_parallel_allreduce
-    no_ckpt_fully_parallel_save no_pipeline_parallel nodes non_* norm_epsilon normalization ntasks* null_*
-    num_* nvtx_ranges offload_* one_* onnx_safe openai_gelu optimizer_cpu_offload optimizer_cuda_graph
-    optimizer_offload_fraction original_* otel_* outer_* overlap_* overlap_moe_expert_parallel_comm override_*
-    pad_* padded_* param_* params_dtype partition partition_* patch_dim perform_initialization persist_*
-    persistent_* pin_* pipeline_dtype pipeline_model_parallel_comm_backend pipeline_model_parallel_layout
-    pipeline_model_parallel_split_rank position_* predicate pytorch_* q_lora_rank qk_* query_* quick_geglu
-    recompute_* record_* reduce_* refit_method relative_* replication* rerun_mode reset_* result_* retriever_*
-    retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
+    classes_* clone_* codecarbon* constraint container* contigious_* cp_comm_type cpu_* cpus_* create_*
+    cross_* cuda_* data_parallel_random_init data_parallel_sharding_strategy dataloader_defer_npy_index_mmap
+    dataloader_fast_cache_load dataloader_inter_document_masking dataloader_type ddp_* deallocate_* decode_*
+    decoder_* decoupled_weight_decay defer_* delay_* delta_* deterministic_* dino_* disable_* dist_* distrib_*
+    distribute_* distributed_* dsa_* dump_* embed_* embedding_* empty_* enable_* encoder_* eod_mask_loss ep_*
+    error_* exclusive exit_* exp_* experimental_* expert_* expert_model_parallel_size
+    expert_tensor_parallel_num_weight_shards expert_tensor_parallel_size export* external_* fake_* ffn_*
+    filter_* fim_* finalize_* fine_* finetune first_* flash_decode flight_* fn fp16_* fp32_* fp4* fp8* ft_*
+    full_* fully_parallel_load fully_parallel_save fused_* gated_* gdp_* glu_* gpu_* gpus_* grad_* gradient_*
+    gres* group_* grpo_* gtp_* hetereogenous_* heterogeneous_* hidden_size hierarchical_context_parallel_sizes
+    high_* hybrid_* hybrid_context_parallel hysteresis ict_* img_* indexer_* inference_* init_* initial_*
+    inprocess_* is_* iterations_* job_name keep_* kill_switch* kitchen_* kv_* langrl_* layernorm_*
+    lazy_mpu_init legacy_* linear_* logits_* loss_* lr_wsd_decay_iters lr_wsd_decay_samples lr_wsd_decay_style
+    main_* make_* mamba_* manual_* mask_* masked_* max_* megatron_* mem memory_* merge_* mhc_* microbatch_*
+    mid_* min_* mla_* mlp_* mock_data modules_* moe_* moe_extended_tp most_recent_k mpi mrope_section mscale*
+    mtp_* multi_* multiple_* lion_beta1 lion_beta2 muon_momentum muon_coefficient_type muon_extra_scale_factor
+    muon_fp32_matmul_prec muon_nesterov muon_no_split_qkv muon_num_ns_steps muon_scalar_optimizer
+    muon_scale_mode muon_split_qkv muon_tp_mode muon_use_nesterov muon_use_syrk mup_* name nccl_* no_*
+    no_async_tensor_model_parallel_allreduce no_ckpt_fully_parallel_save no_pipeline_parallel nodes non_*
+    norm_epsilon normalization ntasks* null_* num_* nvtx_ranges one_* onnx_safe openai_gelu
+    optimizer_cpu_offload optimizer_cuda_graph optimizer_offload_fraction original_* otel_* outer_* overlap_*
+    overlap_moe_expert_parallel_comm override_* pad_* padded_* param_* params_dtype partition* patch_dim
+    perform_initialization persist_* persistent_* pin_* pipeline_dtype pipeline_model_parallel_comm_backend
+    pipeline_model_parallel_layout pipeline_model_parallel_split_rank position_* predicate pytorch_*
+    q_lora_rank qk_* query_* quick_geglu recompute_* record_* reduce_* refit_method relative_* replication*
+    rerun_mode reset_* result_* retriever_* retro_* reuse_* rl_* rl_inference_expert_model_parallel_size
     rl_inference_expert_tensor_model_parallel_size rl_inference_pipeline_model_parallel_size
     rl_inference_tensor_model_parallel_size rl_parallel_generation_tasks rope_* rotary_* run_* runtime_*
     sample_rate sequence_parallel set_* sft* sgd_momentum sharp_* short_seq_prob soap_shampoo_beta
     soap_use_kl_shampoo softmax_* spec special_tokens split squared_relu standalone_* start_eval_at_iter
-    store_* straggler_* strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker tee
+    store_* straggler_* strict_* suggested_* swiglu swin_* symmetric_* sync_* synchronize_* te_rng_tracker
     tensor_parallel_num_weight_shards throughput_* tiktoken_* time timers timing_* torch_* tp_*
-    train_sync_interval train_weighted_* transformer_* untie_* use_* v_head_dim valid_* variable_* verify_*
-    virtual_pipeline_model_parallel_size vision_* vocab* vocab_* warmup wd_incr_steps weight_* wgrad_*
-    window_* with_* yaml_cfg yarn_* zero_*
+    train_sync_interval train_weighted_* transformer_* untie_* use_* v_head_dim variable_* verify_*
+    virtual_pipeline_model_parallel_size vision_* vocab* warmup wd_incr_steps weight_* wgrad_* window_* with_*
+    yaml_cfg yarn_* zero_*
 """
 """Of Megatron core 0.8 to 0.19, of Megatron-DeepSpeed, and of launchers in the same script."""
 _MATTERS = {
@@ -89,10 +88,8 @@ def read(page: SettingsPage) -> None:
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
     page.optimizer("optimizer", "adamw" if name == "adam" else name)
-    if name == "lion":
-        page.betas("lion_beta1", "lion_beta2", (0.95, 0.98))
-    else:
-        page.betas("adam_beta1", "adam_beta2", (0.9, 0.999))
+    of, betas = ("lion", (0.95, 0.98)) if name == "lion" else ("adam", (0.9, 0.999))
+    page.betas(f"{of}_beta1", f"{of}_beta2", betas)
     page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
@@ -104,15 +101,14 @@ def read(page: SettingsPage) -> None:
     page.precision({"bf16": "bf16", "fp16": "fp16"})
     page.whole("seq_length", "seq_len")
     page.give("convention", "megatron", "")
-    for key, unit in (("train_iters", "st"), ("train_samples", "sp")):
-        if page.length(key, "duration", unit):
-            if unit == "st" and "ramp" in page.reading.fields:
-                text = (
-                    f"{page.name(key)} beside a batch ramp: taken as iterations of the full batch; "
-                    "--train-samples says it exactly"
-                )
-                page.note_assumed("duration", text)
-            break
+    if not page.length("train_iters", "duration", "st"):
+        page.length("train_samples", "duration", "sp")
+    elif "ramp" in page.reading.fields:
+        page.note_assumed(
+            "duration",
+            f"{page.name('train_iters')} beside a batch ramp: taken as iterations of the full batch; "
+            "--train-samples says it exactly",
+        )
     for key in ("eval", "save", "log"):
         page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
@@ -129,8 +125,9 @@ def _batch(page: SettingsPage) -> None:
         page.give("effective_batch", int(last), "step_batch_size_schedule")
     elif not page.has("global_batch_size"):
         page.give("accumulation", 1, "global_batch_size")
-        text = "--global-batch-size is not given: micro-batch × replicas, Megatron's default"
-        page.note_assumed("accumulation", text)
+        page.note_assumed(
+            "accumulation", "--global-batch-size is not given: micro-batch × replicas, Megatron's default"
+        )
     if page.flag("decrease_batch_size_if_needed"):
         page.note(
             "--decrease-batch-size-if-needed: where micro-batch × replicas does not divide the batch, "
@@ -139,8 +136,7 @@ def _batch(page: SettingsPage) -> None:
     page.read_launch_line()
     parallel = page.read_parallel(*_SPLITS)
     parallel = math.lcm(parallel, page.read_experts(*_EXPERTS, tensor="expert_tensor_parallel_size"))
-    page.reading.accumulation_multiple = _interleaved(page.settings)
-    stages = page.reading.accumulation_multiple
+    page.reading.accumulation_multiple = stages = _interleaved(page.settings)
     if stages > 1:
         page.note(
             f"the pipeline's {stages} stages are interleaved: Megatron refuses an accumulation that is not a "
@@ -148,13 +144,11 @@ def _batch(page: SettingsPage) -> None:
         )
     if _has_balance_loss(page):
         page.give("coupled", "experts", "moe_aux_loss_coeff")
-    gpus = page.reading.fields.get("gpus")
-    if gpus is not None and gpus % parallel:
+    if (page.reading.fields.get("gpus") or 0) % parallel:
         # A script that its users edit before they launch it on more nodes.
-        del page.reading.fields["gpus"], page.reading.keys["gpus"]
         page.note_until(
-            f"the launch line has {gpus} GPUs, not a multiple of the {parallel} that one replica and its "
-            "experts need; taken as not known: --set gpus=N",
+            f"the launch line has {page.reading.drop('gpus')} GPUs, not a multiple of the {parallel} that "
+            "one replica and its experts need; taken as not known: --set gpus=N",
             lambda run: "gpus" in run.fields,
         )
     ramp = page.raw("rampup_batch_size")
@@ -178,16 +172,16 @@ def _has_balance_loss(page: SettingsPage) -> bool:
     """Tells whether experts couple a micro-batch's samples, by a loss or a capacity."""
     if (page.whole("num_experts") or 0) <= 1:
         return False
-    kinds = page.raw("moe_router_load_balancing_type") or "aux_loss"
-    by_micro_batch = {"aux_loss", "sinkhorn"} & set(kinds if isinstance(kinds, list) else [str(kinds)])
-    coefficients = page.raw("moe_aux_loss_coeff")
-    has_loss = any(
-        str(coefficient) not in ("0", "0.0", "None")
-        for coefficient in (coefficients if isinstance(coefficients, list) else [coefficients])
+    kinds, coefficients = (
+        set(map(str, value if isinstance(value, list) else [value]))
+        for value in (
+            page.raw("moe_router_load_balancing_type") or "aux_loss",
+            page.raw("moe_aux_loss_coeff"),
+        )
     )
-    return bool(by_micro_batch and (has_loss or kinds == "sinkhorn")) or page.has(
-        "moe_expert_capacity_factor"
-    )
+    has_loss = bool(coefficients - {"0", "0.0", "None"}) or kinds == {"sinkhorn"}
+    is_by_micro_batch = bool({"aux_loss", "sinkhorn"} & kinds)
+    return page.has("moe_expert_capacity_factor") or (is_by_micro_batch and has_loss)
 
 
 def _exclusive(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -230,18 +224,13 @@ def _read_schedule(page: SettingsPage) -> None:
 
 def _own_end(page: SettingsPage, style: str) -> None:
     """Reads a decay with an end other than the run's."""
-    for end, run, unit, warm in (
-        ("lr_decay_iters", "train_iters", "st", "lr_warmup_iters"),
-        ("lr_decay_samples", "train_samples", "sp", "lr_warmup_samples"),
-    ):
-        last = page.whole(end)
-        if last is None or last == page.whole(run) or style == "constant":
-            continue
-        if style == "inverse-square-root":
-            continue  # it has no end
-        page.give("schedule", f"{style}(until={length(last, unit)})", end)
+    for kind, unit in (("iters", "st"), ("samples", "sp")):
+        last = page.whole(f"lr_decay_{kind}")
+        if last is None or last == page.whole(f"train_{kind}") or style not in ("linear", "cosine"):
+            continue  # the others have no end
+        page.give("schedule", f"{style}(until={length(last, unit)})", f"lr_decay_{kind}")
         fraction = page.number("lr_warmup_fraction")
-        if fraction and not page.has(warm):
+        if fraction and not page.has(f"lr_warmup_{kind}"):
             # Megatron takes the share of the decay, not of the run.
             page.give("warmup", length(int(fraction * last), unit), "lr_warmup_fraction")
 
@@ -280,18 +269,11 @@ def check(case: Case) -> Iterator[Issue]:
 
 def _stages(case: Case) -> Iterator[Issue]:
     """Finds a number of micro-batches not divided by an interleaved pipeline's stages."""
-    stages, replicas = _interleaved(case.reading.settings), case.replicas
-    batch, micro = case.batch, case.fields.get("micro_batch") or 1
-    if (
-        stages > 1
-        and batch
-        and replicas
-        and batch % (micro * replicas) == 0
-        and batch // (micro * replicas) % stages
-    ):
+    stages = _interleaved(case.reading.settings)
+    batch, unit = case.batch or 0, (case.fields.get("micro_batch") or 1) * case.replicas
+    if unit and batch % unit == 0 and batch // unit % stages:
         yield Issue.stop(
-            f"{batch // (micro * replicas)} micro-batches are not a multiple of the pipeline's {stages} "
-            "stages",
+            f"{batch // unit} micro-batches are not a multiple of the pipeline's {stages} stages",
             "its stages are interleaved",
             "megatron/core/pipeline_parallel/schedules.py: final_microbatch_group_size",
             f"{case.command or 'isobatch plan --from'} --accumulation-multiple {stages} lists the batches "
@@ -308,11 +290,9 @@ def _ramps(case: Case) -> Iterator[Issue]:
             "megatron/training/arguments.py since core 0.18",
             "remove --global-batch-size",
         )
-    ramp = case.at("rampup_batch_size")
-    if ramp is None:
+    if (ramp := case.at("rampup_batch_size")) is None:
         return
-    unit = (case.fields.get("micro_batch") or 1) * case.replicas
-    full = case.fields.get("effective_batch")
+    unit, full = (case.fields.get("micro_batch") or 1) * case.replicas, case.fields.get("effective_batch")
     words = ramp if isinstance(ramp, list) else str(ramp).split()
     sizes = [int(word) for word in words[:2] if str(word).isdecimal()]
     if full and unit and len(sizes) == 2 and sizes[1] > 0 and not case.at("decrease_batch_size_if_needed"):

@@ -1,7 +1,4 @@
-"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own.
-
-NPROC_PER_NODE and NNODES give its launch.
-"""
+"""ms-swift (`swift sft`, `swift rlhf`): TRL's arguments under defaults of its own."""
 
 import math
 
@@ -22,24 +19,24 @@ _NAMED = ("per_device_train_batch_size", "gradient_accumulation_steps", "learnin
 _SAMPLES = 16
 """What it rounds a step's samples up to, by the accumulation, where that is not given."""
 
-_HARMLESS = f"""{HARMLESS} swift acc_strategy adalora_* add_non_thinking_prefix add_version advantage_*
-    agent_template aligner_* async_generate boft_* check_model chord_* cliprange* columns
-    create_checkpoint_symlink custom_* device_groups device_map disable_* download_mode dynamic_sample
-    early_stop_interval enable_* experts_impl external_plugins extra_eval_args fipo_* fourier_*
-    galore_cos_threshold galore_gamma_proj galore_optim_per_parameter galore_proj_bits galore_proj_group_size
-    galore_proj_quant galore_proj_type galore_quantization galore_queue_size galore_rank galore_scale
-    galore_target_modules galore_update_proj_gap galore_with_embedding gamma gkd_* gym_env hqq_axis
-    ignore_args_error init_* interleave_prob is_binary_loss_scale kl_* lam lazy_tokenize lisa_* llamapro_*
-    lmbda local_* logprobs max_memory max_model_len max_pixels max_resample_times max_shard_size max_turns
-    missing_eos_penalty modules_to_save move_model_batches mrl_dims multi_turn_scheduler new_special_tokens
-    norm_bbox num_beams num_labels num_sample_generations optimizer packing_* padding_side preserve_thinking
-    problem_type ray_exp_name real_tau ref_* reft_* repetition_* response_* rpo_alpha simpo_gamma cpo_alpha
-    vllm_enable_expert_parallel rlhf_type rlsd_* rollout_* rope_scaling safe_serialization sdar_* seq_kd
-    sft_alpha sleep_level soft_* split_dataset_ratio stop_words stopping_strategy stream strict
-    structured_outputs_regex system target_* task_type tau_* template* trainable_parameters*
-    truncation_strategy tuner_* train_type use_* vera_* vf_coef vit_gradient_checkpointing
-    vllm_data_parallel_size vllm_pipeline_parallel_size whiten_rewards zero_hpz_partition_size
-    shuffle_buffer_size ENV.*
+_HARMLESS = f"""
+    {HARMLESS} swift acc_strategy adalora_* add_non_thinking_prefix add_version advantage_* agent_template
+    aligner_* async_generate boft_* check_model chord_* cliprange* columns create_checkpoint_symlink custom_*
+    device_groups device_map disable_* download_mode dynamic_sample early_stop_interval enable_* experts_impl
+    external_plugins extra_eval_args fipo_* fourier_* galore_cos_threshold galore_gamma_proj
+    galore_optim_per_parameter galore_proj_bits galore_proj_group_size galore_proj_quant galore_proj_type
+    galore_quantization galore_queue_size galore_rank galore_scale galore_target_modules
+    galore_update_proj_gap galore_with_embedding gamma gkd_* gym_env hqq_axis ignore_args_error init_*
+    interleave_prob is_binary_loss_scale kl_* lam lazy_tokenize lisa_* llamapro_* local_* logprobs max_memory
+    max_model_len max_pixels max_resample_times max_shard_size max_turns missing_eos_penalty modules_to_save
+    move_model_batches mrl_dims multi_turn_scheduler new_special_tokens norm_bbox num_beams num_labels
+    num_sample_generations optimizer packing_* padding_side preserve_thinking problem_type ray_exp_name
+    real_tau ref_* reft_* repetition_* response_* vllm_enable_expert_parallel rlhf_type rlsd_* rollout_*
+    rope_scaling safe_serialization sdar_* sft_alpha sleep_level soft_* split_dataset_ratio stop_words
+    stopping_strategy stream strict structured_outputs_regex system target_* task_type tau_* template*
+    trainable_parameters* truncation_strategy tuner_* train_type use_* vera_* vf_coef
+    vit_gradient_checkpointing vllm_data_parallel_size vllm_pipeline_parallel_size whiten_rewards
+    zero_hpz_partition_size shuffle_buffer_size ENV.*
 """
 """Of ms-swift 4.6."""
 _MATTERS = {
@@ -53,7 +50,15 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """Reads TRL's arguments with ms-swift's defaults, and the number of processes."""
-    _gpus(page)
+    each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
+    if each or nodes:
+        page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
+    elif not page.has("nproc_per_node"):
+        page.note_until(
+            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them "
+            "(--set gpus=N)",
+            lambda run: "gpus" in run.fields,
+        )
     defaults = _defaults(page)
     named = [f"{name} {value}" for name, value in defaults.items() if name in _NAMED and not page.has(name)]
     if named:
@@ -67,22 +72,6 @@ def read(page: SettingsPage) -> None:
     page.read_parallel("sequence_parallel_size", "deepspeed_autotp_size")
     if epochs := page.number("max_epochs"):
         page.note(f"max_epochs {epochs:g} ends the run, also where num_train_epochs or max_steps is more")
-
-
-def _gpus(page: SettingsPage) -> None:
-    """Counts processes by the variables of its launch, as `swift/cli/main.py` does.
-
-    A YAML file has them under ENV.
-    """
-    each, nodes = page.whole("ENV.NPROC_PER_NODE"), page.whole("ENV.NNODES")
-    if each or nodes:
-        page.give("gpus", (each or 1) * (nodes or 1), "ENV.NPROC_PER_NODE" if each else "ENV.NNODES")
-    elif not page.has("nproc_per_node"):
-        page.note_until(
-            "neither NPROC_PER_NODE nor NNODES is in the file: one process, unless the environment has them "
-            "(--set gpus=N)",
-            lambda run: "gpus" in run.fields,
-        )
 
 
 def _defaults(page: SettingsPage) -> dict[str, float | int | str]:

@@ -1,7 +1,4 @@
-"""The names of a Python file: their bindings, and the attributes that a statement may set.
-
-Nothing is executed.
-"""
+"""The names of a Python file: their bindings, and the attributes that a statement may set."""
 
 import ast
 from collections.abc import Iterator
@@ -28,7 +25,6 @@ class Names:
         above: by the identity of a node, the node around it.
         bindings, loads: by each name, the nodes that give it a value or take it away, and those that read it.
         changes: attributes that a node may set, in any object, with the node.
-        changed: the names of these attributes.
         is_open: whether code in texts may set any name.
     """
 

@@ -134,6 +134,11 @@ class Reading:
     gaps: set[str] = field(default_factory=set)
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 
+    def drop(self, field: str) -> Any:
+        """Takes a field out again, and returns its value; None for a missing one."""
+        self.keys.pop(field, None)
+        return self.fields.pop(field, None)
+
     @property
     def demands(self) -> dict[str, Any]:
         """Returns the tool's own demands as settings of a plan."""
@@ -289,6 +294,11 @@ class SettingsPage:
         if not isinstance(value, str | None):
             self.fault(key, must_be("a text", value, field=self.name(key)))
         return value if isinstance(value, str) else default
+
+    def choice(self, key: str, to: str, names: Mapping[str, str], default: str = "") -> None:
+        """Reads a field by the tool's words for its values; another word gives nothing."""
+        if (value := names.get(self.word(key, default) or "")) is not None:
+            self.give(to, value, key)
 
     def flag(self, key: str) -> bool:
         """Tells whether something is switched on."""

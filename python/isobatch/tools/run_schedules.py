@@ -9,12 +9,7 @@ from isobatch.words import share
 
 
 class Multiple(Unknown):
-    """A number times a count known only in the run.
-
-    Attributes:
-        number: the number.
-        of: the count: `num_processes` or `estimated_stepping_batches`.
-    """
+    """A number times a count known only in the run: `num_processes` or `estimated_stepping_batches`."""
 
     def __init__(self, number: float, of: str, why: str = "") -> None:
         super().__init__(why=why or f"is {number} × {of}")
@@ -22,13 +17,7 @@ class Multiple(Unknown):
 
 
 class RunLength(NamedTuple):
-    """The steps of a scheduler as the script has them: a number, a Multiple, or None.
-
-    Attributes:
-        total: of the whole run.
-        warmup: of its warmup.
-        key: the argument with the total.
-    """
+    """The steps of a scheduler as the script has them: numbers, Multiples, or None; `key` has the total."""
 
     total: Any
     warmup: Any
@@ -36,13 +25,7 @@ class RunLength(NamedTuple):
 
 
 def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads a scheduler's shape over the whole run, and returns its steps; None if it cannot be planned.
-
-    Args:
-        page: of the script.
-        call: the scheduler's arguments.
-        kind: the function or class that makes it.
-    """
+    """Reads the shape of `kind` over the whole run, and returns its steps; None if it cannot be planned."""
     key = call.inside.rstrip(".")
     if kind == "OneCycleLR":
         return _read_one_cycle(page, call)
@@ -50,8 +33,17 @@ def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunL
         page.give("schedule", "cosine", key)
         call.number("eta_min", "min_lr")
         return RunLength(_steps(call, "T_max"), None, "T_max")
-    if kind in ("LinearLR", "PolynomialLR") and call.number("start_factor", default=1 / 3) in (1.0, 1 / 3):
-        return _read_line(page, call, kind)
+    start = call.number("start_factor", default=1 / 3)
+    if kind == "PolynomialLR":
+        page.give("schedule", f"polynomial(power={call.number('power', default=1.0)!r})", key)
+        return RunLength(_steps(call, "total_iters"), None, "total_iters")
+    if kind == "LinearLR" and start == 1 / 3:
+        page.unsupported(key, "the scheduler LinearLR with a rising learning rate")
+        return None
+    if kind == "LinearLR" and start == 1:
+        page.give("schedule", "linear", key)
+        page.times_lr("min_lr", call.number("end_factor", default=1.0), f"{key}.end_factor")
+        return RunLength(_steps(call, "total_iters"), None, "total_iters")
     name = call.word("name") or "" if kind == "get_scheduler" else kind.removeprefix("get_")
     shape = name.lower().replace("_schedule", "").removesuffix("_with_warmup")
     if shape not in ("linear", "cosine", "constant") or call.number("num_cycles", default=0.5) != 0.5:
@@ -62,20 +54,6 @@ def read_run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> RunL
     total = None if shape == "constant" else _steps(call, "num_training_steps")
     warms_up = shape != "constant" or name.endswith("_with_warmup")
     return RunLength(total, _steps(call, "num_warmup_steps") if warms_up else None, "num_training_steps")
-
-
-def _read_line(page: SettingsPage, call: SettingsPage, kind: str) -> RunLength | None:
-    """Reads a straight line or a power from the peak down, over the whole run."""
-    key = call.inside.rstrip(".")
-    if kind == "PolynomialLR":
-        page.give("schedule", f"polynomial(power={call.number('power', default=1.0)!r})", key)
-        return RunLength(_steps(call, "total_iters"), None, "total_iters")
-    if call.number("start_factor", default=1 / 3) != 1:
-        page.unsupported(key, "the scheduler LinearLR with a rising learning rate")
-        return None
-    page.give("schedule", "linear", key)
-    page.times_lr("min_lr", call.number("end_factor", default=1.0), f"{key}.end_factor")
-    return RunLength(_steps(call, "total_iters"), None, "total_iters")
 
 
 def _read_one_cycle(page: SettingsPage, call: SettingsPage) -> RunLength | None:

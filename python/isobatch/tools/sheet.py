@@ -1,11 +1,9 @@
 """Settings for a tool and notes on them, from a plan, a job, and the plan's curve beside the tool's."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text, shell_words
@@ -15,75 +13,12 @@ from isobatch.tools.page import leaves
 from isobatch.words import percent
 
 if TYPE_CHECKING:
-    from isobatch.planning.settings import Settings
-    from isobatch.recipes.cluster import Cluster
-    from isobatch.recipes.recipe import Recipe
+    from isobatch.planning.plan import FeasiblePlan
 
-
-class Planned(Protocol):
-    """A feasible plan, as a writer reads it: one of planning's, or the row of a table (folder.py)."""
-
-    @property
-    def recipe(self) -> Recipe: ...
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def data_parallel(self) -> int: ...
-    @property
-    def micro_batch(self) -> int: ...
-    @property
-    def accumulation(self) -> int: ...
-    @property
-    def effective_batch(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def warmup_lr(self) -> float: ...
-    @property
-    def min_lr(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def beta1(self) -> float | None: ...
-    @property
-    def beta2(self) -> float | None: ...
-    @property
-    def eps(self) -> float | None: ...
-    @property
-    def momentum(self) -> float | None: ...
-    @property
-    def ema_decay(self) -> float | None: ...
-    @property
-    def warmup_steps(self) -> int | None: ...
-    @property
-    def steps_per_epoch(self) -> int | None: ...
-    @property
-    def total_steps(self) -> int | None: ...
-    @property
-    def eval_steps(self) -> int | None: ...
-    @property
-    def save_steps(self) -> int | None: ...
-    @property
-    def log_steps(self) -> int | None: ...
-    @property
-    def hours(self) -> float | None: ...
-    @property
-    def hours_error(self) -> float | None: ...
-    @property
-    def batch_change(self) -> float: ...
-    @property
-    def lr_scale(self) -> float: ...
-    @property
-    def moves(self) -> Sequence[Any]: ...
-    @property
-    def stages(self) -> Sequence[Any]: ...
-    @property
-    def lr_at(self) -> Callable[[float], float]: ...
-    def position(self, step: int) -> Any: ...
+    Planned: TypeAlias = FeasiblePlan
+else:
+    Planned = Any  # a file is read without planning
+"""A feasible plan, or the row of a table with its columns as fields (folder.py)."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +26,10 @@ class Job:
     """A launcher's needs beside the plan.
 
     Attributes:
-        name: of the job.
         command: the training script and its own arguments, word by word.
-        image: of a container, where the target runs one.
         resume: a checkpoint to go on from.
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command to plan anew, without the GPUs, for the message of a start on another number of
-            GPUs.
+        again: the command to plan anew, without the GPUs, for the message of a start on other GPUs.
         own: the settings of the file that the plan was made from, if it is of the same tool.
     """
 
@@ -125,41 +57,15 @@ class SettingsSheet:
 
     Attributes:
         settings: by their names there, in the order in which they are written; tables hold tables.
-        comments: what the tool cannot say, or does differently; a function for a comparison of curves, which
-            is made only for a sheet that is shown.
+        comments: what the tool cannot say, or does differently.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
-    comments: list[str | Callable[[], list[str]]] = field(default_factory=list)
+    comments: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """Adds a comment."""
         self.comments.append(text)
-
-    def compare(
-        self, plan: Planned, tool_rate: Callable[[], Callable[[int], float]], says: Callable[[str], list[str]]
-    ) -> None:
-        """Adds comments in case the tool's learning rate is not the plan's.
-
-        Args:
-            plan: with its own curve.
-            tool_rate: makes the tool's learning rate, a function of the step.
-            says: makes comments from the difference, in words.
-        """
-
-        def compared() -> list[str]:
-            miss = differs(plan, tool_rate())
-            return [] if miss is None else says(miss)
-
-        self.comments.append(compared)
-
-    def notes(self) -> list[str]:
-        """Lists all comments, in their order."""
-        return [
-            text
-            for comment in self.comments
-            for text in ([comment] if isinstance(comment, str) else comment())
-        ]
 
 
 def optimizer_arguments(plan: Planned) -> dict[str, Any]:
@@ -170,7 +76,7 @@ def optimizer_arguments(plan: Planned) -> dict[str, Any]:
         arguments["betas"] = [plan.beta1, plan.beta2]
     if name in ("adamw", "adam", "lamb"):
         arguments["eps"] = plan.eps
-    if name in ("sgd", "rmsprop", "muon") and plan.momentum is not None:
+    if name in ("sgd", "rmsprop", "muon", "lars") and plan.momentum is not None:
         arguments["momentum"] = plan.momentum
     return arguments
 
@@ -188,30 +94,31 @@ def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, in
 
 
 class Curve(NamedTuple):
-    """A schedule's kind and its lengths in the plan's steps.
+    """A schedule's kind (None for a `Schedule` without a text), and its lengths in the plan's steps."""
 
-    `kind` is None for a `Schedule` without a text.
-    """
-
+    plan: Planned
     kind: str | None
     peak: float
     bottom: float
     first: float
     warmup: int
     total: int
-    lengths: Mapping[str, int]
-    numbers: Mapping[str, float]
-    words: Mapping[str, str]
+    arguments: Mapping[str, Any]
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the rate stays at its peak until a decay at the end."""
+        return self.kind in ("wsd", "trapezoid")
+
+    @property
+    def shape(self) -> str:
+        """The kind of the decay; empty for a `Schedule` without a text."""
+        return str(self.arguments.get("shape", "linear")) if self.is_stable else self.kind or ""
 
     @property
     def decay(self) -> int:
-        """Steps after the warmup."""
-        return max(0, self.total - self.warmup)
-
-    @property
-    def shape(self) -> str | None:
-        """The shape of the decay at the end of a `wsd`; None for another kind."""
-        return self.words.get("shape", "linear") if self.kind in ("wsd", "trapezoid") else None
+        """Steps of the decay."""
+        return self.last_steps() if self.is_stable else max(0, self.total - self.warmup)
 
     def part(self, rate: float) -> float:
         """Returns a rate as a part of the peak, rounded: 0.1, not 0.09999999999999999."""
@@ -219,7 +126,22 @@ class Curve(NamedTuple):
 
     def last_steps(self, of: int | None = None) -> int:
         """Returns the steps of the decay at the end of a `wsd`: a fifth of the run unless the recipe says."""
-        return self.lengths.get("decay", max(1, (self.total if of is None else of) // 5))
+        return int(self.arguments.get("decay", max(1, (self.total if of is None else of) // 5)))
+
+    def misses(self, tool_rate: Callable[[int], float]) -> str | None:
+        """Says how far a tool's rate is from the plan's at a few hundred steps; None if it is the same."""
+        plan, total = self.plan, self.total
+        first = plan.moves[-1].step if plan.moves else 0  # of a run that moved, only the steps left
+        spread = {total * part // 257 for part in range(257)}
+        spread |= {at + by for at in (first, self.warmup, total - 1) for by in (-1, 0, 1)}
+        steps = sorted(step for step in spread if first <= step < total)
+        rates = [plan.lr_at(step) for step in steps]
+        worst, step = max(
+            (abs(rate - tool_rate(step)), step) for rate, step in zip(rates, steps, strict=True)
+        )
+        if worst <= 1e-9 * max(rates):
+            return None
+        return f"differs from the plan by up to {percent(worst / max(rates))} of the peak (at step {step:,})"
 
 
 def units_of(plan: Planned) -> Units:
@@ -230,11 +152,7 @@ def units_of(plan: Planned) -> Units:
 
 
 def curve(plan: Planned) -> Curve:
-    """Returns the plan's curve.
-
-    Raises:
-        InputError: the plan has no end, so its steps are unknown.
-    """
+    """Returns the plan's curve; a plan without an end, or a table's row without a schedule, has none."""
     if plan.total_steps is None or plan.lr is None:
         raise InputError(
             "the recipe has no duration, so the number of steps is unknown: give one", field="duration"
@@ -244,39 +162,13 @@ def curve(plan: Planned) -> Curve:
         raise missing("schedule", "the plans' table does not have it; name the jobs' with --jobs")
     base = (plan.lr, plan.min_lr or 0.0, plan.warmup_lr or 0.0, plan.warmup_steps or 0, plan.total_steps)
     if not isinstance(text, str):
-        return Curve(None, *base, {}, {}, {})
+        return Curve(plan, None, *base, {})
     spec, units = check_spec(text), units_of(plan)
-    total, arguments = plan.total_steps, spec.arguments
-    return Curve(
-        spec.kind,
-        *base,
-        {
-            name: max(1, length.steps(units, total))
-            for name, length in arguments.items()
-            if isinstance(length, Length)
-        },
-        {name: value for name, value in arguments.items() if isinstance(value, float)},
-        {name: value for name, value in arguments.items() if isinstance(value, str)},
-    )
-
-
-def differs(plan: Planned, tool_rate: Callable[[int], float]) -> str | None:
-    """Says how far a tool's own schedule misses the plan's; None if they are the same.
-
-    Both are evaluated at a few hundred steps of the run, including the ends of the warmup and of the run; in
-    a run that moved, only at the steps left.
-    """
-    moves = plan.moves
-    first = moves[-1].step if moves else 0
-    total, warmup = plan.total_steps or 1, plan.warmup_steps or 0
-    spread = {total * part // 257 for part in range(257)}
-    spread |= {at + by for at in (first, warmup, total - 1) for by in (-1, 0, 1)}
-    steps = sorted(step for step in spread if first <= step < total)
-    plan_rates = [plan.lr_at(step) for step in steps]
-    worst, step = max((abs(a - tool_rate(step)), step) for a, step in zip(plan_rates, steps, strict=True))
-    if worst <= 1e-9 * max(plan_rates):
-        return None
-    return f"differs from the plan by up to {percent(worst / max(plan_rates))} of the peak (at step {step:,})"
+    arguments = {
+        name: max(1, value.steps(units, plan.total_steps)) if isinstance(value, Length) else value
+        for name, value in spec.arguments.items()
+    }
+    return Curve(plan, spec.kind, *base, arguments)
 
 
 def flags(settings: Mapping[str, Any], *, dashes: bool = False) -> Iterator[list[str]]:
@@ -318,6 +210,11 @@ def shell(words: list[list[str]]) -> str:
       --name '$(rm -rf x)'
     """
     return " \\\n  ".join(shell_words(part) for part in words)
+
+
+def command_file(top: str, remarks: Mapping[str, str], words: list[list[str]]) -> str:
+    """Writes a file of one command, under its comments and remarks."""
+    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
 
 
 def remark_lines(remarks: Mapping[str, str]) -> str:

@@ -81,15 +81,10 @@ class Writer:
 
 
 class Keys(NamedTuple):
-    """Keys to know a tool's files by; none for a tool without a reader.
+    """Keys to know a tool's files by: its own, and those in many people's scripts too, alone no evidence.
 
-    They are data, so that no tool's module is imported for them.
-
-    Attributes:
-        own: of this tool alone.
-        common: in many people's own scripts too: alone they are no evidence.
-        module: of `isobatch.tools` with the tool's record, if it is not named as the tool.
-        extends: another tool, whose keys are all keys of this one too.
+    `module` has the tool's record, if it is not named as the tool; all keys of the tool that it `extends` are
+    its keys too.
     """
 
     own: str = ""
@@ -128,15 +123,9 @@ class Weight(StrEnum):
 
 
 class Issue(NamedTuple):
-    """A surprise in a configuration for its author.
+    """A surprise in a configuration: what happens, its cause, its source, and the line to write instead.
 
-    Attributes:
-        what: happens.
-        cause: of it.
-        source: a document, an issue, or the place in the tool's own code.
-        change: the line to write instead.
-        weight: of what it costs; NOTE where the tool is always so.
-        field: the recipe's field that it is about; empty where the file's own words name the setting.
+    `weight` is NOTE where the tool is always so; `field` is the recipe's, where the file has no word for it.
     """
 
     what: str
@@ -175,18 +164,10 @@ _WORDS = {
 
 
 class Case(NamedTuple):
-    """A configuration on a number of GPUs, for the checks.
+    """A configuration on the GPUs and nodes of the run to come, for the checks; None is not known.
 
-    Attributes:
-        tool: of the file.
-        reading: of the file.
-        fields: of the recipe, with those that were given beside the file.
-        gpus: of the run to come.
-        batch: samples in a step there, as the file is; None where it does not say.
-        tuned: samples in a step of the tuned run; None where its GPUs are not known.
-        plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
-        command: plans the file there; of an infeasible plan it lists what would work.
-        nodes: of the run to come; None where only its GPUs are known.
+    `batch` counts the samples of a step there, as the file is, and `tuned` of the tuned run; `fields` also
+    has what was given beside the file. The command plans the file there, or lists what would work.
     """
 
     tool: Tool
@@ -212,12 +193,7 @@ class Case(NamedTuple):
         return self.gpus // (self.fields.get("model_parallel") or 1)
 
     def nodes_like(self, gpus: int, nodes: int) -> int:
-        """Returns the nodes of the run to come; where they are not known, of nodes as the file has them.
-
-        Args:
-            gpus: of the file.
-            nodes: of the file.
-        """
+        """Returns the nodes of the run to come: if not known, of as many GPUs as the file's."""
         each = gpus // nodes or 1
         return self.nodes or (1 if self.gpus % each else self.gpus // each)
 
@@ -239,11 +215,7 @@ class Case(NamedTuple):
 
 
 def inside(table: str, names: str) -> str:
-    """Returns the places of settings in a table, for a list of harmless settings.
-
-    >>> inside("optimizer.params", "torch_adam bias_correction")
-    'optimizer.params.torch_adam optimizer.params.bias_correction'
-    """
+    """Returns the places of settings in a table, for a list of harmless settings."""
     return " ".join(f"{table}.{name}" for name in names.split())
 
 

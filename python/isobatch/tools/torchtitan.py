@@ -14,6 +14,9 @@ from isobatch.words import share
 NO_CLIPPING = 1e30
 """torchtitan always clips: a norm that no gradient has."""
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam"}
+_PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+_TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 
 _HARMLESS = """
     activation_checkpoint* comm.* experimental.* float8.* job.* loss.* memory_estimation.* metrics.* mx.*
@@ -47,18 +50,12 @@ def read(page: SettingsPage) -> None:
         page.clip("training.max_norm", default=1.0)
     steps = page.length("training.steps", "duration", "st", default=10_000 if whole else None)
     _schedule(page, steps or 0)
-    precision = {"bfloat16": "bf16", "float32": "fp32"}.get(
-        page.word("training.mixed_precision_param", "bfloat16") or ""
-    )
-    if precision is not None:
-        page.give("precision", precision, "training.mixed_precision_param")
+    words = {word: precision for precision, word in _PRECISIONS.items()}
+    page.choice("training.mixed_precision_param", "precision", words, "bfloat16")
 
 
 def _read_optimizer(page: SettingsPage) -> None:
-    """Reads the optimizer.
-
-    Groups of parameters may each have their own; a plan has one.
-    """
+    """Reads the optimizer: groups of parameters may each have their own, and a plan has one."""
     groups = page.raw("optimizer.param_groups")
     inner = page.table("optimizer")
     if isinstance(groups, list):
@@ -79,9 +76,15 @@ def _read_optimizer(page: SettingsPage) -> None:
 
 
 def _batch(page: SettingsPage, whole: bool) -> None:
-    tokens = page.whole("training.num_tokens_per_microbatch_per_dp_rank")
-    if tokens is not None:
-        _tokens(page, tokens)
+    if page.whole(_TOKENS) is not None:
+        longest = page.whole("training.max_context_length", default=2048) or 2048
+        names = {"batch_per_gpu": _TOKENS, "effective_batch": "training.num_tokens_per_train_step"}
+        for field, key in names.items():
+            tokens = page.whole(key) or 0
+            if tokens > 0 and tokens % longest:
+                page.fault(field, must_be(f"a multiple of max_context_length {longest}", tokens, field=key))
+            elif tokens > 0:
+                page.give(field, tokens // longest, key)
     else:
         key = page.first("training.local_batch_size", "training.batch_size")
         page.whole(key, "batch_per_gpu", default=8 if whole else None)
@@ -101,35 +104,18 @@ def _batch(page: SettingsPage, whole: bool) -> None:
         page.give("model_parallel", parallel, "parallelism.tensor_parallel_degree")
     own = page.whole("parallelism.expert_tensor_parallel_degree", default=1) or 1
     experts = page.whole("parallelism.expert_parallel_degree", default=1) or 1
-    if (
-        experts > 1
-    ):  # of the GPUs of one pipeline stage and one copy; by tensors of their own, of one part of these
+    # Of the GPUs of one pipeline stage and one copy; by tensors of their own, of one part of these.
+    if experts > 1:
         experts_gpus = experts * degrees["pipeline_parallel"] * replicate * own
         page.give("expert_parallel", experts_gpus, "parallelism.expert_parallel_degree")
     key = _degree(page, "data_parallel_shard")
-    shard = page.whole(key, default=-1) or -1
-    if shard > 0:
+    if (shard := page.whole(key, default=-1) or -1) > 0:
         page.give("gpus", replicate * shard * parallel, key)
 
 
 def _degree(page: SettingsPage, name: str) -> str:
     """Returns the setting of a degree: before 0.1 it was of the training, or experimental."""
     return page.first(*(f"{table}.{name}_degree" for table in ("parallelism", "training", "experimental")))
-
-
-def _tokens(page: SettingsPage, micro: int) -> None:
-    """Reads batches in tokens, as after 0.3: a whole number of the longest sequence."""
-    length = page.whole("training.max_context_length", default=2048) or 2048
-    step = page.whole("training.num_tokens_per_train_step")
-    for key, tokens, field in (
-        ("training.num_tokens_per_microbatch_per_dp_rank", micro, "batch_per_gpu"),
-        ("training.num_tokens_per_train_step", step, "effective_batch"),
-    ):
-        if tokens is not None and tokens > 0:
-            if tokens % length:
-                page.fault(field, must_be(f"a multiple of max_context_length {length}", tokens, field=key))
-            else:
-                page.give(field, tokens // length, key)
 
 
 def _schedule(page: SettingsPage, steps: int) -> None:
@@ -145,20 +131,19 @@ def _schedule(page: SettingsPage, steps: int) -> None:
         page.unsupported("lr_scheduler.decay_type", f"the decay {kind!r}")
         return
     ratio = page.number("lr_scheduler.decay_ratio")
-    if ratio is not None and not 0 <= ratio <= 1:
-        page.fault("schedule", must_be("a number from 0 to 1", ratio, field="lr_scheduler.decay_ratio"))
-    elif ratio is None:
+
+    def decay(fields: Mapping[str, Any]) -> str:
+        total, part = steps_of(fields), ratio or 0.0
+        end = share(part) if total is None else f"{min(round(total * part), max(1, total - warmup))}st"
+        return f"wsd(decay={end}, shape={shape})"
+
+    if ratio is None:
         page.give("schedule", shape, "lr_scheduler.decay_type")
+    elif not 0 <= ratio <= 1:
+        page.fault("schedule", must_be("a number from 0 to 1", ratio, field="lr_scheduler.decay_ratio"))
     elif ratio == 0:
         page.give("schedule", "constant", "lr_scheduler.decay_ratio")
     else:
-        part = ratio
-
-        def decay(fields: Mapping[str, Any]) -> str:
-            total = steps_of(fields)
-            end = share(part) if total is None else f"{min(round(total * part), max(1, total - warmup))}st"
-            return f"wsd(decay={end}, shape={shape})"
-
         page.derive("schedule", decay, "lr_scheduler.decay_ratio")
     factor = page.number(page.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"))
     page.times_lr("min_lr", factor, "lr_scheduler.min_lr_factor")
@@ -179,9 +164,8 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
         sheet.note("max_norm is effectively none: the plan does not clip")
     if plan.recipe.seq_len is not None:
         training["seq_len"] = plan.recipe.seq_len
-    precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan.recipe.precision or "")
-    if precision is not None:
-        training["mixed_precision_param"] = precision
+    if plan.recipe.precision in _PRECISIONS:
+        training["mixed_precision_param"] = _PRECISIONS[plan.recipe.precision]
     elif plan.recipe.precision is not None:
         sheet.note(f"torchtitan has no {plan.recipe.precision}")
     sheet.settings = {
@@ -200,71 +184,55 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
 
 
 def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, object]:
-    name = plan.recipe.optimizer
-    if name not in ("adamw", "adam"):
+    name, rates = plan.recipe.optimizer, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    if name not in _OPTIMIZERS:
         sheet.note(f"torchtitan has no {name}: optimizer.name is not set")
-        return {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    return {
-        "name": {"adamw": "AdamW", "adam": "Adam"}[name],
-        "lr": plan.lr,
-        "beta1": plan.beta1,
-        "beta2": plan.beta2,
-        "eps": plan.eps,
-        "weight_decay": plan.weight_decay,
-    }
+        return {**rates}
+    own = {"name": _OPTIMIZERS[name], "lr": plan.lr, "beta1": plan.beta1, "beta2": plan.beta2}
+    return {**own, "eps": plan.eps, "weight_decay": plan.weight_decay}
 
 
 def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, object]:
-    shape = line.shape or line.kind or ""
-    decay = line.last_steps() if line.shape else line.decay
     settings: dict[str, object] = {"warmup_steps": line.warmup}
     if line.kind == "constant":
-        settings["decay_ratio"], decay = 0.0, 0
+        settings["decay_ratio"] = 0.0
         sheet.note(
             "torchtitan divides by the steps of the decay: use decay_ratio 0.0 only where your version takes "
             "it"
         )
-    elif shape not in _SHAPES:
+    elif line.shape not in _SHAPES:
         sheet.note(f"torchtitan has no schedule such as {plan.recipe.schedule}")
         return settings
     else:
-        settings["decay_type"] = _SHAPES[shape]
-        if decay != line.decay:
-            settings["decay_ratio"] = decay / line.total
+        settings["decay_type"] = _SHAPES[line.shape]
+        if line.decay != max(0, line.total - line.warmup):
+            settings["decay_ratio"] = line.decay / line.total
     if line.bottom:
         settings["min_lr_factor"] = line.part(line.bottom)
-    late = "torchtitan warms up one step ahead, by (step + 1) / warmup_steps"
-    sheet.compare(
-        plan,
-        lambda: lambda step: _rate(line, decay, shape, step),
-        lambda miss: [f"the learning rate {miss}; {late}"],
-    )
+    if miss := line.misses(lambda step: _rate(line, step)):
+        sheet.note(
+            f"the learning rate {miss}; torchtitan warms up one step ahead, by (step + 1) / warmup_steps"
+        )
     return settings
 
 
-def _rate(line: Curve, decay: int, shape: str, step: int) -> float:
+def _rate(line: Curve, step: int) -> float:
     """Computes torchtitan's learning rate at a step, counted from 0."""
     if step < line.warmup:
         return line.peak * (step + 1) / line.warmup
-    start = line.total - decay
-    if step <= start or not decay:
+    u = (step - line.total + line.decay) / line.decay if line.decay else 0.0
+    if u <= 0 or line.kind == "constant":
         return line.peak
-    u = (step - start) / decay
-    factor = {"cosine": 0.5 * (1 + math.cos(math.pi * u)), "one_minus_sqrt": 1 - math.sqrt(u)}.get(
-        shape, 1 - u
-    )
-    return line.bottom + (line.peak - line.bottom) * factor
+    curves = {"cosine": 0.5 * (1 + math.cos(math.pi * u)), "one_minus_sqrt": 1 - math.sqrt(u)}
+    return line.bottom + (line.peak - line.bottom) * curves.get(line.shape, 1 - u)
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
-    """Writes a function over a named configuration of torchtitan 0.3.
-
-    The plan starts from that configuration. Its optimizer is a group for all parameters.
-    """
-    lines = [
+    """Writes a function over a named configuration of torchtitan 0.3; its optimizer is one group."""
+    training = "\n".join(
         f"    config.training.{name} = {value!r}{remark(remarks, f'training.{name}')}"
         for name, value in sheet.settings["training"].items()
-    ]
+    )
     own = dict(sheet.settings["optimizer"])
     name = own.pop("name", None)
     if "beta1" in own:
@@ -279,7 +247,6 @@ def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job
             f"optimizer_kwargs={own!r}){remark({'group': changes} if changes else {}, 'group')}\n"
             "    config.optimizer = OptimizersContainer.Config(param_groups=[group])\n"
         )
-    training = "\n".join(lines)
     arguments = ", ".join(f"{name}={value!r}" for name, value in sheet.settings["lr_scheduler"].items())
     return f'''{top}from torchtitan.components.optimizer import (
     LRSchedulersContainer,

@@ -1,23 +1,18 @@
-"""torchtune's YAML recipes.
-
-`batch_size` is of one GPU; an epoch has whole steps alone, at most `max_steps_per_epoch`.
-"""
+"""torchtune's YAML recipes: an epoch has whole steps alone, at most `max_steps_per_epoch`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import (
-    Curve,
     Job,
     Planned,
     SettingsSheet,
+    command_file,
     curve,
     intervals,
+    optimizer_arguments,
     overrides,
-    remark_lines,
-    shell,
 )
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.transformers import trainer_rate
@@ -25,36 +20,33 @@ from isobatch.tools.transformers import trainer_rate
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
 _MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
     num_classes num_heads num_kv_heads num_layers vocab_size lora_attn_modules"""
+_OWN_MODEL = """apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable fusion_trainable
+    image_size lora_alpha lora_dropout lora_rank quantize_base use_dora"""
+_DATASET = """_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition source split
+    subset train_on_input"""
+_TABLES = (
+    ("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle"),
+    ("dataset", _DATASET),
+    ("model", f"{_MODEL} {_OWN_MODEL}"),
+    *((table, _MODEL) for table in ("policy_model", "reward_and_value_model", "teacher_model")),
+)
+_IN_TABLES = " ".join(inside(*table) for table in _TABLES)
 _HARMLESS = f"""
-    *checkpointer.* ac_* apply_chat_template base_model_path batch_size_val collate_fn compile* cudnn_*
-    custom_sharded_layers device early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_*
-    fsdp.* fsdp_cpu_offload gamma generate* kd_loss.* kd_ratio kl_coeff layer_dropout.* limit lmbda loss*
-    loss.* low_cpu_ram max_generated_tokens max_seq_length memory_efficient_fsdp_wrap metric_logger.*
-    min_response_length name penalise_no_eos profiler.* profiler.warmup_steps quantizer.* ref_*
-    resize_token_embeddings resume_from_checkpoint reward_* save_adapter_weights_only save_every_n_epochs
-    shuffle stop_token_ids tasks temperature tensor_parallel_plan.* tensor_parallel_plan tokenizer.* top_k
-    value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd dataloader
-    dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
-    {inside("dataloader", "collate_fn num_workers packed pin_memory prefetch_factor shuffle")}
-    {inside("dataset", "_component_ add_eos column data_files max_seq_len name packed_on_the_fly partition")}
-    {inside("dataset", "source split subset train_on_input")}
-    {inside("model", _MODEL)}
-    {inside("model", "apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable")}
-    {inside("model", "fusion_trainable image_size lora_alpha lora_dropout lora_rank quantize_base use_dora")}
-    {inside("policy_model", _MODEL)} {inside("reward_and_value_model", _MODEL)}
-    {inside("teacher_model", _MODEL)}
+    *checkpointer.* ac_* apply_chat_template batch_size_val collate_fn cudnn_* custom_sharded_layers device
+    early_exit_loss.* enable_* forward_batch_size fake_quant_after_n_steps fp8_* gamma generate* kd_loss.*
+    kd_ratio kl_coeff limit lmbda loss* low_cpu_ram max_generated_tokens max_seq_length
+    memory_efficient_fsdp_wrap metric_logger.* min_response_length name penalise_no_eos ref_*
+    resize_token_embeddings reward_* shuffle stop_token_ids tasks temperature tensor_parallel_plan.*
+    tensor_parallel_plan top_k value_* whiten_rewards context_parallel_rotate_method optimizer_in_bwd
+    dataloader dataloader.parallel_method optimizer.fused dataset.column_map.input dataset.column_map.output
+    {_IN_TABLES}
 """
 """Of torchtune 0.3 to 0.6, and of its last sources."""
 _MATTERS = {"effective_batch": "grpo_samples", "duration": "num_steps ppo_epochs"}
-_PARALLEL = ("tensor_parallel_dim", "context_parallel_dim")
 
 
 def read(page: SettingsPage) -> None:
-    """Reads a recipe of fine-tuning, distillation, DPO or PPO.
-
-    Raises:
-        InputError: it has no optimizer, as those of generation, evaluation and quantization.
-    """
+    """Reads a recipe of fine-tuning, distillation, DPO or PPO; those without an optimizer do not train."""
     page = page.interpolated()
     if not page.has("optimizer"):
         raise InputError(
@@ -69,9 +61,30 @@ def read(page: SettingsPage) -> None:
     else:
         page.whole("batch_size", "batch_per_gpu")
         page.whole("gradient_accumulation_steps", "accumulation", default=1)
-        _duration(page)
-    _gpus(page)
-    _optimizer(page)
+        epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
+        page.name_absent(duration="epochs")
+        if epochs and most and most > 0:
+            page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
+            page.note_assumed(
+                "duration",
+                f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
+                f"--set duration={epochs}ep)",
+            )
+        elif epochs:
+            page.give("duration", length(epochs, "ep"), "epochs")
+    parallel = page.read_parallel("tensor_parallel_dim", "context_parallel_dim")
+    shards = page.whole("data_parallel_shard_dim", default=-1) or -1
+    copies = page.whole("data_parallel_replicate_dim", default=1)
+    if copies and shards > 0:
+        page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
+    name = (page.word("optimizer._component_") or "").rpartition(".")[2]
+    page.optimizer("optimizer._component_", name or None)
+    page.table("optimizer").number("lr", "lr")
+    page.table("optimizer").torch_optimizer()
+    if page.reading.fields.get("optimizer") == "adamw":
+        page.give("decay", "lr_multiplied", "optimizer._component_")
+    if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
+        page.clip("clip_grad_norm")
     _schedule(page)
     if "lora" in (page.word("model._component_") or "").rpartition(".")[2]:
         page.give("adapter", "lora", "model._component_")
@@ -80,8 +93,7 @@ def read(page: SettingsPage) -> None:
     page.whole("tokenizer.max_seq_len", "seq_len")
     if page.table("dataset").flag("packed"):
         page.note("dataset.packed: dataset_size is the number of packed sequences")
-    if (kind := page.word("dtype")) in ("bf16", "fp32"):
-        page.give("precision", kind, "dtype")
+    page.choice("dtype", "precision", {"bf16": "bf16", "fp32": "fp32"})
 
 
 def _ppo(page: SettingsPage) -> None:
@@ -98,46 +110,8 @@ def _ppo(page: SettingsPage) -> None:
     )
 
 
-def _duration(page: SettingsPage) -> None:
-    epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
-    page.name_absent(duration="epochs")
-    if epochs and most and most > 0:
-        page.give("duration", length(epochs * most, "st"), "max_steps_per_epoch")
-        page.note_assumed(
-            "duration",
-            f"max_steps_per_epoch {most} × epochs {epochs}: planned as if no epoch has fewer steps (else "
-            f"--set duration={epochs}ep)",
-        )
-    elif epochs:
-        page.give("duration", length(epochs, "ep"), "epochs")
-
-
-def _gpus(page: SettingsPage) -> None:
-    parallel = page.read_parallel(*_PARALLEL)
-    shards, copies = (
-        page.whole(f"data_parallel_{dimension}_dim", default=d)
-        for dimension, d in (("shard", -1), ("replicate", 1))
-    )
-    if shards and copies and shards > 0:
-        page.give("gpus", shards * copies * parallel, "data_parallel_shard_dim")
-
-
-def _optimizer(page: SettingsPage) -> None:
-    name = (page.word("optimizer._component_") or "").rpartition(".")[2]
-    page.optimizer("optimizer._component_", name or None)
-    page.table("optimizer").number("lr", "lr")
-    page.table("optimizer").torch_optimizer()
-    if page.reading.fields.get("optimizer") == "adamw":
-        page.give("decay", "lr_multiplied", "optimizer._component_")
-    if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
-        page.clip("clip_grad_norm")
-
-
 def _schedule(page: SettingsPage) -> None:
-    """Reads its cosine, falling to 0 over the run.
-
-    Without a scheduler the learning rate stays.
-    """
+    """Reads its cosine, falling to 0 over the run; without a scheduler the learning rate stays."""
     name, own = page.word("lr_scheduler._component_"), page.table("lr_scheduler")
     own.length("num_warmup_steps", "warmup", "st")
     cycles = own.number("num_cycles", default=0.5)
@@ -149,12 +123,7 @@ def _schedule(page: SettingsPage) -> None:
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes a plan's part of a recipe.
-
-    Raises:
-        InputError: the file that the plan was made from is PPO's, whose batch is written elsewhere; or it
-            steps the optimizer in the backward pass, and the plan accumulates.
-    """
+    """Writes a plan's part of a recipe, unless its file refuses the plan's batch or accumulation."""
     if "ppo_batch_size" in job.own:
         raise InputError(
             "a PPO recipe is read alone: set ppo_batch_size, batch_size and optimizer.lr in the file yourself"
@@ -166,29 +135,20 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
             "optimizer_in_bwd to false in the file, which takes memory for the gradients, or plan with more "
             "GPUs or a larger micro-batch"
         )
-    optimizer: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    if plan.recipe.optimizer in ("adam", "adamw"):
-        optimizer |= {"betas": [plan.beta1, plan.beta2], "eps": plan.eps}
-    if plan.momentum is not None:
-        optimizer["momentum"] = plan.momentum
+    is_cosine = line.kind == "cosine" and not line.bottom
     sheet.settings = {
         "batch_size": plan.micro_batch,
         "gradient_accumulation_steps": accumulation,
-        "optimizer": optimizer,
-        "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup}
-        if _is_cosine(line)
-        else None,
+        "optimizer": optimizer_arguments(plan),
+        "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup} if is_cosine else None,
         **_epochs(plan, job, sheet),
         "clip_grad_norm": plan.recipe.clip_norm,
         **intervals(plan, "run_val_every_n_steps", "save_every_n_steps", "log_every_n_steps"),
     }
     if plan.recipe.optimizer != "adamw":
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
-    sheet.compare(
-        plan,
-        lambda: trainer_rate(line, "cosine" if _is_cosine(line) else "constant"),
-        lambda miss: [f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other"],
-    )
+    if miss := line.misses(trainer_rate(line, "cosine" if is_cosine else "constant")):
+        sheet.note(f"lr_scheduler {miss}: torchtune has a cosine to 0 and no other")
     return sheet
 
 
@@ -207,14 +167,10 @@ def _epochs(plan: Planned, job: Job, sheet: SettingsSheet) -> dict[str, int]:
     return {"epochs": epochs, "max_steps_per_epoch": each}
 
 
-def _is_cosine(line: Curve) -> bool:
-    return line.kind == "cosine" and not line.bottom
-
-
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes the overrides after torchtune's command."""
     words = [["tune", "run", "RECIPE"], ["--config", "CONFIG"], *overrides(sheet.settings)]
-    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
+    return command_file(top, remarks, words)
 
 
 def check(case: Case) -> Iterator[Issue]:

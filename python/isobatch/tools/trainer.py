@@ -21,11 +21,10 @@ HARMLESS = """
     metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
     full_determinism use_cpu no_cuda use_mps_device use_ipex jit_mode_eval dataloader_pin_memory
     dataloader_persistent_workers dataloader_prefetch_factor dataloader_num_workers
-    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
-    train_sampling_strategy group_by_length length_column_name ddp_* skip_memory_metrics optim_target_modules
-    optim_args overwrite_* past_index tpu_* fp16_opt_level fp16_backend
-    half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler generation_*
-    accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
+    dataloader_multiprocessing_context dataloader_in_order label_names train_sampling_strategy group_by_length
+    length_column_name ddp_* skip_memory_metrics optim_target_modules optim_args overwrite_* past_index tpu_*
+    fp16_opt_level fp16_backend half_precision_backend mp_parameters torchdynamo ray_scope sortish_sampler
+    generation_* accelerator_config.* distributed_state.* _setup_devices parallelism_config.dp_replicate_size
     parallelism_config.dp_shard_size parallelism_config.*_backend parallelism_config.*_handler block_size
     max_train_samples low_cpu_mem_usage config_name streaming
 """
@@ -35,7 +34,7 @@ _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
 
 def read_batch(page: SettingsPage, per_gpu: str) -> None:
-    """Reads the samples per GPU, and the micro-batches of a step."""
+    """Reads the samples per GPU, and the micro-batches of a step, both with a default."""
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
         default = DEFAULTS.get(key, 1)
         if not page.has(key):
@@ -48,31 +47,23 @@ def read_batch(page: SettingsPage, per_gpu: str) -> None:
 
 
 def read_loader(page: SettingsPage) -> None:
-    """Reads Accelerate's way of dealing out batches.
-
-    `split_batches` counts a batch over all processes; `even_batches` fills up the last batch.
-    """
-    config, fields = page.table("accelerator_config"), page.reading.fields
+    """Reads how Accelerate deals out batches: `split_batches` counts a batch over all processes."""
+    config, fields, key = page.table("accelerator_config"), page.reading.fields, "per_device_train_batch_size"
     if page.flag("dataloader_drop_last"):
         page.give("drop_last", True, "dataloader_drop_last")
     if config.has("even_batches") and not config.flag("even_batches"):
         page.give("even_batches", False, "accelerator_config.even_batches")
     if config.flag("split_batches") and type(fields.get("batch_per_gpu")) is int:
-        of_all, accumulation = fields.pop("batch_per_gpu"), fields.get("accumulation") or 1
-        page.reading.keys.pop("batch_per_gpu", None)
-        page.give("effective_batch", of_all * accumulation, "per_device_train_batch_size")
+        of_all = page.reading.drop("batch_per_gpu")
+        page.give("effective_batch", of_all * (fields.get("accumulation") or 1), key)
         page.note(
-            f"accelerator_config.split_batches: the {of_all} of per_device_train_batch_size are of all "
-            "processes together; with what is planned, a batch of each process, set it to false"
+            f"accelerator_config.split_batches: the {of_all} of {key} are of all processes together; with "
+            "what is planned, a batch of each process, set it to false"
         )
 
 
 def read_parallel(page: SettingsPage) -> None:
-    """Reads the GPUs of a replica.
-
-    Their sources are Accelerate's configuration, a DeepSpeed configuration inside, and older arguments of the
-    Trainer.
-    """
+    """Reads the GPUs of a replica from older arguments, and Accelerate's and DeepSpeed's inside."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
     if isinstance(file := page.raw("deepspeed"), str):
@@ -82,25 +73,18 @@ def read_parallel(page: SettingsPage) -> None:
 
 
 def read_intervals(page: SettingsPage) -> None:
-    """Reads the intervals of evaluating, saving and logging in steps.
-
-    A number below 1 is a share of the run, at any batch.
-    """
+    """Reads the intervals in steps; a number below 1 is a share of the run, at any batch."""
     for name in ("eval", "save", "logging"):
         key = f"{name}_steps"
         if isinstance(value := page.raw(key), Unknown):  # no plan needs it
             page.note(f"{page.name(key)} {value.why or 'is computed'}: not planned")
             continue
-        steps = page.number(key)
-        if steps is not None and steps >= 1 and steps == int(steps):
-            page.give(f"{name.removesuffix('ging')}_every", length(int(steps), "st"), key)
+        if (steps := page.number(key) or 0) >= 1 and steps == int(steps):
+            page.give(f"{name.removesuffix('ging')}_every", length(steps, "st"), key)
 
 
 def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) -> None:
-    """Reads the run and its warmup.
-
-    max_steps wins over epochs, and warmup_steps over warmup_ratio; a warmup_steps below 1 is a share.
-    """
+    """Reads the run and its warmup: steps win over epochs and over a ratio, and below 1 are a share."""
     steps, many = page.whole("max_steps"), page.number(epochs, default=default_epochs)
     if steps is not None and steps > 0:
         page.give("duration", length(steps, "st"), "max_steps")
@@ -110,20 +94,15 @@ def read_lengths(page: SettingsPage, epochs: str, default_epochs: int | None) ->
             text = f"{page.name(epochs)} is not in the file: {default_epochs}, the tool's default"
             page.note_assumed("duration", text)
     warmup, ratio = page.number("warmup_steps"), page.number("warmup_ratio")
-    if warmup and warmup >= 1:
-        page.give("warmup", length(int(warmup), "st"), "warmup_steps")
-    elif warmup:
-        page.give("warmup", share(warmup), "warmup_steps")
+    if warmup:
+        page.give("warmup", length(int(warmup), "st") if warmup >= 1 else share(warmup), "warmup_steps")
     elif ratio:
         page.give("warmup", share(ratio), "warmup_ratio")
     page.name_absent(warmup="warmup_steps")
 
 
 def note_older_steps(page: SettingsPage) -> None:
-    """Notes the number of steps under older Trainers, if it is another.
-
-    Up to transformers 4.51 a rest of micro-batches made no step.
-    """
+    """Notes other steps up to transformers 4.51, where a rest of micro-batches made none."""
 
     def note(run: Joined) -> None:
         fields, run_of = run.fields, epochs_of(run.fields)
@@ -134,11 +113,10 @@ def note_older_steps(page: SettingsPage) -> None:
         passes = rows // samples if fields.get("drop_last") else -(-rows // samples)
         now, before = (math.ceil(epochs * each) for each in (-(-passes // parts), max(passes // parts, 1)))
         if now != before:
-            text = (
+            page.note(
                 f"{count(now)} steps, as transformers 4.52 and later count them; up to 4.51 they are "
-                f"{count(before)}"
+                f"{count(before)} (--set duration={before}st)"
             )
-            page.note(f"{text} (--set duration={before}st)")
 
     page.reading.later.append(note)
 
@@ -146,8 +124,7 @@ def note_older_steps(page: SettingsPage) -> None:
 def read_adam(page: SettingsPage, key: str, default: str) -> None:
     """Reads the optimizer and its numbers."""
     page.optimizer(key, "adafactor" if page.flag("adafactor") else page.word(key, default))
-    momentum = _MOMENTUM.search(page.word("optim_args", "") or "")
-    if momentum is not None:
+    if momentum := _MOMENTUM.search(page.word("optim_args", "") or ""):
         page.give("momentum", float(momentum[1]), "optim_args")
     page.betas("adam_beta1", "adam_beta2")
     page.number("adam_epsilon", "eps")
@@ -158,10 +135,7 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
-    """Reads a scheduler of torch as a Schedule.
-
-    It must be made with literals and stepped once an optimizer step. OneCycleLR's peak is the learning rate.
-    """
+    """Reads a scheduler of torch as a Schedule: made with literals, stepped once an optimizer step."""
     from isobatch import schedules
 
     if kind == "OneCycleLR":
@@ -190,8 +164,7 @@ def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> No
 
 def read_schedule(page: SettingsPage, key: str, default: str) -> None:
     """Reads a scheduler of transformers as a recipe's schedule."""
-    name = (page.word(key, default) or default).lower()
-    kwargs = page.table("lr_scheduler_kwargs")
+    name, kwargs = (page.word(key, default) or default).lower(), page.table("lr_scheduler_kwargs")
     if name in ("constant", "constant_with_warmup"):
         page.give("schedule", "constant", key)
         if name == "constant" and page.reading.fields.pop("warmup", None):
@@ -214,24 +187,19 @@ def read_schedule(page: SettingsPage, key: str, default: str) -> None:
         over = kwargs.whole("timescale")
         page.give("schedule", f"inverse_sqrt(timescale={over}st)" if over else "inverse_sqrt", key)
     elif name in ("warmup_stable_decay", "wsd"):
-        _wsd(page, kwargs, key)
+        shape = {name: shape for shape, name in SHAPES.items()}.get(kwargs.word("decay_type", "cosine") or "")
+        decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio")
+        if shape is None or not decay or kwargs.word("warmup_type", "linear") != "linear":
+            page.unsupported(key, "this warmup_stable_decay")
+            return
+        page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
+        if ratio:
+            page.times_lr("min_lr", ratio, "lr_scheduler_kwargs")
+            page.ask("schedule", "its warmup starts at the minimum", key)
     elif name == "cosine_with_restarts" and kwargs.number("num_cycles", default=1) == 1:
         page.give("schedule", "cosine", key)
     else:
         page.unsupported(key, f"the scheduler {name!r}")
-
-
-def _wsd(page: SettingsPage, kwargs: SettingsPage, key: str) -> None:
-    shapes = {name: shape for shape, name in SHAPES.items()}
-    shape = shapes.get(kwargs.word("decay_type", "cosine") or "")
-    decay, ratio = kwargs.whole("num_decay_steps"), kwargs.number("min_lr_ratio", default=0.0)
-    if shape is None or not decay or kwargs.word("warmup_type", "linear") != "linear":
-        page.unsupported(key, "this warmup_stable_decay")
-        return
-    page.give("schedule", f"wsd(decay={decay}st, shape={shape})", key)
-    if ratio:
-        page.times_lr("min_lr", ratio, "lr_scheduler_kwargs")
-        page.ask("schedule", "its warmup starts at the minimum", key)
 
 
 def _best_model(case: Case) -> Iterator[Issue]:
@@ -244,26 +212,23 @@ def _best_model(case: Case) -> Iterator[Issue]:
     each = each or number(case.at("logging_steps") or 500)
     if saved == "best" or (saved == evaluated and (saved != "steps" or not each or every % each == 0)):
         return
-    text = f"save_steps {every:g} is not a multiple of eval_steps {each:g}"
-    yield Issue.stop(
-        f"{text if saved == evaluated else f'save_strategy {saved}, eval_strategy {evaluated}'}",
-        "load_best_model_at_end loads only what was evaluated when it was saved",
-        "transformers, training_args.py: load_best_model_at_end",
-        f"save_steps: {max(1, round(every / each)) * each:g}"
-        if saved == evaluated
-        else f"eval_strategy: {saved}",
-    )
+    text, change = f"save_strategy {saved}, eval_strategy {evaluated}", f"eval_strategy: {saved}"
+    if saved == evaluated:
+        text = f"save_steps {every:g} is not a multiple of eval_steps {each:g}"
+        change = f"save_steps: {max(1, round(every / each)) * each:g}"
+    cause = "load_best_model_at_end loads only what was evaluated when it was saved"
+    yield Issue.stop(text, cause, "transformers, training_args.py: load_best_model_at_end", change)
 
 
 def undivided_loader(batch: object, key: str, replicas: int) -> Iterator[Issue]:
     """Finds a batch of all processes, as under `split_batches`, not divided by their number."""
     if type(batch) is int and replicas and batch % replicas:
+        whole = max(1, round(batch / replicas)) * replicas
         yield Issue.stop(
             f"{batch} samples under split_batches are not a multiple of {replicas} processes",
             f"{key} counts the samples of all processes, and each takes as many",
             "accelerate, data_loader.py: BatchSamplerShard",
-            f"{key}: {max(1, round(batch / replicas)) * replicas}, or split_batches: false and the batch of "
-            "one process",
+            f"{key}: {whole}, or split_batches: false and the batch of one process",
         )
 
 
@@ -271,15 +236,11 @@ def _without_effect(case: Case) -> Iterator[Issue]:
     """Finds settings overruled by another one."""
     # A checkpoint's max_steps is what the Trainer counted, also where its arguments say epochs.
     steps = 0.0 if case.reading.tool == "checkpoint" else number(case.at("max_steps"))
-    ratio = case.at("warmup_ratio")
+    ratio, source = case.at("warmup_ratio"), "transformers, training_args.py: max_steps"
     for epochs in ("num_train_epochs", "num_epochs"):
         if steps > 0 and case.at(epochs) is not None:
-            yield Issue.note(
-                f"{epochs} {case.at(epochs)} has no effect",
-                "max_steps wins over it",
-                "transformers, training_args.py: max_steps",
-                f"remove {epochs}",
-            )
+            text = f"{epochs} {case.at(epochs)} has no effect"
+            yield Issue.note(text, "max_steps wins over it", source, f"remove {epochs}")
     if ratio and number(case.at("warmup_steps")) > 0:
         yield Issue(
             f"warmup_ratio {ratio} has no effect",
@@ -317,10 +278,7 @@ def trainers_factor(replicas: int, accumulation: int, over_ranks: bool = True) -
 
 
 def _undivided_loss(case: Case) -> Iterator[Issue]:
-    """Finds a gradient multiplied by the Trainer.
-
-    It is certain only if the file names such a model.
-    """
+    """Finds a gradient multiplied by the Trainer; it is certain only if the file names such a model."""
     over_ranks = case.at("average_tokens_across_devices") is not False
     factor = trainers_factor(case.replicas, case.fields.get("accumulation") or 1, over_ranks)
     if factor < 2:

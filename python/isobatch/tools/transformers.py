@@ -14,11 +14,10 @@ from isobatch.tools.sheet import (
     Job,
     Planned,
     SettingsSheet,
+    command_file,
     curve,
     flags,
     intervals,
-    remark_lines,
-    shell,
 )
 from isobatch.tools.tool import Reader, Tool, Writer
 
@@ -27,15 +26,7 @@ _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 
 
 def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5") -> None:
-    """Reads the arguments of the Trainer.
-
-    A missing setting takes the tool's own default, with a note if the batch or the length depends on it; the
-    learning rate is asked for.
-
-    Args:
-        page: of the settings.
-        own_rate: the tool's own learning rate, in words.
-    """
+    """Reads the Trainer's arguments: missing ones have its defaults; the learning rate is asked for."""
     trainer.read_batch(page, page.first("per_device_train_batch_size", "per_gpu_train_batch_size"))
     trainer.read_loader(page)
     trainer.read_parallel(page)
@@ -74,7 +65,18 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         "gradient_accumulation_steps": plan.accumulation,
         "learning_rate": plan.lr,
     }
-    _write_schedule(plan, line, sheet)
+    kind, kwargs = _scheduler(line)
+    own = (
+        "for the plan's own curve: "
+        "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
+    )
+    if kind is None:
+        text = f"lr_scheduler_type is not set: the Trainer has no scheduler such as {plan.recipe.schedule}"
+        sheet.comments += [text, own]
+    else:
+        settings |= {"lr_scheduler_type": kind} | ({"lr_scheduler_kwargs": kwargs} if kwargs else {})
+        if miss := line.misses(trainer_rate(line, kind, kwargs)):
+            sheet.comments += [f"lr_scheduler_type {kind} {miss}", own]
     settings |= {"warmup_steps": line.warmup, "max_steps": line.total}
     settings |= intervals(plan, "eval_steps", "save_steps", "logging_steps")
     _saved_where_evaluated(plan, sheet)
@@ -103,11 +105,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _saved_where_evaluated(plan: Planned, sheet: SettingsSheet) -> None:
-    """Restores the ratio of two intervals, lost by rounding each.
-
-    Under load_best_model_at_end the Trainer refuses a save_steps that is not a multiple of eval_steps
-    (transformers, training_args.py).
-    """
+    """Restores the ratio of two intervals, lost by rounding: load_best_model_at_end demands a multiple."""
     evaluated, saved = plan.eval_steps, plan.save_steps
     tuned = [_LENGTH.fullmatch(text or "") for text in (plan.recipe.eval_every, plan.recipe.save_every)]
     if not evaluated or not saved or tuned[0] is None or tuned[1] is None or tuned[0][2] != tuned[1][2]:
@@ -138,35 +136,12 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
         sheet.settings["optim_args"] = f"momentum={plan.momentum!r}"
 
 
-def _write_schedule(plan: Planned, line: Curve, sheet: SettingsSheet) -> None:
-    kind, kwargs = _scheduler(line)
-    own = (
-        "for the plan's own curve: "
-        "Trainer(optimizers=isobatch.integrations.transformers.optimizers(optimizer, plan))"
-    )
-    if kind is None:
-        sheet.note(
-            f"lr_scheduler_type is not set: the Trainer has no scheduler such as {plan.recipe.schedule}"
-        )
-        sheet.note(own)
-        return
-    sheet.settings["lr_scheduler_type"] = kind
-    if kwargs:
-        sheet.settings["lr_scheduler_kwargs"] = kwargs
-    sheet.compare(
-        plan, lambda: trainer_rate(line, kind, kwargs), lambda miss: [f"lr_scheduler_type {kind} {miss}", own]
-    )
-
-
 def trainer_rate(line: Curve, kind: str, kwargs: dict[str, Any] | None = None) -> Callable[[int], float]:
     """Returns the learning rate of a scheduler of transformers, as a function of the step."""
     from isobatch.schedules.peers.transformers import get_scheduler
 
     steps: dict[str, Any] = {"num_warmup_steps": line.warmup, "num_training_steps": line.total}
-    at: Callable[[int], float] = get_scheduler(
-        kind, lr=line.peak, **steps, scheduler_specific_kwargs=kwargs
-    ).at
-    return at
+    return get_scheduler(kind, lr=line.peak, **steps, scheduler_specific_kwargs=kwargs).at
 
 
 def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
@@ -179,29 +154,22 @@ def _scheduler(line: Curve) -> tuple[str | None, dict[str, Any]]:
         case "linear":
             return "polynomial", {"power": 1.0, "lr_end": line.bottom}
         case "polynomial":
-            return "polynomial", {"power": line.numbers.get("power", 1.0), "lr_end": line.bottom}
+            return "polynomial", {"power": line.arguments.get("power", 1.0), "lr_end": line.bottom}
         case "cosine":
             return ("cosine_with_min_lr", {"min_lr": line.bottom}) if line.bottom else ("cosine", {})
         case "inverse_sqrt" | "vaswani":
-            over = line.lengths.get("timescale")
+            over = line.arguments.get("timescale")
             return "inverse_sqrt", {} if over is None else {"timescale": over}
-        case "wsd" | "trapezoid" if line.shape in trainer.SHAPES:
-            return _stable_decay(line, line.last_steps(), trainer.SHAPES[line.shape])
-        case "one_minus_sqrt":
-            return _stable_decay(line, line.decay, "1-sqrt")
+        case "wsd" | "trapezoid" | "one_minus_sqrt" if line.shape in trainer.SHAPES:
+            kwargs = {"num_decay_steps": line.decay, "decay_type": trainer.SHAPES[line.shape]}
+            ratio = {"min_lr_ratio": line.part(line.bottom)} if line.bottom else {}
+            return "warmup_stable_decay", kwargs | ratio
     return None, {}
-
-
-def _stable_decay(line: Curve, decay: int, shape: str) -> tuple[str, dict[str, Any]]:
-    kwargs: dict[str, Any] = {"num_decay_steps": decay, "decay_type": shape}
-    if line.bottom:
-        kwargs["min_lr_ratio"] = line.part(line.bottom)
-    return "warmup_stable_decay", kwargs
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes the arguments alone."""
-    return f"{top}{remark_lines(remarks)}{shell(list(flags(sheet.settings)))}\n"
+    return command_file(top, remarks, list(flags(sheet.settings)))
 
 
 WRITER = Writer(

@@ -15,18 +15,19 @@ from isobatch.tools.transformers import WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
-HARMLESS = f"""{trainer.HARMLESS} activation_offloading assistant_only_loss beta beta_* bnb_*
-    cast_lm_head_to_fp32 center_rewards_coefficient completion* delta *desirable_weight discopop_tau
-    ds3_gather_for_generation entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_*
-    mask_truncated_completions max_completion_length max_prompt_length max_new_tokens
-    max_tool_calling_iterations min_p multi_objective_aggregation normalize_advantages
-    num_completions_to_print num_generations_eval off_policy_* packing_strategy pad_to_multiple_of
-    padding_free precompute_* ref_model_* reference_* repetition_penalty reward_* router_aux_* sapo_*
-    scale_rewards shuffle_dataset sync_ref_model system_prompt teacher_* temperature top_*
-    transformers_continuous_* truncation_mode use_adaptive_entropy use_bias_correction_kl use_bnb_* use_dora
-    use_rslora use_transformers_* use_weighting vespo_* vllm_* vllm_tensor_parallel_size use_vllm
-    num_iterations steps_per_generation benchmarks callbacks config cosine_* stop_token code_language
-    code_eval_test_batch_size code_eval_scoring_mode
+HARMLESS = f"""
+    {trainer.HARMLESS} activation_offloading assistant_only_loss beta* bnb_* cast_lm_head_to_fp32
+    center_rewards_coefficient completion* delta *desirable_weight discopop_tau ds3_gather_for_generation
+    entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_* mask_truncated_completions
+    max_completion_length max_prompt_length max_new_tokens max_tool_calling_iterations min_p
+    multi_objective_aggregation normalize_advantages num_completions_to_print num_generations_eval
+    off_policy_* packing_strategy pad_to_multiple_of padding_free precompute_* ref_model_* reference_*
+    repetition_penalty reward_* router_aux_* sapo_* scale_rewards shuffle_dataset sync_ref_model system_prompt
+    teacher_* temperature top_* transformers_continuous_* truncation_mode use_adaptive_entropy
+    use_bias_correction_kl use_bnb_* use_dora use_rslora use_transformers_* use_weighting vespo_* vllm_*
+    vllm_tensor_parallel_size use_vllm num_iterations steps_per_generation benchmarks callbacks config
+    cosine_* code_language code_eval_test_batch_size code_eval_scoring_mode lmbda seq_kd simpo_gamma cpo_alpha
+    rpo_alpha trl_config
 """
 """Of TRL 1.16, and of open-r1's scripts. vLLM's own parallelism is of GPUs that do not train."""
 
@@ -35,45 +36,15 @@ _OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_gene
 """Settings of GRPO and RLOO alone."""
 
 
-_RATES = {
-    "SFT": "2e-5",
-    "GKD": "2e-5",
-    "Reward": "1e-4",
-    "OnlineDPO": "5e-7",
-    "XPO": "5e-7",
-    "NashMD": "5e-7",
-}
-_RATES |= dict.fromkeys(("DPO", "GRPO", "RLOO", "KTO", "ORPO", "CPO"), "1e-6")
-"""Default learning rates of TRL 1.16, by the trainer."""
-_OF_TRAINER = {
-    "GRPO": f"num_generations {_OF_GROUPS}",
-    "KTO": "desirable_weight undesirable_weight",
-    "Reward": "center_rewards_coefficient",
-    "GKD": "lmbda seq_kd teacher_model_name_or_path",
-    "CPO": "simpo_gamma cpo_alpha",
-    "DPO": "precompute_ref_log_probs f_divergence_type rpo_alpha ld_alpha label_smoothing",
-    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy "
-    "neftune_noise_alpha",
-}
-"""Settings that tell TRL's trainers apart."""
-
-
-def _own_rate(page: SettingsPage) -> str:
-    """Names the default learning rate of TRL's trainer."""
-    config = (page.word("trl_config") or "").removesuffix("Config")
-    kind = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
-    name = config or kind
-    if name in _RATES:
-        return f"{name}Config's own default is {_RATES[name]}"
-    return (
-        "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
-        "ORPO, CPO)"
-    )
+_OWN_RATES = (
+    "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
+    "ORPO, CPO)"
+)
 
 
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; if a prompt has several completions, these are the samples."""
-    read_trainer(page, _own_rate(page))
+    read_trainer(page, _OWN_RATES)
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
@@ -82,8 +53,7 @@ def read(page: SettingsPage) -> None:
     if each is None:
         return
     steps, parts = page.whole("steps_per_generation"), page.reading.fields.get("accumulation") or 1
-    page.reading.multiple = _batch_multiple(each, Fraction(steps or parts, parts))
-    multiple = page.reading.multiple
+    page.reading.multiple = multiple = _batch_multiple(each, steps, parts)
     page.note(
         f"num_generations {each}: a batch must be a multiple of {multiple} (--batch-multiple {multiple})"
     )
@@ -108,12 +78,7 @@ def read(page: SettingsPage) -> None:
 
 
 def count_rollouts(page: SettingsPage, each: int) -> None:
-    """Leaves out the prompts of an incomplete rollout, as TRL's sampler does.
-
-    Args:
-        page: of the settings of completions.
-        each: completions of a prompt.
-    """
+    """Leaves out the prompts of an incomplete rollout, as TRL's sampler does."""
     repeats = page.whole("num_iterations", default=1) or 1
     steps, rollout = page.whole("steps_per_generation"), page.whole("generation_batch_size")
 
@@ -135,17 +100,14 @@ def _group(page: SettingsPage) -> int | None:
     return each
 
 
-def _batch_multiple(each: int, steps: Fraction) -> int:
-    """Returns the required divisor of a batch: a rollout of these optimizer steps has whole groups."""
-    return max(1, each * steps.denominator // math.gcd(steps.numerator, each))
+def _batch_multiple(each: int, steps: int | None, parts: int) -> int:
+    """Returns the required divisor of a batch: a rollout of this many steps of parts has whole groups."""
+    ratio = Fraction(steps or parts, parts)
+    return max(1, each * ratio.denominator // math.gcd(ratio.numerator, each))
 
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file.
-
-    Raises:
-        InputError: TRL would refuse the file on these GPUs.
-    """
+    """Writes the Trainer's arguments, and a rollout of as many optimizer steps as in the tuned file."""
     sheet, own = write_trainer(plan, job), _page(job.own)
     each = _group(own)
     if each is None:
@@ -163,20 +125,15 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         sheet.settings["steps_per_generation"] = int(ratio * plan.accumulation)
     if rollout:
         sheet.settings["generation_batch_size"] = int(ratio * plan.effective_batch)
-    _write_evaluation(own, each, plan.world_size, sheet)
+    evaluated, groups = own.whole("per_device_eval_batch_size", default=8) or 8, _groups_evaluated(own, each)
+    if evaluated * plan.world_size % groups:
+        unit = groups // math.gcd(groups, plan.world_size)
+        sheet.settings["per_device_eval_batch_size"] = max(1, evaluated // unit) * unit
     for issue in _refusals(_page({**job.own, **sheet.settings}), each, plan.world_size):
         raise InputError(
             f"TRL would refuse this: {issue.what.partition(': ')[2]} ({issue.cause}). Change: {issue.change}"
         )
     return sheet
-
-
-def _write_evaluation(own: SettingsPage, each: int, gpus: int, sheet: SettingsSheet) -> None:
-    """Writes the batch of an evaluation anew if its groups would not divide it."""
-    evaluated, groups = own.whole("per_device_eval_batch_size", default=8) or 8, _groups_evaluated(own, each)
-    if evaluated * gpus % groups:
-        unit = groups // math.gcd(groups, gpus)
-        sheet.settings["per_device_eval_batch_size"] = max(1, evaluated // unit) * unit
 
 
 def _groups_evaluated(page: SettingsPage, each: int) -> int:
@@ -205,11 +162,11 @@ def check(case: Case) -> Iterator[Issue]:
 def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
     """Finds the errors of GRPOConfig and RLOOConfig on a number of processes."""
     if page.flag("auto_find_batch_size"):
-        change = "auto_find_batch_size: false"
-        yield _stops("auto_find_batch_size is on", "a smaller batch cuts groups apart", change)
+        cause, change = "a smaller batch cuts groups apart", "auto_find_batch_size: false"
+        yield _stops("auto_find_batch_size is on", cause, change)
+    cause = "they are generated inside the trainer"
     for key in ("cp_size", "sp_size"):
         if (page.table("parallelism_config").whole(key) or 1) > 1:
-            cause = "they are generated inside the trainer"
             yield _stops(f"{key} splits sequences", cause, f"parallelism_config.{key}: 1")
     if each < 2:
         cause = "a completion is compared with others of its prompt"
@@ -250,7 +207,7 @@ def _rollout_refusals(page: SettingsPage, each: int, processes: int) -> Iterator
     elif completions % each:
         least = whole // micro // processes
         parts = page.whole("gradient_accumulation_steps", default=1) or 1
-        multiple = _batch_multiple(each, Fraction(steps or parts, parts))
+        multiple = _batch_multiple(each, steps, parts)
         yield _stops(
             f"{completions} completions on {processes} GPUs are not a multiple of num_generations {each}",
             "what is generated at once has all completions of each of its prompts",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import Job, Planned, SettingsSheet, overrides, remark_lines, shell
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, command_file, overrides
 from isobatch.tools.tool import (
     STAYS,
     Case,
@@ -77,14 +77,22 @@ def read(page: SettingsPage) -> None:
         actor.give("effective_batch", prompts * each, "ppo_mini_batch_size")
     page.reading.multiple = each
     page.note(f"a sample is a completion: ppo_mini_batch_size {prompts} × rollout.n {each} in a step")
-    if actor.flag("use_dynamic_bsz"):
+    is_dynamic = actor.flag("use_dynamic_bsz")
+    actor.whole("ppo_micro_batch_size_per_gpu", None if is_dynamic else "micro_batch")
+    if is_dynamic:
         page.note(
             "use_dynamic_bsz: verl fills micro-batches by ppo_max_token_len_per_gpu; their size is not read"
         )
-        actor.whole("ppo_micro_batch_size_per_gpu")
-    else:
-        actor.whole("ppo_micro_batch_size_per_gpu", "micro_batch")
-    _gpus(page, actor)
+    nodes = page.whole("trainer.nnodes", default=1)
+    per_node = page.whole("trainer.n_gpus_per_node", default=8)
+    if nodes and per_node:
+        page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
+    if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
+        page.note(f"rollout.nnodes {alone}: these nodes only generate, and do not count as gpus")
+    actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
+    tensor = "megatron.expert_tensor_parallel_size"
+    actor.read_experts("megatron.expert_model_parallel_size", *_PARALLEL[:2], tensor=tensor)
+    actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
     actor.number("optim.lr", "lr", default=1e-6)
     name = (actor.word("optim.optimizer", "adamw") or "").lower()
     actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
@@ -93,27 +101,6 @@ def read(page: SettingsPage) -> None:
     actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
     actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
     _lengths(page, actor)
-
-
-def _gpus(page: SettingsPage, actor: SettingsPage) -> None:
-    """Counts the GPUs of the trainer's nodes.
-
-    A rollout's own nodes only generate.
-    """
-    nodes, per_node = (
-        page.whole(f"trainer.{key}", default=d) for key, d in (("nnodes", 1), ("n_gpus_per_node", 8))
-    )
-    if nodes and per_node:
-        page.give("gpus", nodes * per_node, "trainer.n_gpus_per_node")
-    if alone := page.whole("actor_rollout_ref.rollout.nnodes", default=0):
-        page.note(f"rollout.nnodes {alone}: these nodes only generate, and do not count as gpus")
-    actor.read_parallel("ulysses_sequence_parallel_size", *_PARALLEL)
-    actor.read_experts(
-        "megatron.expert_model_parallel_size",
-        *_PARALLEL[:2],
-        tensor="megatron.expert_tensor_parallel_size",
-    )
-    actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
 
 
 def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
@@ -131,7 +118,8 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")
         each = page.reading.multiple * agents
-        text = f"an epoch has the prompts × {'n_agent' if agents > 1 else 'rollout.n'} samples: dataset_size is the prompts × {each}"
+        name = "n_agent" if agents > 1 else "rollout.n"
+        text = f"an epoch has the prompts × {name} samples: dataset_size is the prompts × {each}"
         page.note_assumed("duration", text)
         page.leave_out_rest(
             lambda _: (rollout or 0) * each,
@@ -158,11 +146,7 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
 
 
 def write(plan: Planned, _job: Job) -> SettingsSheet:
-    """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own.
-
-    Raises:
-        InputError: the batch is not a whole number of prompts.
-    """
+    """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own."""
     sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
     actor: dict[str, Any] = {
         "ppo_mini_batch_size": plan.effective_batch // each,
@@ -195,7 +179,7 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, _job: Job) -> str:
     """Writes Hydra's overrides after the trainer's module."""
     words = [["python", "-m", "verl.trainer.main_ppo"], *overrides(sheet.settings)]
-    return f"{top}{remark_lines(remarks)}{shell(words)}\n"
+    return command_file(top, remarks, words)
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -212,8 +196,9 @@ def check(case: Case) -> Iterator[Issue]:
             f"data.train_batch_size: a multiple of {prompts} for which that holds",
         )
     if rollout % prompts:
+        text = f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
         yield Issue(
-            f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
+            text
             if rollout > prompts
             else f"the run stops: a rollout has {rollout} prompts, a step {prompts}",
             "data.train_batch_size must be a multiple of ppo_mini_batch_size",
