@@ -88,16 +88,12 @@ def trainer_loss(
 
 
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
-    """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a
-    unit of 1.
-    """
+    """Tells whether two learning rates agree within 8 units in the last place (`ulp`, of 1) of the peak."""
     return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
 class Pace(NamedTuple):
-    """How often a wrong scheduler may be stepped for each optimizer step: `ranks` or `accumulation` times; or
-    it counts in epochs of so many steps.
-    """
+    """How fast a wrong scheduler may run: `ranks` or `accumulation` times, or once an epoch."""
 
     accumulation: int
     ranks: int
@@ -152,9 +148,7 @@ def learning_rate(
 
 
 def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
-    """Explains a scheduler ahead of the plan, or too fast. `runs` tells whether it fits a factor and a lead
-    in steps.
-    """
+    """Explains a scheduler ahead of the plan, or too fast; `runs` tells whether a factor and a lead fit."""
     accumulation, ranks, epoch = pace
     fitting = []
     # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.

@@ -17,9 +17,7 @@ REDUCTION_GATE = 1e-3
 
 
 def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to each tensor in a batch, or to anything else but mappings, sequences and
-    dataclasses.
-    """
+    """Applies a function to each leaf of mappings, sequences and dataclasses."""
     if isinstance(batch, Mapping):
         return {key: mapped(value, function) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
@@ -160,14 +158,7 @@ def difference(
     before: Sequence[Tensor | None] | None = None,
     device: torch.device | None = None,
 ) -> Difference:
-    """Compares tensors with a reference, piece by piece on the first ones' device: either may lie in the
-    host's memory.
-
-    Args:
-        tensors, reference: None counts as zeros.
-        before: subtracted from both, to compare the changes of a step.
-        device: where to compute, if not there.
-    """
+    """Compares tensors with a reference, on `device`; None counts as zeros, `before` is subtracted."""
     off, ff, fr, rr = products(tensors, reference, before, device)
     return Difference(
         error=math.sqrt(off / rr) if rr else (0.0 if not ff else math.inf),
@@ -187,9 +178,7 @@ WORDS = 1 << 22  # summed at a time: the sums need room on the device, 32 bytes 
 
 
 def checksum(tensors: Sequence[Tensor]) -> tuple[int, int]:
-    """Computes two sums over the bits of tensors, plain and weighted by place. Different bits give different
-    sums, but for chance.
-    """
+    """Computes two sums over the bits of tensors, plain and weighted by place."""
     plain = placed = 0
     for tensor in tensors:
         raw = dense(tensor.detach()).contiguous().view(-1).view(torch.uint8)
@@ -290,9 +279,7 @@ _SWITCHES: list[tuple[Any, str]] = [
 
 
 def _read(thing: Any, name: str) -> Any:
-    """Reads a switch; None where this torch has none of the name, or refuses to tell, since the other
-    generation was set.
-    """
+    """Reads a switch; None where this torch has none, or refuses to tell, as the other generation was set."""
     try:
         return getattr(thing, name, None)
     except RuntimeError:

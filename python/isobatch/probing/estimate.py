@@ -81,10 +81,7 @@ def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
 
 
 class Rates:
-    """Holds the trials of one batch at equal samples.
-
-    `lrs` ascend; `losses` have the shape (learning rates, seeds, parts) and are infinite after a divergence.
-    """
+    """The trials of one batch at equal samples, `lrs` ascending; losses are infinite after a divergence."""
 
     def __init__(self, lrs: Sequence[float], losses: Floats) -> None:
         order = np.argsort(lrs)
@@ -106,10 +103,7 @@ class Rates:
         return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
 
     def resampled(self, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-        """Returns (the best learning rates' logarithms, shape (resamples,).
-
-        Mean losses, shape (resamples, learning rates)).
-        """
+        """Returns the best learning rates' logarithms, (resamples,), and mean losses, (resamples, rates)."""
         means = resampled_means(self.losses, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
@@ -185,10 +179,7 @@ def span(ends: Interval) -> str:
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Records one short training: effective batch, peak learning rate, seed, samples, losses.
-
-    There is a loss for each part of the evaluation samples, and none after a divergence.
-    """
+    """One short training, with a loss for each part of the evaluation samples; none after a divergence."""
 
     batch: int
     lr: float
@@ -210,10 +201,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Gives one learning rate at one batch.
-
-    The mean loss over seeds and its 95 % interval, None where it diverged.
-    """
+    """The mean loss at one learning rate over seeds, and its 95 % interval; None where it diverged."""
 
     lr: float
     loss: float | None

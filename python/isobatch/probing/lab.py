@@ -73,10 +73,7 @@ def maker(factory: Callable[[], Any]) -> Make:
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
-    """Sets the plan's changes against the tuned recipe in the user's optimizer.
-
-    Weight decay by its factor, betas and eps as planned.
-    """
+    """Sets the plan's weight decay (by its factor), betas and eps in the user's optimizer."""
     recipe = plan.recipe
     factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
     betas = recipe.betas or (0.9, 0.999)
@@ -92,19 +89,7 @@ def _with_values(optimizer: Any, plan: Plan) -> Any:
 
 
 class Lab:
-    """Trains a plan's workload at any batch, learning rate and seed.
-
-    Args:
-        plan: feasible.
-        options: how to probe.
-        device: where.
-        budget: has begun.
-        factory: makes the workload.
-
-    Raises:
-        InputError: the workload cannot be made or reseeded, or its loss is not finite from the start.
-        Expired: the budget was spent before its first loss was known.
-    """
+    """Trains a plan's workload at any batch, learning rate and seed, within a budget."""
 
     def __init__(
         self,
@@ -179,11 +164,7 @@ class Lab:
         return [range(start, min(start + self.micro, batch)) for start in range(0, batch, self.micro)]
 
     def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
-        """Makes one trial.
-
-        Raises:
-            Expired: the budget ended in it.
-        """
+        """Makes one trial."""
         begun, steps = self.budget.spent(), max(1, round(samples / batch))
         losses: tuple[float, ...] = ()
         with own_randomness():
@@ -202,11 +183,7 @@ class Lab:
         )
 
     def asked_samples(self, least: int, so_that: str) -> int | None:
-        """Returns the samples asked for a whole trial.
-
-        Raises:
-            InputError: they are fewer than needed.
-        """
+        """Returns the samples asked for a whole trial, if they are enough."""
         samples = self.options.samples
         if samples is not None and samples < least:
             raise InputError(
@@ -215,18 +192,7 @@ class Lab:
         return samples
 
     def fitting_samples(self, batches: list[int], trials: int, wholes: float, least: int) -> float:
-        """Returns the samples of a whole trial within the budget, and `least` at least.
-
-        Args:
-            batches: at which trials are made.
-            trials: at each batch; each is begun and evaluated.
-            wholes: their samples, in whole trials.
-            least: samples that a whole trial must have.
-
-        Raises:
-            InputError: the budget is too small for those.
-            Expired: it is spent already.
-        """
+        """Returns a whole trial's samples within the budget for `wholes` whole trials, at least `least`."""
         costs = [self._cost(batch) for batch in batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
         remaining = self.budget.left()
@@ -244,10 +210,7 @@ class Lab:
         return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Returns seconds (of a trial beside its steps, of a sample): medians of a few steps after a warmup.
-
-        A batch of many micro-batches is timed by four of them.
-        """
+        """Returns seconds (of a trial beside its steps, of a sample): medians of a few steps."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro)
         begun = clock()
         seconds: list[float] = []
@@ -271,11 +234,7 @@ def tuned_batch(plan: Plan) -> int:
 
 
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
-    """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
-
-    Raises:
-        InputError: they differ, or the samples are the same whatever the generator.
-    """
+    """Refuses a workload that differs if made twice from one seed, or a batch if drawn twice."""
     first, second = make(1), make(1)
     for name, weight in first.model.state_dict().items():
         if not torch.equal(weight, second.model.state_dict()[name]):

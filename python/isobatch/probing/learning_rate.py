@@ -31,12 +31,7 @@ was not tuned for this training."""
 
 
 def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the learning rate to take at the planned batch; publishes each complete round.
-
-    Raises:
-        InputError: the budget is too small for a round, the loss never moves, or every trial diverged.
-        Expired: the budget is spent.
-    """
+    """Measures the learning rate to take at the planned batch; publishes each complete round."""
     _Search(lab, say, publish).run()
 
 
@@ -125,10 +120,7 @@ class _Search:
     def _extend(
         self, batch: int, grids: dict[int, list[int]], samples: int, seeds: int, *, wide: bool = False
     ) -> None:
-        """Tries more learning rates while the best is at an edge or beside a gap, or all diverge.
-
-        `wide`: also while the best one's interval reaches an edge.
-        """
+        """Tries more learning rates while the best one (`wide`: its interval) is at an edge."""
         for _ in range(MAX_EXTENSIONS):
             places = grids[batch]
             rates = self._rates(batch, places, samples, seeds)

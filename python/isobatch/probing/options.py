@@ -18,17 +18,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to probe.
-
-    Args:
-        seeds: how often the last learning rates are trained, each time from another seed.
-        batches: effective batches to measure beside the tuned and the planned one.
-        samples: of a whole trial; None: as many as the budget allows.
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        InputError: values are out of range; all of them are listed.
-    """
+    """How to probe; `samples` of a whole trial are as many as the budget allows where None."""
 
     seeds: int = 3
     batches: tuple[int, ...] = ()
@@ -53,11 +43,7 @@ class Expired(Exception):
 
 
 class Budget:
-    """Counts the seconds left, from the call: importing torch, and trials.
-
-    Args:
-        seconds: of the whole.
-    """
+    """Counts the seconds left, from the call: importing torch, and trials."""
 
     clock = staticmethod(time.monotonic)
 
@@ -73,11 +59,7 @@ class Budget:
         return self.seconds - self.spent()
 
     def check(self) -> None:
-        """Ends trials where no time is left.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Ends trials where no time is left."""
         if self.left() <= 0:
             raise Expired
 

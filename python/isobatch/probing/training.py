@@ -26,11 +26,7 @@ Make: TypeAlias = Callable[[int, Plan], Workload]
 
 
 def device_of(name: str) -> torch.device:
-    """Returns where trials run: "auto" is CUDA where torch finds a device.
-
-    Raises:
-        InputError: "cuda" is asked for and there is none.
-    """
+    """Returns where trials run: "auto" is CUDA where torch finds a device."""
     has_cuda = torch.cuda.is_available() if name != "cpu" else False
     if name == "cuda" and not has_cuda:
         raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
@@ -38,10 +34,7 @@ def device_of(name: str) -> torch.device:
 
 
 def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
-    """Returns the learning rate of each step of a short training: the plan's whole schedule, shortened.
-
-    Without a duration the rate is constant after a tenth of warmup.
-    """
+    """Returns each step's learning rate: the plan's whole schedule, shortened, or a warmup and constant."""
     planned, total = plan.lr, plan.total_steps
     if plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
@@ -55,14 +48,7 @@ def unusable(why: str) -> InputError:
 
 
 class Stream:
-    """Draws a workload's samples in blocks, each from its own generator: sample i is always the same.
-
-    Args:
-        workload: draws them.
-        seed: of the stream.
-        block: samples in a block.
-        device: where they go.
-    """
+    """Draws a workload's samples in blocks, each from its own generator: sample i is always the same."""
 
     def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
         self._block = block
@@ -107,20 +93,7 @@ def joined(pieces: list[Any]) -> Any:
 
 
 class ShortTraining:
-    """Trains a workload, from a seed.
-
-    Args:
-        plan: its optimizer's values, clipping and number format are used; its split is not.
-        make: makes the workload for a seed and a plan.
-        device: where.
-        seed: of weights and samples.
-        block: samples that are drawn at once.
-        check_budget: raises Expired where the budget is spent; called before each micro-batch.
-
-    Raises:
-        InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be
-            made.
-    """
+    """Trains a workload from a seed by a plan's optimizer, clipping and number format, not by its split."""
 
     def __init__(
         self,
@@ -151,16 +124,7 @@ class ShortTraining:
         self.consumed = 0
 
     def step(self, shares: list[range], lr: float) -> float:
-        """Takes one optimizer step on the next samples, in micro-batches.
-
-        The samples of each, counted within the step.
-
-        Returns:
-            The mean loss over the step; NaN or infinite where it is.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Takes one optimizer step on the next samples, in micro-batches; returns the mean loss."""
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = lr * ratio
         mean = self.gradient(shares)
@@ -171,11 +135,7 @@ class ShortTraining:
         return mean
 
     def gradient(self, shares: list[range]) -> float:
-        """Computes the gradient of the mean over the next samples; returns the mean loss.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Computes the gradient of the mean over the next samples; returns the mean loss."""
         batch = sum(map(len, shares))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -217,13 +177,7 @@ class ShortTraining:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """Returns the mean loss on each of PARTS parts of `size` samples apart from training.
-
-        The same for every trial.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Returns the mean loss on each of PARTS parts of `size` samples, the same for every trial."""
         self.model.eval()
         losses = []
         for index in range(PARTS):
@@ -244,11 +198,7 @@ class ShortTraining:
 
 
 def diverges(training: ShortTraining, shares: list[range], steps: int, lr_at: Callable[[int], float]) -> bool:
-    """Trains for some steps, and tells whether it diverged: a loss far above the first, or not finite.
-
-    Raises:
-        Expired: the budget is spent.
-    """
+    """Trains for some steps, and tells whether it diverged: a loss far above the first, or not finite."""
     limit, high = 0.0, 0
     for step in range(steps):
         loss = training.step(shares, lr_at(step))

@@ -20,10 +20,7 @@ BLOCK = 512
 
 
 class FakeStep:
-    """A training step on fake tensors: `peak` gives its memory by micro-batch.
-
-    `weights`, `gradients` and `states` are bytes.
-    """
+    """A training step on fake tensors: `weights`, `gradients`, `states` in bytes, `peak` by micro-batch."""
 
     def __init__(
         self, workload: str | Callable[[], Workload], precision: str, clip_norm: float | None, device: str

@@ -120,11 +120,7 @@ def run(
 
 @contextlib.contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does.
-
-    A process started by torchrun or srun would end at once, and so would rank 0, before writing which rank is
-    gone. A second SIGTERM is ignored.
-    """
+    """Raises a SignalException at the first SIGTERM, for rank 0 to write which rank is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -141,10 +137,7 @@ def _sigterm_as_exception() -> Iterator[None]:
 
 
 def _prove(trial: Trial, draft: Draft) -> None:
-    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0.
-
-    The claim of the GPUs comes before the training's own connections are made.
-    """
+    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0."""
     tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
     connected = False
     try:

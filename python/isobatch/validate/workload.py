@@ -55,10 +55,7 @@ class Workload:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tells whether an error means want of memory.
-
-    CUDA has a type for it; the CPU's allocator and CUDA's libraries have a text.
-    """
+    """Tells whether an error means want of memory: CUDA has a type for it, its libraries a text."""
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in str(error) for sign in signs
@@ -67,11 +64,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Turns an exception of the user's own function into an InputError with its place.
-
-    Raises:
-        InputError: something was raised that is neither one already, nor want of memory.
-    """
+    """Turns an exception of the user's function, but for want of memory, into an InputError."""
     try:
         yield
     except InputError:
@@ -97,11 +90,7 @@ def fault_of_loss(loss: Any) -> str | None:
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """Loads a workload: the built-in one of about this many parameters, or `package.module:factory`'s.
-
-    Raises:
-        InputError: there is no such built-in, module or factory, or the factory returns something else.
-    """
+    """Loads a workload: the built-in one of about this many parameters, or `package.module:factory`'s."""
     if name == BUILT_IN:
         return perceptron(plan, parameters)
     if ":" not in name:
@@ -110,11 +99,7 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
 
 
 def factory_of(name: str) -> Callable[[], Any]:
-    """Finds the function of `package.module:factory`, also in modules of the current folder.
-
-    Raises:
-        InputError: there is no such module or function.
-    """
+    """Finds the function of `package.module:factory`, also in modules of the current folder."""
     module_name, colon, function = name.partition(":")
     if not colon:
         raise must_be("package.module:factory", name, field="workload")
@@ -156,11 +141,7 @@ def _place(factory: Callable[..., Any]) -> str:
 
 
 def call_factory(factory: Callable[[], Any]) -> Workload:
-    """Calls a factory.
-
-    Raises:
-        InputError: its result is no Workload.
-    """
+    """Calls a factory, and refuses one with arguments or another result than a Workload."""
     wants = _arguments(factory)
     if wants:
         raise InputError(
@@ -194,10 +175,7 @@ def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Opt
 
 
 def perceptron(plan: Plan, parameters: int) -> Workload:
-    """Makes a multilayer perceptron of about this many parameters.
-
-    It has 64 inputs, three hidden layers and 10 classes.
-    """
+    """Makes a multilayer perceptron of about this many parameters: 64 inputs, 10 classes."""
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
     sizes = (64, width, width, width)
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]

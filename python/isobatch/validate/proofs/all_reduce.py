@@ -67,10 +67,7 @@ class Pattern:
 
 
 def _count(piece: Tensor, expected: Tensor) -> int:
-    """Counts differing elements.
-
-    The whole is compared first, since mostly no element differs.
-    """
+    """Counts differing elements, the whole compared first: mostly none differs."""
     differ = piece != expected
     return int(differ.sum()) if differ.any() else 0
 
@@ -124,10 +121,7 @@ class Size(NamedTuple):
 
 
 def sizes(options: Options, cuda: bool, buckets: list[int]) -> list[Size]:
-    """Lists a sweep of sizes and DDP's buckets in float32.
-
-    The other formats have the largest sizes only; under `full`, the whole sweep.
-    """
+    """Lists a sweep of sizes and DDP's buckets in float32, and the largest in other formats (`full`: all)."""
     largest = (GPU_LARGEST if cuda else LARGEST)[options.extent]
     stride = 3 if options.extent == "quick" else 2
     sweep = [1 << power for power in range(largest, 9, -stride)][::-1]

@@ -27,15 +27,7 @@ GATE = 1e-4
 
 
 def coupling(training: Training, reduction: str) -> tuple[float, float]:
-    """Measures how much a micro-batch's gradient depends on its cut, by this rank alone.
-
-    Args:
-        training: its model's gradients are cleared.
-        reduction: of the loss over a batch, "mean" or "sum".
-
-    Returns:
-        The relative L2 distance of the parts' gradient to the whole's, and the largest one of rounding.
-    """
+    """Measures the relative L2 distance of a gradient in two parts to that in one, and its gate."""
     batch, device = cut_batch(training), training.group.device
     shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(batch.units) for unit in batch.units]
 
@@ -68,10 +60,7 @@ def _gradient(
 
 @contextlib.contextmanager
 def _without_randomness(model: nn.Module) -> Iterator[None]:
-    """Trains without dropout, since a balance loss may exist in training mode alone.
-
-    Batch norm's statistics are put back.
-    """
+    """Trains without dropout: a balance loss may exist in training mode alone. Puts buffers back."""
     model.train()
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     for module in model.modules():

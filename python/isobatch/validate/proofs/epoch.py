@@ -35,10 +35,7 @@ def stages(plan: Plan) -> list[Stage]:
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas.
-
-    Of many stages, `MAX_STAGES` are tried, with the first and the last.
-    """
+    """Proves the first step's batch of at most `MAX_STAGES` stages, by the sample ids of all replicas."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     every = stages(plan)
     most = min(len(every), MAX_STAGES)
@@ -80,11 +77,7 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
 
 
 def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
-    """Yields the sample ids of a replica's optimizer steps in an epoch, step by step.
-
-    Raises:
-        ImportError: the library of the plan's sampler is not installed.
-    """
+    """Yields the sample ids of a replica's optimizer steps in an epoch, by its own library's sampler."""
     indices: Any = range(dataset)
     drop = plan.recipe.drop_last
     replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
@@ -127,10 +120,7 @@ def _irregular(plan: Plan) -> bool:
 
 
 def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
-    """Judges the effective batch by sample ids, and an epoch's steps and samples.
-
-    The ranks share all of the plan's replicas.
-    """
+    """Judges the effective batch by sample ids, and an epoch's steps and samples."""
     if plan.recipe.convention == "megatron":
         text = "a megatron plan uses Megatron's own samplers, which no package has"
         return [skip_claim(name, text) for name in CLAIM.names]
@@ -169,11 +159,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
 def _serve(
     plan: Plan, group: Group, size: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], set[int]] | str:
-    """Serves an epoch of `size` samples to this rank's share of the replicas.
-
-    Returns each sample's count in the first step and in the epoch, and the replicas' numbers of steps; or the
-    missing library.
-    """
+    """Counts each sample in the first step and in an epoch, and the steps; or names a missing library."""
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):

@@ -42,14 +42,7 @@ def open_gpu(group: Group) -> tuple[Any, Any] | str:
 
 
 def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_here: int = 0) -> Gpu:
-    """Reads the state of a GPU; values unknown to it or to its driver are None.
-
-    Args:
-        nvml, handle: the module pynvml, and the GPU as it has it.
-        rank: the rank that asks.
-        own_bytes: what this process has taken of the GPU's memory.
-        ranks_here: ranks of this validation on this GPU.
-    """
+    """Reads a GPU's state; `own_bytes` are this process's, `ranks_here` this validation's ranks on it."""
 
     def ask(function: str, *arguments: Any) -> Any:
         try:

@@ -84,10 +84,7 @@ class Reference(NamedTuple):
 
 
 def reference(training: Training, how: _How, scale: float) -> Reference:
-    """Computes the gradient of the mean over the step.
-
-    All ranks call it with their own gradients in place; the gradients are cleared.
-    """
+    """Computes the gradient of the mean over the step from all ranks' own gradients; clears them."""
     group, model = training.group, training.model
     if group.world_size <= RANKS:
         model.zero_grad(set_to_none=True)
@@ -110,10 +107,7 @@ def reference(training: Training, how: _How, scale: float) -> Reference:
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """Computes the mean of the first ranks' own gradients, divided by all ranks, by plain all-reduces.
-
-    Rank 0 has copies, the others nothing.
-    """
+    """Sums the first ranks' own gradients, divided by all ranks, by plain all-reduces; for rank 0."""
     group, copies = training.group, Copies()
     for p in trained(training.model):
         wide = torch.promote_types(p.dtype, torch.float32)
@@ -207,10 +201,7 @@ def prove_step(
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
-    """Finds a loss scale with finite gradients on all ranks, and leaves the gradients in place.
-
-    Returns the scale, and the ranks without finite gradients at any scale.
-    """
+    """Finds a loss scale with finite gradients, left in place, and the ranks that have none at any scale."""
     model = training.model
     scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
     while True:
@@ -338,10 +329,7 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Proves the step in full precision, as far as there is room.
-
-    A plan with autocast is proven under it, too.
-    """
+    """Proves the step in full precision, as far as there is room, and under the plan's autocast."""
     training = trial.training
     proofs = _prove_fitting(training, trial.reduction, None)
     if training.dtype is not None:
@@ -372,10 +360,7 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
 
 
 def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
-    """Finds the largest micro-batch with a gradient on all ranks in eval mode: the planned one, or a half.
-
-    Returns its samples and the slowest rank's seconds, or the reason why there is none.
-    """
+    """Finds the largest micro-batch with a gradient on all ranks, its seconds, or why there is none."""
     group, n = training.group, training.micro_batch
     training.model.eval()
     while True:

@@ -93,11 +93,7 @@ def judge_windows(
     who: Callable[[int], str],
     gates: tuple[float, float] = (CAUTION, FAIL),
 ) -> Proof:
-    """Judges by the windows of all ranks, a row for each, whether one is slow.
-
-    A slow rank is slower than the others' median in nine of ten windows; noise comes and goes, or hits any
-    rank.
-    """
+    """Judges whether a rank is slow in nine of ten windows, a row for each rank: noise comes and goes."""
     caution, fail = gates
     times = seconds / _others(seconds)
     typical, always = np.median(times, axis=1), np.quantile(times, 1 - ALWAYS, axis=1)
@@ -127,11 +123,7 @@ def judge_windows(
 
 
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns for each value the median of the others in its column.
-
-    With the median of all, one of two ranks could never be slow. Leaving out a value moves those above it
-    down by one place of the sorted column.
-    """
+    """Returns the median of the others in each column: by that of all, one of two could never be slow."""
     count = len(values)
     ordered = np.sort(values, axis=0)
     low, high = (
@@ -202,11 +194,7 @@ def strays(group: Group) -> dict[int, list[str]]:
 def same_versions(
     rank_versions: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
 ) -> Proof:
-    """Judges whether all ranks have the same versions and environment, and names the others.
-
-    Args:
-        strays: by rank, the variables with another value than on rank 0.
-    """
+    """Names other versions, and `strays`, by rank the variables with other values than on rank 0."""
     differ = []
     for name in sorted(set().union(*rank_versions)):
         values = [versions.get(name, "none") for versions in rank_versions]
@@ -228,11 +216,7 @@ def same_versions(
 
 
 class Product:
-    """Matrix products of random numbers on this rank's device, the work for comparing ranks.
-
-    A GPU works in the plan's format, on that format's units. It does several products in a row, since one
-    takes less than the host needs to launch it.
-    """
+    """Matrix products in the plan's format; on a GPU several, since a launch takes longer than one."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
         cuda = device.type == "cuda"

@@ -33,10 +33,7 @@ SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
 def free_on_device(group: Group) -> int:
-    """Counts the bytes left to this rank on its device: free, or idle in the allocator.
-
-    On a CPU, it is this rank's share of its host's memory.
-    """
+    """Counts the bytes left to this rank: free or idle on its GPU, else its share of its host's memory."""
     if group.device.type == "cuda":
         return free_on_gpu(group.device)
     return free_on_host() // sum(rank.node == group.node for rank in group.roster)
@@ -56,13 +53,7 @@ def free_on_host() -> int:
 
 
 def lacking(group: Group, needed: int, free: int) -> str | None:
-    """Explains a proof left out for want of memory, the same on all ranks; None if all have room.
-
-    A rank that ran out of memory alone would leave the others waiting.
-
-    Args:
-        needed, free: this rank's, bytes.
-    """
+    """Explains a proof left out for want of memory (bytes), the same on all ranks; None if all have room."""
     short = [(need, free_bytes) for need, free_bytes in group.gather((needed, free)) if need > free_bytes]
     if not short:
         return None
@@ -118,10 +109,7 @@ class PeakMemory:
 
 
 def _reset_peak() -> bool:
-    """Restarts the system's count of the peak, and returns whether it did.
-
-    Some containers do not allow it.
-    """
+    """Restarts the system's count of the peak; tells whether it did, which some containers forbid."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -220,10 +208,7 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
 
 
 def _device_works(group: Group) -> bool:
-    """Tells whether a device still computes.
-
-    After an illegal access or a kernel's failed assertion CUDA does not.
-    """
+    """Tells whether a device still computes: after an illegal access or a failed assertion CUDA does not."""
     try:
         return float(torch.ones(1, device=group.device)) == 1.0
     except RuntimeError:
@@ -231,10 +216,7 @@ def _device_works(group: Group) -> bool:
 
 
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
-    """Finds the largest micro-batch with the reserve free for NCCL's buffers and fragmentation.
-
-    Between two tried sizes, their memory is interpolated; None if no tried size leaves the reserve.
-    """
+    """Finds the largest micro-batch that leaves the reserve, interpolated between two tried sizes."""
     fitting = sorted((size for size in tries if size.fits), key=lambda size: size.micro_batch)
     roomy = [size for size in fitting if size.left_bytes is None or size.left_bytes >= reserve]
     if not roomy:
@@ -248,14 +230,7 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Searches for the largest fitting micro-batch.
-
-    It starts at the planned one, doubles while it fits or halves until it does, then halves the distance. All
-    ranks try the same sizes.
-
-    Args:
-        ceiling: a size that is known not to fit; None: there is none.
-    """
+    """Searches for the largest fitting micro-batch below `ceiling`: doubles or halves, then bisects."""
     group, begun = training.group, time.monotonic()
     seconds = min(SECONDS[training.options.extent], group.limit.total_seconds() / 2)
     tries: list[MicroBatchTry] = []
@@ -281,10 +256,7 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
 
 
 def prove_fits(training: Training) -> Proof | None:
-    """Returns a failed proof, with the largest fitting size, if the planned micro-batch does not fit.
-
-    If it fits there is no proof here: the timed step has its memory.
-    """
+    """Returns a failed proof, with the largest fitting size, if the planned micro-batch does not fit."""
     planned = attempt(training, training.micro_batch)
     if planned.fits:
         return None

@@ -50,11 +50,7 @@ def spread(samples: list[float]) -> float:
 
 
 def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[MicroBatchTimes]:
-    """Measures time and memory of a step of one micro-batch, for forecasts, each rank alone.
-
-    The sizes are the planned one, smaller ones, and the largest that fits. A size is left out if it no longer
-    fits beside the validation's own memory.
-    """
+    """Measures time and memory of a step of one micro-batch, at the planned, smaller and largest size."""
     training = works.training
     group = training.group
     halvings = 2 if training.options.extent == "quick" else HALVINGS
@@ -146,12 +142,7 @@ class Works:
 
 
 def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _Times:
-    """Times the parts of a step in rounds, for a drift of the host's speed to affect all alike.
-
-    Args:
-        seconds: for all of it, less the time left for free-running steps.
-        free_seconds: the most to leave for free-running steps.
-    """
+    """Times the parts of a step in rounds, for a drift of the host's speed to affect all alike."""
     for _ in range(DISCARDED):
         took = group.time(works.whole)
     took = max(group.slowest([took]))  # all ranks must go on alike
@@ -172,11 +163,7 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
 
 
 def free_running(group: Group, work: Callable[[], None], took: float, seconds: float) -> list[float]:
-    """Times some work by blocks without a clock between repetitions, for at most about `seconds` in all.
-
-    Returns the seconds of a repetition for each block; none if a repetition `took` too long for the clock to
-    matter. Equal on all ranks, as `took` must be.
-    """
+    """Times blocks without a clock between repetitions; none if `took`, equal on all ranks, is long."""
     if took > SHORT_SECONDS:
         return []
     count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / took)))
@@ -240,10 +227,7 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
 
 
 def judge_ranks(training: Training, own: list[float]) -> Proof:
-    """Compares the ranks' own steps without communication.
-
-    A rank may be slow in loading or in its loss alone.
-    """
+    """Compares the ranks' own steps without communication: one may be slow in loading or in its loss."""
     group, name = training.group, "rank_steps"
     if group.world_size == 1 or group.emulated:
         return skip_claim(name, "one rank, or several on a GPU: nothing to compare")
@@ -311,11 +295,7 @@ def judge_memory(training: Training, peak: PeakMemory) -> Proof:
 
 
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
-    """Returns the figures as a calibration reads them; None if several ranks share a GPU.
-
-    Each time is the slowest rank's, of free-running steps if they are short. Micro-batches without
-    communication count as steps of one GPU.
-    """
+    """Returns the figures as a calibration reads them: the slowest rank's; None if ranks share a GPU."""
     if machine.emulated:
         return None
     per_node = max(1, step.ranks // step.nodes)

@@ -28,14 +28,7 @@ MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses, before all else, a workload without a computable loss.
-
-    Runs the loss once on some samples, on each rank alone.
-
-    Raises:
-        InputError: the loss is no scalar tensor with a gradient, is NaN on all ranks, or leaves parameters
-            out; the same error on all ranks.
-    """
+    """Refuses, on all ranks alike, a workload without a computable loss: runs it once on some samples."""
     training, fault, finite = trial.training, None, True
     with training.weights_kept():
         try:
@@ -98,11 +91,7 @@ def _same_samples(batch: Any, further: Any) -> bool:
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles the step, in up to minutes.
-
-    Its time is added to the limit of later phases: another size, eval mode or the all-reduce may compile
-    again.
-    """
+    """Compiles the step, in up to minutes; later phases may compile again, and get as much more time."""
     group, training = trial.group, trial.training
     group.allow(COMPILE_SECONDS)
     begun = time.monotonic()
@@ -143,10 +132,7 @@ def cut_batch(training: Training) -> CutBatch:
 def compute_exactly(
     training: Training, compute: Callable[[torch.dtype | None], T]
 ) -> tuple[T, torch.dtype | None]:
-    """Computes in float32, or in the training's own format if the workload refuses float32.
-
-    Returns the result and its format; None is float32.
-    """
+    """Computes in float32 (None), or in the training's own format if it must be; returns both."""
     with float32_as("ieee"):
         try:
             return compute(None), None

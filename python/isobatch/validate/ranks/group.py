@@ -142,9 +142,7 @@ class Group:
         return count
 
     def gather(self, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks.
-
-        Values beyond numbers, texts and lists need their type.
+        """Returns the values of all ranks, on all ranks; other than numbers, texts, lists need their `kind`.
         """
         return gather_values(value, self.control, kind)
 
@@ -153,10 +151,7 @@ class Group:
         return gather_values(value if self.rank == 0 else None, self.control, kind | None)[0]
 
     def barrier(self) -> None:
-        """Waits for all ranks.
-
-        A monitored barrier has rank 0 ask one after the other; the pulse names absent ranks.
-        """
+        """Waits for all ranks."""
         dist.barrier(group=self.control)
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -196,9 +191,7 @@ class Group:
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Takes samples after a warmup, for about this many seconds by rank 0's clock.
-
-        The clock is checked less and less often: a check takes about as long as a small all-reduce.
+        """Takes samples after a warmup, for about these seconds by rank 0's clock, looked at ever less often.
         """
         begun = time.monotonic()
         for _ in range(warmup):
@@ -275,13 +268,7 @@ def _environment() -> dict[str, str]:
 
 
 def own_device(options: Options) -> torch.device:
-    """Returns this rank's device, made the current one.
-
-    On a host with more ranks than GPUs the ranks share them; NCCL refuses that.
-
-    Raises:
-        InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.
-    """
+    """Returns this rank's device, made the current one; more ranks than GPUs share them."""
     local_rank = int(_environment()["LOCAL_RANK"])
     gpus = torch.cuda.device_count() if options.device != "cpu" else 0
     if options.device == "cuda" and not gpus:
@@ -294,9 +281,6 @@ def own_device(options: Options) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """Returns the default group's backend for this kind of device.
-
-    A group may have another backend for each kind.
-    """
+    """Returns the default group's backend for this kind of device: each kind may have another."""
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
     return kinds.get(device.type, dist.get_backend())

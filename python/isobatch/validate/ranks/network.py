@@ -90,12 +90,7 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def probe(host: str, port: int, seconds: float) -> None:
-    """Waits until somebody listens at this host and port.
-
-    Raises:
-        InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15
-            minutes.
-    """
+    """Waits until somebody listens at this host and port: torchrun alone would try for 15 minutes."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -116,13 +111,7 @@ def probe(host: str, port: int, seconds: float) -> None:
 
 
 def allow_connections(ranks: int) -> None:
-    """Raises this process's limit of open files, as the host of the store.
-
-    A rank connects up to four times.
-
-    Raises:
-        InputError: the system's own limit is lower.
-    """
+    """Raises the store's limit of open files: a rank connects up to four times."""
     if sys.platform == "win32":
         return  # no such limit
     import resource
@@ -169,16 +158,7 @@ def _interface_of(address: str) -> str | None:
 
 
 def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
-    """Sets the interface for gloo, unless the user has set one.
-
-    By itself gloo takes the interface of the host's name: on many hosts that is the loopback, and gloo fails
-    to connect. NCCL finds its own, as it will in the training.
-
-    Args:
-        own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as
-            127.0.1.1.
-        addresses: those of all ranks.
-    """
+    """Sets gloo's interface by the way to another host: by itself it may take the loopback."""
     elsewhere = [address for address in addresses if address is not None and not address.startswith("127.")]
     if elsewhere and (own is None or own.startswith("127.")):
         own = address_towards(elsewhere[0])
@@ -263,16 +243,7 @@ def nccl_version() -> str | None:
 
 
 def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> list[Facts]:
-    """Returns the facts of all ranks; all of them call this.
-
-    Args:
-        run: a name common to these ranks, and used by no others of the store.
-        limit: how long to wait for the last one.
-
-    Raises:
-        InputError: ranks did not come, were started as another number of ranks, or have another kind of
-            device.
-    """
+    """Returns the facts of all ranks, or refuses late and unlike ones; `run` names these ranks' keys."""
     keys = [f"{run}/facts/{peer}" for peer in range(own.ranks)]
     store.set(keys[rank], msgspec.json.encode(own).decode())
     late = False
@@ -312,10 +283,6 @@ def _refuse_unlike(facts: dict[int, Facts]) -> None:
 
 
 def gpu_is_shared(facts: Iterable[Facts]) -> bool:
-    """Tells whether two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
-
-    It goes by the GPU's place in its host, not by the number of GPUs in sight: under Slurm each task may see
-    just its own.
-    """
+    """Tells whether two ranks are on one GPU, by its place: under Slurm each may see just its own."""
     places = Counter((rank.machine, rank.bus) for rank in facts if rank.bus is not None)
     return any(count > 1 for count in places.values())

@@ -107,10 +107,7 @@ class Pulse:
         time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
 
     def stop(self) -> None:
-        """Ends this rank's signs of life.
-
-        Rank 0's watch must have ended before, or a clean exit looks like a lost rank.
-        """
+        """Ends this rank's signs of life; before rank 0's watch has ended this would look like a loss."""
         self._stop.set()
         self._thread.join()
         self._limiter.join()
