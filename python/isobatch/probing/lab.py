@@ -18,7 +18,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import Make, ShortTraining, diverges, lr_course, unusable
+from isobatch.probing.training import ShortTraining, diverges, lr_course, unusable
 from isobatch.recipes.recipe import Recipe
 from isobatch.validate.workload import Workload, call_factory, user_code
 from isobatch.words import counted, duration
@@ -33,15 +33,9 @@ TRIED_SAMPLES = 4
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
 
-_SPLIT = (
-    "gpus",
-    "micro_batch",
-    "accumulation",
-    "model_parallel",
-    "expert_parallel",
-    "device_batches",
-    "ramp",
-)
+_SPLIT = {
+    *("gpus", "micro_batch", "accumulation", "model_parallel", "expert_parallel", "device_batches", "ramp")
+}
 """What a recipe says of the hardware; a trial has its own."""
 
 
@@ -55,21 +49,6 @@ def own_randomness() -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-
-
-def maker(factory: Callable[[], Any]) -> Make:
-    """Returns a maker of the workload for a seed and a plan."""
-
-    def make(seed: int, plan: Plan) -> Workload:
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        with user_code("the workload's factory"):
-            workload = call_factory(factory)
-        optimizer = workload.optimizer
-        return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
-
-    return make
 
 
 def _with_values(optimizer: Any, plan: Plan) -> Any:
@@ -105,7 +84,7 @@ class Lab:
         self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
         self.plan_of = cache(self._plan_of)
         self.needed_seconds: float | None = None
-        self.make = maker(factory)
+        self._factory = factory
         self.micro = plan.require().micro_batch
         self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
         self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
@@ -116,6 +95,16 @@ class Lab:
             first = self.split(min(self.tuned_batch, self.micro))
             loss = self.training(self.tuned_batch, 0).gradient(first)
             self._check_finite(np.array([loss]), ", in training mode")
+
+    def make(self, seed: int, plan: Plan) -> Workload:
+        """Makes the workload for a seed, with a plan's values in its optimizer."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        with user_code("the workload's factory"):
+            workload = call_factory(self._factory)
+        optimizer = workload.optimizer
+        return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 
     def _check_finite(self, losses: Any, how: str) -> None:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
@@ -150,14 +139,9 @@ class Lab:
 
     def training(self, batch: int, seed: int) -> ShortTraining:
         """Makes a training by the plan of its batch."""
-        return ShortTraining(
-            self.plan_of(batch),
-            self.make,
-            self.device,
-            seed=seed,
-            block=self.block,
-            check_budget=self.budget.check,
-        )
+        plan = self.plan_of(batch)
+        workload = self.make(seed, plan)
+        return ShortTraining(plan, workload, self.device, seed, self.block, self.budget.check)
 
     def split(self, batch: int) -> list[range]:
         """Splits a batch into micro-batches: the samples of each, counted within the step."""
@@ -181,15 +165,6 @@ class Lab:
             steps=steps,
             seconds=self.budget.spent() - begun,
         )
-
-    def asked_samples(self, least: int, so_that: str) -> int | None:
-        """Returns the samples asked for a whole trial, if they are enough."""
-        samples = self.options.samples
-        if samples is not None and samples < least:
-            raise InputError(
-                f"samples must be at least {least:,}, so that {so_that}, got {samples:,}", field="samples"
-            )
-        return samples
 
     def fitting_samples(self, batches: list[int], trials: int, wholes: float, least: int) -> float:
         """Returns a whole trial's samples within the budget for `wholes` whole trials, at least `least`."""
@@ -248,23 +223,18 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
             return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
 
     once, again, third = drawn(first, 1), drawn(first, 1), drawn(first, 2)
-    wrong = next((tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
-    problem = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}"
-    todo = "Draw indices from the generator"
-    for is_wrong, why in (
-        (not once, "batch must give tensors, or mappings or tuples of them"),
-        (wrong is not None, f"{problem}: the first dimension must be the samples"),
-        (
-            not _equal(once, again),
-            f"cannot be reseeded: batch gave other samples for the same state of its generator. {todo}",
-        ),
-        (
-            _equal(once, third),
-            f"cannot be reseeded: batch gives the same samples whatever its generator. {todo}",
-        ),
-    ):
-        if is_wrong:
-            raise unusable(why)
+    if not once:
+        raise unusable("batch must give tensors, or mappings or tuples of them")
+    for shape in (tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES):
+        problem = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {shape}"
+        raise unusable(f"{problem}: the first dimension must be the samples")
+    wrong, todo = None, "Draw indices from the generator"
+    if not _equal(once, again):
+        wrong = "gave other samples for the same state of its generator"
+    elif _equal(once, third):
+        wrong = "gives the same samples whatever its generator"
+    if wrong is not None:
+        raise unusable(f"cannot be reseeded: batch {wrong}. {todo}")
 
 
 def _equal(some: list[Tensor], expected: list[Tensor]) -> bool:

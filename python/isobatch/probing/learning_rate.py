@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
+from isobatch.errors import InputError
 from isobatch.probing import estimate
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
-from isobatch.probing.options import Publish
 from isobatch.probing.training import PARTS, unusable
 from isobatch.words import duration, real
 
@@ -30,16 +30,13 @@ FAR = 4.0
 was not tuned for this training."""
 
 
-def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the learning rate to take at the planned batch; publishes each complete round."""
-    _Search(lab, say, publish).run()
+class Search:
+    """Makes the trials of each round. `finding` concludes from the last complete one: that takes time."""
 
+    finding: Callable[[], estimate.LrFinding] | None = None
 
-class _Search:
-    """Makes the trials of each round, and concludes from the last complete one."""
-
-    def __init__(self, lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-        self.lab, self._say, self._publish = lab, say, publish
+    def __init__(self, lab: Lab, say: Callable[[str], None]) -> None:
+        self.lab, self._say = lab, say
         self._trials: dict[tuple[int, int, int, int], estimate.TrialResult] = {}
         self._whole = 0
 
@@ -72,10 +69,12 @@ class _Search:
         self._complete(whole, seeds, places, done=True)
 
     def _samples(self) -> int:
-        """Returns the samples of a whole trial: the ones asked for, or as many as the budget allows."""
-        lab, largest = self.lab, max(self.lab.batches)
+        """Returns the samples of a whole trial: the requested ones, or as many as the budget allows."""
+        lab, largest, requested = self.lab, max(self.lab.batches), self.lab.options.samples
         unit = 4 * largest  # whole steps at every batch of a power-of-two family, also of a quarter
-        requested = lab.asked_samples(unit, f"a quarter of them is a step at batch {largest:,}")
+        if requested is not None and requested < unit:
+            why = f"so that a quarter of them is a step at batch {largest:,}"
+            raise InputError(f"samples must be at least {unit:,}, {why}, got {requested:,}", field="samples")
         if requested is not None:
             return requested
         run = lab.run_samples if lab.run_samples is not None else MAX_STEPS * largest
@@ -142,10 +141,8 @@ class _Search:
     def _check_moving(self, trials: list[estimate.TrialResult]) -> None:
         """Refuses a loss without any fall: it says nothing of learning rates."""
         before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
-        tried = (
-            f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples "
-            "each"
-        )
+        rates = f"{real(trials[0].lr)} to {real(trials[-1].lr)}"
+        tried = f"learning rates {rates}, {trials[0].samples:,} samples each"
         if not best.diverged and not estimate.learned(before, np.array(best.losses)):
             raise unusable(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, "
@@ -157,7 +154,7 @@ class _Search:
     def _complete(
         self, samples: int, seeds: int, places: dict[int, list[int]], *, done: bool = False
     ) -> None:
-        """Publishes the finding of a complete round."""
+        """Sets the finding of a complete round."""
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
         for batch, batch_rates in rates.items():
             if not np.isfinite(batch_rates.means).any():
@@ -165,7 +162,7 @@ class _Search:
                 tried = f"learning rates from {real(low)} to {real(high)}, {samples:,} samples each"
                 todo = "Plan a smaller batch, or check the recipe's learning rate"
                 raise unusable(f"every trial diverged at batch {batch:,}: {tried}. {todo}")
-        self._publish(partial(self._finding, samples, seeds, rates, done))
+        self.finding = partial(self._finding, samples, seeds, rates, done)
 
     def _finding(
         self, samples: int, seeds: int, rates: dict[int, estimate.Rates], done: bool
@@ -212,10 +209,8 @@ class _Search:
 
     def _is_whole_run(self, samples: int) -> bool:
         """Tells whether trials are as long as the planned run, but for less than a step of each quarter."""
-        lab = self.lab
-        if lab.run_samples is None:
-            return False
-        return samples + 4 * max(lab.batches) > lab.run_samples
+        run_samples = self.lab.run_samples
+        return run_samples is not None and samples + 4 * max(self.lab.batches) > run_samples
 
     def _doubt(
         self, samples: int, seeds: int, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats]

@@ -3,16 +3,13 @@
 import math
 import re
 import time
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from isobatch.errors import must_be, raise_all
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-Publish: TypeAlias = Callable[[Callable[[], Any]], None]
-"""Takes a function that makes the finding: intervals take time, and only the last finding may be needed."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -26,16 +23,13 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        faults = []
-        for name, legal, ok in (
+        checks = (
             ("device", "auto, cpu or cuda", self.device in get_args(Device)),
             ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
             ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
             ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),
-        ):
-            if not ok:
-                faults.append(must_be(legal, getattr(self, name), field=name))
-        raise_all(faults)
+        )
+        raise_all(must_be(legal, getattr(self, name), field=name) for name, legal, ok in checks if not ok)
 
 
 class Expired(Exception):
@@ -66,9 +60,6 @@ class Budget:
 
 def seconds_of(text: str | float) -> float:
     """Reads a budget: a number with a unit, or of seconds.
-
-    Raises:
-        InputError: it is neither.
 
     >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of(45)
     (600.0, 5400.0, 45.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +22,10 @@ PARTS = 32
 EVALUATION_SEED = 7_919
 """Of the samples on which every trial is evaluated."""
 
-Make: TypeAlias = Callable[[int, Plan], Workload]
-
 
 def device_of(name: str) -> torch.device:
     """Returns where trials run: "auto" is CUDA where torch finds a device."""
-    has_cuda = torch.cuda.is_available() if name != "cpu" else False
+    has_cuda = name != "cpu" and torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
     return torch.device("cuda" if has_cuda else "cpu")
@@ -98,15 +96,13 @@ class ShortTraining:
     def __init__(
         self,
         plan: Plan,
-        make: Make,
+        workload: Workload,
         device: torch.device,
-        *,
         seed: int,
         block: int,
         check_budget: Callable[[], None],
     ) -> None:
-        self.plan, self.device, self._check_budget = plan, device, check_budget
-        self.workload = make(seed, plan)
+        self.plan, self.workload, self.device, self._check_budget = plan, workload, device, check_budget
         self.model = self.workload.model.to(device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
@@ -155,15 +151,13 @@ class ShortTraining:
 
     def _units(self, shares: list[range], batch: int) -> list[float]:
         """Returns the factor of each micro-batch's loss: the sum is then the mean over the step."""
-        weigh, summed = self.workload.weight, self.workload.reduction == "sum"
         own, total = [float(len(share)) for share in shares], float(batch)
-        if weigh is not None:
-            with user_code("the workload's weight"):
-                own = [float(weigh(self._part(share))) for share in shares]
+        if self.workload.weight is not None:
+            own = [self._weight(self._part(share), len(share)) for share in shares]
             total = sum(own)
             if not total > 0:
                 raise unusable(f"the weights of a step sum to {total:g}, not above 0")
-        return [1 / total if summed else n / total for n in own]
+        return [1 / total if self.workload.reduction == "sum" else n / total for n in own]
 
     def _loss(self, batch: Any) -> Tensor:
         with (
@@ -182,19 +176,19 @@ class ShortTraining:
         losses = []
         for index in range(PARTS):
             self._check_budget()
-            losses.append(self._evaluated(index, size))
+            batch = self._evaluation.samples(index * size, (index + 1) * size)
+            loss = float(self._loss(batch))
+            if self.workload.reduction == "sum":
+                loss /= self._weight(batch, size)
+            losses.append(loss)
         return tuple(losses)
 
-    def _evaluated(self, index: int, size: int) -> float:
-        """Returns the mean loss on one part."""
-        batch = self._evaluation.samples(index * size, (index + 1) * size)
-        loss = float(self._loss(batch))
-        if self.workload.reduction == "mean":
-            return loss
+    def _weight(self, batch: Any, size: int) -> float:
+        """Returns the units of a batch of `size` samples."""
         if self.workload.weight is None:
-            return loss / size
+            return float(size)
         with user_code("the workload's weight"):
-            return loss / float(self.workload.weight(batch))
+            return float(self.workload.weight(batch))
 
 
 def diverges(training: ShortTraining, shares: list[range], steps: int, lr_at: Callable[[int], float]) -> bool:

@@ -142,8 +142,7 @@ class Group:
         return count
 
     def gather(self, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks; other than numbers, texts, lists need their `kind`.
-        """
+        """Returns the values of all ranks, on all ranks; other than numbers, texts, lists need their `kind`."""
         return gather_values(value, self.control, kind)
 
     def from_first(self, value: Any, kind: Any = Any) -> Any:
@@ -191,8 +190,7 @@ class Group:
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Takes samples after a warmup, for about these seconds by rank 0's clock, looked at ever less often.
-        """
+        """Takes samples after a warmup, for about these seconds by rank 0's clock, looked at ever less often."""
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
