@@ -31,7 +31,7 @@ def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
     return [None if t is None else dense(t.detach()).to("cpu", copy=True) for t in tensors]
 
 
-def trained(model: nn.Module) -> list[Tensor]:
+def trained(model: nn.Module) -> list[nn.Parameter]:
     """Returns the trained weights."""
     return [p for p in model.parameters() if p.requires_grad]
 
@@ -102,9 +102,9 @@ class Training:
     def rewrap(self, hook: Any) -> None:
         """Wraps the model with this communication hook, and rank 0's weights; frees the wrapper before it."""
         self._wrapper.clear()
-        arguments: dict[str, Any] = {
-            "device_ids": [self.group.device] if self.group.device.type == "cuda" else None
-        }
+        arguments: dict[str, Any] = {}
+        if self.group.device.type == "cuda":
+            arguments["device_ids"] = [self.group.device]
         # An explicit 25 MiB is not the default: it loses the small first bucket.
         if self.plan.recipe.bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = self.plan.recipe.bucket_cap_mb
@@ -115,9 +115,9 @@ class Training:
         self._wrapper.ddp = ddp
         self._wrapper.forward = cast(nn.Module, torch.compile(ddp)) if self.options.compile else ddp
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Makes the workload's optimizer over a model's parameters."""
-        return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Makes the workload's optimizer."""
+        return self.workload.optimizer(trained(self.model))
 
     def still_optimizer(self) -> torch.optim.Optimizer:
         """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay.
@@ -125,7 +125,7 @@ class Training:
         Trained again and again on one batch, the weights would soon fit it. Their gradients would become
         denormal numbers, and a CPU is many times slower with those.
         """
-        optimizer = self.optimizer(self.model)
+        optimizer = self.optimizer()
         for group in optimizer.param_groups:
             group["lr"] = 0.0
         return optimizer
@@ -156,18 +156,15 @@ class Training:
         """Makes micro-batches in advance, for a timed step: two in turn, or one of each ragged size."""
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
-        batches: dict[tuple[int, int], Any] = {}
-        for index, n in enumerate(sizes):
-            if (n, index % turns) not in batches:
-                batches[n, index % turns] = self.samples(n, seed, self.group.rank, index)
+        first = {(n, index % turns): index for index, n in reversed([*enumerate(sizes)])}
+        batches = {key: self.samples(key[0], seed, self.group.rank, index) for key, index in first.items()}
         return [batches[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
         """Returns the factor of each micro-batch's loss: DDP's mean over ranks is then the mean over all."""
-        ranks, summed = self.group.world_size, self.workload.reduction == "sum"
-        units = self.units(batches)
+        ranks, units = self.group.world_size, self.units(batches)
         total = float(self.batch) if self.workload.weight is None else self.group.sum(sum(units))
-        return [ranks / total if summed else n * ranks / total for n in units]
+        return [ranks / total if self.workload.reduction == "sum" else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
         """Counts the units in each of this rank's micro-batches."""

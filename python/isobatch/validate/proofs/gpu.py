@@ -118,7 +118,7 @@ def prove(trial: Trial) -> list[Proof]:
         sharing = sum((facts.machine, facts.bus) == (own.machine, own.bus) for facts in group.facts)
         state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), sharing)
     answers: list[Gpu | str] = group.gather(state, Gpu | str)
-    trial.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
+    trial.draft.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
     return [judge_gpus(group, answers)]
 
 

@@ -140,7 +140,7 @@ def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def prove_world(trial: Trial) -> list[Proof]:
     """Compares the ranks with the plan's replicas: as many, or a rehearsal with fewer."""
     ranks, planned = trial.group.world_size, trial.plan.data_parallel or 1
-    trial.add(rehearsal=f"{ranks}/{planned}" if ranks < planned else None)
+    trial.draft.add(rehearsal=f"{ranks}/{planned}" if ranks < planned else None)
     verdict, text = Verdict.PASS, f"{ranks} ranks, as planned"
     if ranks > planned:
         verdict, text = Verdict.FAIL, f"{ranks} ranks, but the plan has {planned} replicas"
@@ -243,7 +243,7 @@ def prove(trial: Trial) -> list[Proof]:
         versions=versions(group),
         environment=environment(),
     )
-    trial.add(machine=trial.machine)
+    trial.draft.add(machine=trial.machine)
     same = same_versions(group.gather(versions(group)), group.pulse.who, strays(group))
     return [same, slow_ranks]
 

@@ -109,7 +109,7 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     norms = Norms(training.hook or default_hooks.allreduce_hook)
     training.rewrap(norms)
     training.model.train()
-    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    optimizer, scaler = training.optimizer(), training.scaler()
     local, averaged = [], []
     for step in range(steps):
         norms.reset()
@@ -155,10 +155,10 @@ def judge(noise: Noise, owner: str) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Trains some steps for a figure; it is never a fault."""
     noise, proof = measure(trial.timed, trial.options.noise_steps)
-    trial.add(noise=noise)
+    trial.draft.add(noise=noise)
     if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:
         measurements = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
-        trial.add(measurements=measurements)
+        trial.draft.add(measurements=measurements)
     return [proof]
 
 

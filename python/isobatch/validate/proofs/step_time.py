@@ -342,7 +342,7 @@ def prove(trial: Trial) -> list[Proof]:
     """Times the step, compares the ranks' own times, and finds the step's peak memory."""
     step, peak, own = measure(trial)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
-    trial.add(step=step, measurements=trial.measurements)
+    trial.draft.add(step=step, measurements=trial.measurements)
     return [judge_ranks(trial.timed, own), judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 

@@ -65,14 +65,13 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         InputError: only a part of the variables is there.
     """
     if "RANK" in env and "WORLD_SIZE" in env:
-        missing = [name for name in TORCHRUN if name not in env]
-        if missing:
+        if missing := [name for name in TORCHRUN if name not in env]:
             raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun, or unset it")
         return {name: env[name] for name in TORCHRUN}
     if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return None
-    per_node: list[str] = []
     tasks = env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "1"))
+    per_node: list[str] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
         per_node += [count] * int(times or 1)
     hosts = slurm_hosts(env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", "")))
@@ -97,16 +96,13 @@ def probe(host: str, port: int, seconds: float) -> None:
             with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())):
                 return
         except socket.gaierror as error:
-            raise InputError(
-                f"the name {host!r} does not resolve: {error.strerror}", field="rendezvous"
-            ) from None
+            text = f"the name {host!r} does not resolve: {error.strerror}"
+            raise InputError(text, field="rendezvous") from None
         except OSError as error:
             if time.monotonic() > end:
-                raise InputError(
-                    f"no answer at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port "
-                    "open?",
-                    field="rendezvous",
-                ) from None
+                waited = f"no answer at {host}:{port} within {seconds:g} s ({error})"
+                text = f"{waited}: is rank 0 up, and the port open?"
+                raise InputError(text, field="rendezvous") from None
         time.sleep(0.1)
 
 
@@ -167,9 +163,6 @@ def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-# ---- what the ranks agree on before they connect: unlike hosts would wait for each other in silence ----
-
-
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's host and device.
 
@@ -195,26 +188,26 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
     """Finds this rank's facts."""
     import torch
 
-    facts = Facts(
+    of_gpu: dict[str, Any] = {}
+    if device.type == "cuda":
+        gpu: Any = torch.cuda.get_device_properties(device)
+        parts = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        of_gpu = {
+            "gpu": gpu.name,
+            "gpu_memory_bytes": gpu.total_memory,
+            "gpus": torch.cuda.device_count(),
+            "bus": str(gpu.uuid) if None in parts else ":".join(f"{part:02x}" for part in parts),
+            "driver": _read("/sys/module/nvidia/version"),
+            "nccl": nccl_version(),
+        }
+    return Facts(
         host=socket.gethostname(),
         machine=_read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
         address=address,
         ranks=ranks,
         local_rank=local_rank,
         device=device.type,
-    )
-    if device.type != "cuda":
-        return facts
-    gpu: Any = torch.cuda.get_device_properties(device)
-    parts = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    return msgspec.structs.replace(
-        facts,
-        gpu=gpu.name,
-        gpu_memory_bytes=gpu.total_memory,
-        gpus=torch.cuda.device_count(),
-        bus=str(gpu.uuid) if None in parts else ":".join(f"{part:02x}" for part in parts),
-        driver=_read("/sys/module/nvidia/version"),
-        nccl=nccl_version(),
+        **of_gpu,
     )
 
 
@@ -228,46 +221,40 @@ def nccl_version() -> str | None:
     """Returns the version of the loaded NCCL, perhaps not the one torch was built with; None without one."""
     import torch
 
+    if not torch.distributed.is_nccl_available():
+        return None
     version = ctypes.c_int()
     try:
-        loaded = ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0))
-        if loaded.ncclGetVersion(ctypes.byref(version)):
-            return None
-    except (OSError, AttributeError):  # NCCL is linked into torch itself
-        if not torch.distributed.is_nccl_available():
-            return None
+        ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(version))
+    except OSError:  # NCCL is linked into torch itself
         return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    number = version.value
-    major, rest = divmod(number, 10_000 if number >= 10_000 else 1_000)
-    return f"{major}.{rest // 100}.{rest % 100}"
+    return f"{version.value // 10_000}.{version.value // 100 % 100}.{version.value % 100}"
 
 
 def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> list[Facts]:
     """Returns the facts of all ranks, or refuses late and unlike ones; `run` names these ranks' keys."""
     keys = [f"{run}/facts/{peer}" for peer in range(own.ranks)]
+    missing: list[int] = []
     store.set(keys[rank], msgspec.json.encode(own).decode())
-    late = False
     try:
-        store.wait(keys, limit)
-    except RuntimeError:  # torch's DistStoreError is one
-        late = True
-    try:
-        present = {peer: key for peer, key in enumerate(keys) if not late or store.check([key])}
-        read = store.multi_get(list(present.values()))
+        try:
+            store.wait(keys, limit)
+        except RuntimeError:  # torch's DistStoreError is one
+            missing = [peer for peer, key in enumerate(keys) if not store.check([key])]
+        texts = store.multi_get([key for peer, key in enumerate(keys) if peer not in missing])
     except RuntimeError:  # rank 0 hosts the store, and has already left
         raise InputError("rank 0 ended the run before all ranks arrived: see its log") from None
-    facts = {peer: msgspec.json.decode(text, type=Facts) for peer, text in zip(present, read, strict=True)}
+    facts = [msgspec.json.decode(text, type=Facts) for text in texts]
     _refuse_unlike(facts)
-    if late:
-        missing = [peer for peer in range(own.ranks) if peer not in facts]
+    if missing:
         raise InputError(
             f"{few_ranks(missing)} of {own.ranks} did not arrive within {limit.total_seconds():g} s: start "
             "all of them, and see their logs"
         )
-    return [facts[peer] for peer in range(own.ranks)]
+    return facts
 
 
-def _refuse_unlike(facts: dict[int, Facts]) -> None:
+def _refuse_unlike(facts: list[Facts]) -> None:
     """Refuses hosts with differences in the way of a connection."""
     for field, description, todo in (
         ("ranks", "were started with different numbers of ranks", "use the same everywhere"),
@@ -275,7 +262,7 @@ def _refuse_unlike(facts: dict[int, Facts]) -> None:
         ("nccl", "have loaded different versions of NCCL", "use the same everywhere"),
     ):
         hosts: dict[object, dict[str, None]] = {}
-        for rank_facts in facts.values():
+        for rank_facts in facts:
             hosts.setdefault(getattr(rank_facts, field), {})[rank_facts.host] = None
         if len(hosts) > 1:
             each = ", ".join(f"{value} on {few(names)}" for value, names in hosts.items())

@@ -46,12 +46,8 @@ class Pulse:
     If a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how many
     they have entered, and the ones behind are named. If rank 0 itself no longer runs, another rank asks.
 
-    Args:
-        rank, world_size: this rank, and how many are watched.
-        limit: the time limit of a phase.
-        connect: makes another connection to the store, for another thread.
-        key: the prefix of this run's keys in the store.
-        entered: counts the collectives that this rank has entered.
+    `connect` makes another connection to the store, for another thread; `entered` counts the collectives that
+    this rank has entered.
     """
 
     def __init__(
@@ -200,11 +196,9 @@ class Pulse:
             os._exit(1)
 
     def _limit(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
-            if time.monotonic() > self._deadline:
-                break
-        else:
-            return
+        while time.monotonic() <= self._deadline:
+            if self._stop.wait(BEAT_SECONDS):
+                return
         store = self._connect()
         if self._rank:
             # Rank 0 asks everybody; where it no longer can, the first of the others does.
@@ -239,17 +233,13 @@ def judge_progress(progress: dict[int, Whereabouts], who: Callable[[int], str], 
 def place_of(thread: int) -> str:
     """Names a thread's place: the user's function (else this package's), and the innermost one."""
     top = sys._current_frames().get(thread)
-    stack = [] if top is None else [frame for frame, _ in traceback.walk_stack(top)]
-    if not stack:
+    if top is None:
         return "a thread that has ended"
+    stack = [frame for frame, _ in traceback.walk_stack(top)]
     own = str(Path(__file__).parents[2])
     libraries = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
     own_frames = [frame for frame in stack if frame.f_code.co_filename.startswith(own)]
-    users = [
-        frame
-        for frame in stack
-        if frame not in own_frames and not frame.f_code.co_filename.startswith(libraries)
-    ]
+    users = [frame for frame in stack if not frame.f_code.co_filename.startswith((own, *libraries))]
     chosen = next(iter(users or own_frames), stack[0])
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
