@@ -206,7 +206,7 @@ def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
 
 
 def test_nothing_fits(monkeypatch):
-    proof = memory.prove_fits(Cuda(monkeypatch, 20).training(8))
+    (proof,) = memory.prove_fits(Cuda(monkeypatch, 20).training(8))
     assert "not even one sample fits" in proof.text
 
 
@@ -245,11 +245,9 @@ def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
 
 def test_gpus_are_held_to_closer_gates():
     windows = np.array([[0.010] * 25, [0.0108] * 25, [0.010] * 25])
-    judged = [
-        machine.judge_windows(windows, "ranks", "work", str, gates).verdict
-        for gates in ((machine.CAUTION, machine.FAIL), (machine.GPU_CAUTION, machine.GPU_FAIL))
-    ]
-    assert judged == ["pass", "caution"]
+    for device, verdict in ("cpu", "pass"), ("cuda", "caution"):
+        group = SimpleNamespace(device=torch.device(device), pulse=SimpleNamespace(who=str))
+        assert machine.judge_windows(group, windows, "ranks", "work").verdict == verdict
 
 
 def test_sizes_on_gpus():

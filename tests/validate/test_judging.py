@@ -99,7 +99,8 @@ def test_a_large_update_may_be_off_by_what_an_update_may():
 
 def test_an_epoch_of_other_steps():
     plan = msgspec.structs.replace(PLAN, steps_per_epoch=6)
-    _, proof = epoch.judge(plan, Options(), Alone())
+    trial = SimpleNamespace(plan=plan, options=Options(), group=Alone())
+    _, proof = epoch.prove(trial)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.SAMPLER_COUNTS)
 
 
@@ -171,16 +172,16 @@ def test_a_noise_scale_that_may_be_nothing_never_becomes_a_profile(monkeypatch, 
     from isobatch.forecast.measurements import Measurements
     from isobatch.validate.proofs import noise_scale
 
-    kept = {}
+    reported = {}
     trial = SimpleNamespace(
         timed=None,
         options=Options(),
         measurements=Measurements(gradient_bytes=1.0, steps=()),
-        add=lambda **parts: kept.update(parts),
+        draft=SimpleNamespace(add=lambda **parts: reported.update(parts)),
     )
     proof = noise_scale.judge(noise_of(scale, error), "")
     monkeypatch.setattr(noise_scale, "measure", lambda *_: (noise_of(scale, error), proof))
     assert noise_scale.prove(trial) == [proof]
     assert proof.verdict is verdict
-    found = kept.get("measurements", trial.measurements).noise_scale
-    assert found == (scale if verdict is Verdict.PASS else None)
+    reported_scale = reported.get("measurements", trial.measurements).noise_scale
+    assert reported_scale == (scale if verdict is Verdict.PASS else None)

@@ -126,9 +126,9 @@ def test_other_versions_are_named_with_their_rank():
     def who(rank):
         return f"rank {rank}"
 
-    same, other = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
-    assert same_versions([same, same], who).verdict is Verdict.PASS
-    proof = same_versions([same, same, other], who)
+    same, older = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
+    assert same_versions([same, same], who, {0: [], 1: []}).verdict is Verdict.PASS
+    proof = same_versions([same, same, older], who, {})
     assert (proof.verdict, proof.cause) == (Verdict.CAUTION, Cause.OTHER_ENVIRONMENT)
     assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
     proof = same_versions([same, same], who, {1: ["NCCL_ALGO"]})

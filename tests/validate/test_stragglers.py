@@ -3,6 +3,8 @@
 Here with invented windows of time, in test_launch.py with real ones.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,13 @@ pytest.importorskip("torch", reason="the validator needs torch")
 from isobatch.validate import Verdict
 from isobatch.validate.proofs.machine import judge_windows
 
+PULSE = SimpleNamespace(who="rank {}".format)
+GROUP = SimpleNamespace(pulse=PULSE, device=SimpleNamespace(type="cpu"))
 RNG = np.random.default_rng(7)
 
 
 def verdict(windows):
-    proof = judge_windows(np.array(windows), "ranks", "work", lambda rank: f"rank {rank}")
+    proof = judge_windows(GROUP, np.array(windows), "ranks", "work")
     return proof.verdict, proof.diagnosis.text if proof.diagnosis else ""
 
 

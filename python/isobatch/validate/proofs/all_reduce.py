@@ -22,11 +22,7 @@ from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, sk
 from isobatch.validate.trial import Claim, Trial
 
 ADDENDS = 64
-"""The most ranks with a nonzero element.
-
-The elements are 0, 1 or 2, so that a sum is at most 128 in any order; bfloat16 has every whole number up to
-256.
-"""
+"""The most ranks with a nonzero element, of 0, 1 or 2: bfloat16 has every whole number up to 256."""
 
 PIECE = 1 << 22
 """Elements compared at once."""
@@ -62,18 +58,8 @@ class Pattern:
         whole = buffer.numel() // len(self._sums) * len(self._sums)
         # By pieces, since a comparison takes room, too.
         for piece in chunks(buffer[:whole], max(1, PIECE // len(self._sums)) * len(self._sums)):
-            wrong += _count(piece.view(-1, len(self._sums)), self._sums)
-        return wrong + _count(buffer[whole:], self._sums[: buffer.numel() - whole])
-
-
-def _count(piece: Tensor, expected: Tensor) -> int:
-    """Counts differing elements, the whole compared first: mostly none differs."""
-    differ = piece != expected
-    return int(differ.sum()) if differ.any() else 0
-
-
-def _stride(ranks: int) -> int:
-    return -(-ranks // ADDENDS)
+            wrong += int((piece.view(-1, len(self._sums)) != self._sums).sum())
+        return wrong + int((buffer[whole:] != self._sums[: buffer.numel() - whole]).sum())
 
 
 def values(rank: int, ranks: int) -> NDArray[np.int64]:
@@ -82,7 +68,7 @@ def values(rank: int, ranks: int) -> NDArray[np.int64]:
     >>> values(1, 2).tolist(), len(values(1, 16_384))
     ([1, 2, 0], 768)
     """
-    stride = _stride(ranks)
+    stride = -(-ranks // ADDENDS)
     element = np.arange(3 * stride) + rank
     row: NDArray[np.int64] = np.where(element % stride == 0, element % 3, 0)
     return row
@@ -95,7 +81,7 @@ def sums(ranks: int) -> NDArray[np.int64]:
     >>> sums(2).tolist(), int(sums(16_384).max()) <= 128
     ([1, 3, 2], True)
     """
-    sums = np.zeros(3 * _stride(ranks), dtype=np.int64)
+    sums = np.zeros_like(values(0, ranks))
     for rank in range(ranks):
         sums += values(rank, ranks)
     return sums

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
-from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
@@ -67,12 +66,9 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
                 f"{largest}, {micro} planned"
             )
     batches = [batch for _, batch in picked]
-    text = (
-        f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples, by their first "
-        "steps"
-    )
-    values = {"samples": batches, "unique_samples": served}
-    verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
+    span = f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples"
+    text = "; ".join(wrong) or f"{span}, by their first steps"
+    values, verdict = {"samples": batches, "unique_samples": served}, Verdict.FAIL if wrong else Verdict.PASS
     return judge_claim("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
 
 
@@ -97,17 +93,12 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
         from accelerate.data_loader import BatchSamplerShard
 
         whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
-        shard = BatchSamplerShard(
-            whole, num_processes=replicas, process_index=replica, even_batches=plan.recipe.even_batches
-        )
+        shard = BatchSamplerShard(whole, replicas, replica, even_batches=plan.recipe.even_batches)
         loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
     else:
-        sampler: data.Sampler[int] = data.DistributedSampler(
-            indices, replicas, replica, shuffle=True, drop_last=drop in (True, "sampler")
-        )
-        loader = data.DataLoader(
-            indices, size, sampler=sampler, drop_last=drop in (True, "loader"), collate_fn=list
-        )
+        by_sampler, by_loader = drop in (True, "sampler"), drop in (True, "loader")
+        sampler = data.DistributedSampler[int](indices, replicas, replica, drop_last=by_sampler)
+        loader = data.DataLoader(indices, size, sampler=sampler, drop_last=by_loader, collate_fn=list)
     micro_batches = iter(loader)
     while first := next(micro_batches, None):
         yield [*first, *itertools.chain.from_iterable(itertools.islice(micro_batches, accumulation - 1))]
@@ -119,14 +110,15 @@ def _irregular(plan: Plan) -> bool:
     return plan.layout.irregular or recipe.convention == "exact" or recipe.ramp is not None
 
 
-def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
-    """Judges the effective batch by sample ids, and an epoch's steps and samples."""
+def prove(trial: Trial) -> list[Proof]:
+    """Judges the effective batch by sample ids, and an epoch's steps and samples, by the real sampler."""
+    plan, group = trial.plan, trial.group
     if plan.recipe.convention == "megatron":
         text = "a megatron plan uses Megatron's own samplers, which no package has"
         return [skip_claim(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset, no_epoch = plan.recipe.dataset_size, skip_claim("epoch", "the recipe has no dataset_size")
-    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
+    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[trial.options.extent]
     ramp: Proof | None = None
     if plan.recipe.ramp is not None:
         ramped = dataset if dataset is not None else stages(plan)[-1][0] + batch
@@ -138,8 +130,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return [ramp, no_epoch]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
-        skipped_proofs = [skip_claim(name, text) for name in CLAIM.names]
-        return skipped_proofs if ramp is None else [ramp, skipped_proofs[1]]
+        return [ramp or skip_claim("effective_batch", text), skip_claim("epoch", text)]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
     counts = _serve(plan, group, size)
@@ -180,13 +171,10 @@ def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     samples, unique = int(first.sum()), int((first > 0).sum())
     cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
     verdict = Verdict.PASS if samples == unique == plan.effective_batch else Verdict.FAIL
-    text = (
-        f"{unique} different samples in the first step of {plan.data_parallel} replicas, "
-        f"{plan.effective_batch} planned"
-    )
-    return judge_claim(
-        "effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique
-    )
+    first_step = f"the first step of {plan.data_parallel} replicas"
+    text = f"{unique} different samples in {first_step}, {plan.effective_batch} planned"
+    values = {"samples": samples, "unique_samples": unique}
+    return judge_claim("effective_batch", verdict, text, cause.likely(), 0, **values)
 
 
 def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int) -> Proof:
@@ -201,11 +189,7 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
     if len(plan.course.legs[-1].stages) > 1:
         # A ramp counts through the epochs: the last step takes the rest of its batch from the next one.
         planned["samples_per_epoch"] = (plan.steps_per_epoch or 0) * batch
-    wrong = [
-        f"{name} {measured[name]}, {value} planned"
-        for name, value in planned.items()
-        if measured[name] != value
-    ]
+    wrong = [f"{name} {measured[name]}, {n} planned" for name, n in planned.items() if measured[name] != n]
     if len(counts) > 1:
         wrong.append(f"replicas take different numbers of steps: {sorted(counts)}")
     how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
@@ -215,11 +199,6 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
     )
     verdict = Verdict.FAIL if wrong else Verdict.PASS
     return judge_claim("epoch", verdict, f"{text} ({how})", Cause.SAMPLER_COUNTS.likely(), 0, **measured)
-
-
-def prove(trial: Trial) -> list[Proof]:
-    """Serves the samples by the real sampler and loader."""
-    return judge(trial.plan, trial.options, trial.group)
 
 
 CLAIM = Claim(phase="sampler", names=("effective_batch", "epoch"), prove=prove)
