@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -57,9 +58,8 @@ class Workload:
 def out_of_memory(error: BaseException) -> bool:
     """Tells whether an error means want of memory: CUDA has a type for it, its libraries a text."""
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        sign in str(error) for sign in signs
-    )
+    own_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return own_type or any(sign in str(error) for sign in signs)
 
 
 @contextmanager
@@ -105,12 +105,8 @@ def factory_of(name: str) -> Callable[[], Any]:
         raise must_be("package.module:factory", name, field="workload")
     if module_name.endswith(".py") or "/" in module_name:
         plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise must_be(
-            "package.module:factory",
-            name,
-            field="workload",
-            todo=f"name the module, not its file: {plain}:{function}",
-        )
+        todo = f"name the module, not its file: {plain}:{function}"
+        raise must_be("package.module:factory", name, field="workload", todo=todo)
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
@@ -142,18 +138,13 @@ def _place(factory: Callable[..., Any]) -> str:
 
 def call_factory(factory: Callable[[], Any]) -> Workload:
     """Calls a factory, and refuses one with arguments or another result than a Workload."""
-    wants = _arguments(factory)
-    if wants:
-        raise InputError(
-            f"{_place(factory)} must be a function without arguments, got one that needs {', '.join(wants)}",
-            field="workload",
-        )
+    if wants := _arguments(factory):
+        text = f"must be a function without arguments, got one that needs {', '.join(wants)}"
+        raise InputError(f"{_place(factory)} {text}", field="workload")
     workload = factory()
     if not isinstance(workload, Workload):
-        raise InputError(
-            f"{_place(factory)} must return an isobatch.validate.Workload, got {type(workload).__name__}",
-            field="workload",
-        )
+        text = f"must return an isobatch.validate.Workload, got {type(workload).__name__}"
+        raise InputError(f"{_place(factory)} {text}", field="workload")
     if workload.reduction not in ("mean", "sum"):
         raise must_be("mean or sum", workload.reduction, field="reduction")
     return workload
@@ -161,17 +152,16 @@ def call_factory(factory: Callable[[], Any]) -> Workload:
 
 def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Returns the plan's optimizer if torch has it; else AdamW, good enough for a stand-in model."""
-    lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
-    betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
-    eps = plan.eps if plan.eps is not None else 1e-8
-    momentum: dict[str, Any] = {"momentum": plan.momentum or 0.0}
+    beta1, beta2 = (0.9 if plan.beta1 is None else plan.beta1, 0.999 if plan.beta2 is None else plan.beta2)
+    eps = 1e-8 if plan.eps is None else plan.eps
+    momentum, moments = {"momentum": plan.momentum or 0.0}, {"betas": (beta1, beta2), "eps": eps}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "sgd": (torch.optim.SGD, momentum),
-        "adam": (torch.optim.Adam, {"betas": betas, "eps": eps}),
-        "rmsprop": (torch.optim.RMSprop, {"alpha": betas[1], "eps": eps, **momentum}),
+        "adam": (torch.optim.Adam, moments),
+        "rmsprop": (torch.optim.RMSprop, {"alpha": beta2, "eps": eps, **momentum}),
     }
-    kind, more = kinds.get(plan.recipe.optimizer, (torch.optim.AdamW, {"betas": betas, "eps": eps}))
-    return lambda p: kind(p, lr=lr, weight_decay=decay, **more)
+    kind, values = kinds.get(plan.recipe.optimizer, (torch.optim.AdamW, moments))
+    return partial(kind, lr=plan.lr or 0.0, weight_decay=plan.weight_decay or 0.0, **values)
 
 
 def perceptron(plan: Plan, parameters: int) -> Workload:

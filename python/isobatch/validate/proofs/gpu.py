@@ -50,12 +50,8 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
         except Exception:  # an older pynvml lacks the function; an older driver raises other errors
             return None
 
-    mig, processes, version = (
-        ask("MigMode"),
-        ask("ComputeRunningProcesses"),
-        getattr(nvml, "nvmlMemory_v2", None),
-    )
-    memory = (None if version is None else ask("MemoryInfo", version)) or ask("MemoryInfo")
+    mig, processes = ask("MigMode"), ask("ComputeRunningProcesses")
+    memory = ask("MemoryInfo", getattr(nvml, "nvmlMemory_v2", None)) or ask("MemoryInfo")
     limits = (ask("EnforcedPowerLimit"), ask("PowerManagementDefaultLimit"))  # milliwatts
     now, usual = (None if limit is None else limit / 1e3 for limit in limits)
     return Gpu(
@@ -96,9 +92,7 @@ def judge_gpus(group: Group, answers: Sequence[Gpu | str]) -> Proof:
     if not bad:
         names = dict.fromkeys(str(gpu.name) for gpu in gpus.values())
         return pass_claim("gpu", f"{few(list(names))}, alone{left_out}")
-    where = {
-        entry.rank: f"host {entry.host} GPU {entry.local_rank} (rank {entry.rank})" for entry in group.roster
-    }
+    where = [f"host {entry.host} GPU {entry.local_rank} (rank {entry.rank})" for entry in group.roster]
     verdict = Verdict.of([fault[1] for fault in bad])
     bad.sort(key=lambda fault: fault[1] is not verdict)
     text = few([f"{where[rank]}: {state}" for rank, _, _, state in bad])
