@@ -31,11 +31,7 @@ def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
-    """Lists the tensors in a batch.
-
-    >>> tensors_in({"x": torch.tensor(1), "y": [torch.tensor(2), 3]})
-    [tensor(1), tensor(2)]
-    """
+    """Lists the tensors in a batch."""
     leaves: list[Any] = []
     mapped(batch, leaves.append)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -73,22 +69,14 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 def chunks(tensor: Tensor, elements: int = ELEMENTS) -> Iterator[Tensor]:
-    """Yields a tensor's elements in order, in pieces of at most so many.
-
-    >>> [piece.tolist() for piece in chunks(torch.arange(5), 2)]
-    [[0, 1], [2, 3], [4]]
-    """
+    """Yields a tensor's elements in order, in pieces of at most so many."""
     flat = dense(tensor.detach()).reshape(-1)
     for start in range(0, flat.numel(), elements):
         yield flat[start : start + elements]
 
 
 def square(tensor: Tensor) -> Tensor:
-    """Sums the squares, in double precision: a scalar on the tensor's device.
-
-    >>> float(square(torch.tensor([3.0, 4.0])))
-    25.0
-    """
+    """Sums the squares, in double precision: a scalar on the tensor's device."""
     total = torch.zeros((), dtype=torch.float64, device=tensor.device)
     for piece in chunks(tensor):
         wide = piece.double()
@@ -193,12 +181,7 @@ def checksum_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def differing(rank_sums: Sequence[Hashable]) -> list[int]:
-    """Lists the ranks with other sums than most ranks. Where no majority agrees, as with two ranks, all of
-    them.
-
-    >>> differing("aab"), differing("ab"), differing("aa")
-    ([2], [0, 1], [])
-    """
+    """Lists the ranks with other sums than most; where no majority agrees, as with two ranks, all of them."""
     counts = Counter(rank_sums)
     most, votes = counts.most_common(1)[0]
     if 2 * votes <= len(rank_sums):
@@ -217,11 +200,7 @@ AUTOCAST: dict[str | None, torch.dtype | None] = {
 
 
 def ulp(number: Any) -> float:
-    """Returns the unit in the last place of 1, in the format of a number: a tensor's is mostly float32.
-
-    >>> ulp(0.1) == 2**-52, ulp(torch.tensor(0.1)) == 2**-23
-    (True, True)
-    """
+    """Returns the unit in the last place of 1, in the format of a number: a tensor's is mostly float32."""
     return torch.finfo(number.dtype).eps if isinstance(number, Tensor) else 2.0**-52
 
 

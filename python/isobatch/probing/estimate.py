@@ -55,9 +55,7 @@ def best_log_lr(logs: Floats, losses: Floats) -> float:
 
 
 def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
-    """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds.
-
-    Parts).
+    """Resamples the means over seeds and parts, (resamples, rows), of losses (rows, seeds, parts).
 
     >>> means = resampled_means(np.array([[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]]))
     >>> low, high = interval(means[:, 0])
@@ -112,12 +110,9 @@ class Rates:
         logs, means = drawn
         losses = []
         for log, mean, column in zip(self.logs, self.means, means.T, strict=True):
-            ended = bool(np.isfinite(mean))
-            rate = Rate(
-                lr=float(np.exp(log)),
-                loss=float(mean) if ended else None,
-                interval=interval(column) if ended else None,
-            )
+            rate = Rate(lr=float(np.exp(log)), loss=None, interval=None)
+            if np.isfinite(mean):
+                rate = Rate(lr=rate.lr, loss=float(mean), interval=interval(column))
             losses.append(rate)
         return BatchRates(
             batch=batch,
@@ -130,11 +125,7 @@ class Rates:
 
 
 def interval(values: Floats) -> Interval:
-    """Returns the middle 95 %.
-
-    >>> interval(np.arange(1001.0))
-    (25.0, 975.0)
-    """
+    """Returns the middle 95 %."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
@@ -142,16 +133,7 @@ def interval(values: Floats) -> Interval:
 def exponent(
     batches: Sequence[int], best_logs: Sequence[float], resampled: Sequence[Floats]
 ) -> tuple[float, Interval]:
-    """Fits the slope of the best learning rate's logarithm over the batch's, and its interval.
-
-    Args:
-        batches: two different ones or more.
-        best_logs: of each batch.
-        resampled: of each batch, shape (resamples,).
-
-    >>> exponent([1, 4], [0.0, np.log(2)], [np.zeros(10), np.full(10, np.log(2))])
-    (0.5, (0.5, 0.5))
-    """
+    """Fits the slope of the best learning rate's logarithm over the batch's, and its interval."""
     x = np.log(np.asarray(batches, np.float64))
     x = x - x.mean()
     slope = x / (x @ x)
@@ -170,11 +152,7 @@ def learned(before: Floats, after: Floats) -> bool:
 
 
 def span(ends: Interval) -> str:
-    """Writes an interval.
-
-    >>> span((0.1, 0.25))
-    '0.1 to 0.25'
-    """
+    """Writes an interval."""
     return f"{figure(ends[0])} to {figure(ends[1])}"
 
 

@@ -168,13 +168,21 @@ class Search:
         self, samples: int, seeds: int, rates: dict[int, estimate.Rates], done: bool
     ) -> estimate.LrFinding:
         """Concludes from a round, by the losses at each batch."""
-        lab = self.lab
+        lab, planned = self.lab, self.lab.planned_batch
         drawn = {batch: batch_rates.resampled() for batch, batch_rates in rates.items()}
         logs = {batch: both[0] for batch, both in drawn.items()}
-        whole_run = self._is_whole_run(samples)
-        lr, ends = self._to_take(rates, logs, whole_run=whole_run)
-        plan_lr = lab.plan.require().lr
-        slope, span = None, None
+        # As long as the planned run, but for less than a step of each quarter.
+        run_samples = lab.run_samples
+        whole_run = run_samples is not None and samples + 4 * max(lab.batches) > run_samples
+        ratios = not whole_run and lab.tuned_batch != planned
+        lr, ends = rates[planned].best, estimate.interval(np.exp(logs[planned]))
+        if ratios:
+            low, high = estimate.interval(np.exp(logs[planned] - logs[lab.tuned_batch]))
+            lr, ends = (
+                lab.start_lr * lr / rates[lab.tuned_batch].best,
+                (low * lab.start_lr, high * lab.start_lr),
+            )
+        plan_lr, slope, span = lab.plan.require().lr, None, None
         if len(lab.batches) > 1:
             best = [math.log(batch_rates.best) for batch_rates in rates.values()]
             slope, span = estimate.exponent(lab.batches, best, [*logs.values()])
@@ -186,7 +194,7 @@ class Search:
             interval=ends,
             plan_lr=plan_lr,
             within=ends[0] * (1 - 1e-9) <= plan_lr <= ends[1] * (1 + 1e-9),
-            doubt=self._doubt(samples, seeds, rates, logs),
+            doubt=self._doubt(samples, seeds, rates, logs[lab.tuned_batch] if ratios else None),
             whole_run=whole_run,
             exponent=slope,
             exponent_interval=span,
@@ -196,32 +204,15 @@ class Search:
             trials=tuple(self._trials.values()),
         )
 
-    def _to_take(
-        self, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats], *, whole_run: bool
-    ) -> tuple[float, estimate.Interval]:
-        """Returns the learning rate at the planned batch, and its interval."""
-        first, planned = self.lab.tuned_batch, self.lab.planned_batch
-        if whole_run or first == planned:
-            return rates[planned].best, estimate.interval(np.exp(logs[planned]))
-        tuned_lr = self.lab.start_lr
-        low, high = estimate.interval(np.exp(logs[planned] - logs[first]))
-        return tuned_lr * rates[planned].best / rates[first].best, (low * tuned_lr, high * tuned_lr)
-
-    def _is_whole_run(self, samples: int) -> bool:
-        """Tells whether trials are as long as the planned run, but for less than a step of each quarter."""
-        run_samples = self.lab.run_samples
-        return run_samples is not None and samples + 4 * max(self.lab.batches) > run_samples
-
     def _doubt(
-        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats]
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], tuned_logs: estimate.Floats | None
     ) -> estimate.Doubt | None:
-        """Returns why nothing should be done by these trials."""
-        lab = self.lab
-        if samples < self._whole or seeds == 1 < lab.options.seeds:
+        """Returns why nothing should be done by these trials; `tuned_logs` where a ratio is taken."""
+        if samples < self._whole or seeds == 1 < self.lab.options.seeds:
             return "short"
         if any(batch_rates.at_edge for batch_rates in rates.values()):
             return "edge"
-        if lab.tuned_batch == lab.planned_batch or self._is_whole_run(samples):
+        if tuned_logs is None:
             return None
-        low, high = estimate.interval(np.exp(logs[lab.tuned_batch]))
-        return None if low / FAR <= lab.start_lr <= high * FAR else "untuned"
+        low, high = estimate.interval(np.exp(tuned_logs))
+        return None if low / FAR <= self.lab.start_lr <= high * FAR else "untuned"

@@ -25,10 +25,9 @@ NEEDED = 1.25
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the finding, `lr`, and how it was measured.
+    """Holds the finding, `lr`, and how it was measured, in `seconds` from the call to the answer.
 
-    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or
-    "interrupted"; `needed_seconds` is then a budget that would likely do, where it is known.
+    `stopped`: the end of an unfinished probe, "budget" or "interrupted"; `needed_seconds` would likely do.
     """
 
     workload: str

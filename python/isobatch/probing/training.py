@@ -72,11 +72,7 @@ class Stream:
 
 
 def joined(pieces: list[Any]) -> Any:
-    """Joins pieces of a batch, one behind the other.
-
-    >>> joined([{"x": torch.tensor([1])}, {"x": torch.tensor([2])}])["x"].tolist()
-    [1, 2]
-    """
+    """Joins pieces of a batch, one behind the other."""
     first = pieces[0]
     if len(pieces) == 1:
         return first

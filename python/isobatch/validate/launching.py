@@ -32,12 +32,8 @@ REPORT, REFUSED = "report.json", "refused.pickle"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes the objects of the imports for the garbage collector.
-
-    A search through torch's million objects takes a third of a second each time, and a forked rank would copy
-    its parent's memory. For processes of our own.
-    """
-    gc.freeze()
+    """Freezes the imports' objects, for the garbage collector not to look through torch's million."""
+    gc.freeze()  # it takes a third of a second each time; a forked rank would copy its parent's memory
     try:
         yield
     finally:

@@ -120,11 +120,9 @@ class Training:
         return self.workload.optimizer(trained(self.model))
 
     def still_optimizer(self) -> torch.optim.Optimizer:
-        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay.
-
-        Trained again and again on one batch, the weights would soon fit it. Their gradients would become
-        denormal numbers, and a CPU is many times slower with those.
-        """
+        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay."""
+        # Trained again and again on one batch, the weights would fit it, and their gradients become denormal
+        # numbers: a CPU is many times slower with those.
         optimizer = self.optimizer()
         for group in optimizer.param_groups:
             group["lr"] = 0.0

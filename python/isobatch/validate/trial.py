@@ -85,7 +85,7 @@ class Claim:
     names: tuple[str, ...]
     #: Gives the proofs, equal on all ranks; figures go into the trial.
     prove: Callable[[Trial], list[Proof]]
-    wanted: Callable[[Options], bool] = lambda _: True
+    enabled: Callable[[Options], bool] = lambda _: True
     #: Whether it needs the ranks' connections. Making them may hang: claims without them come first.
     connected: bool = True
     #: Whether nothing after it makes sense once one of its proofs has failed.

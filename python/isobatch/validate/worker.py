@@ -141,7 +141,7 @@ def _prove(trial: Trial) -> None:
     try:
         with float32_as("tf32") if tf32 else contextlib.nullcontext():
             for claim in CLAIMS:
-                if not claim.wanted(trial.options):
+                if not claim.enabled(trial.options):
                     continue
                 if claim.connected and not connected:
                     with pulse.phase("connect"):

@@ -63,7 +63,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(description: str) -> Iterator[None]:
     """Turns an exception of the user's function, but for want of memory, into an InputError."""
     try:
         yield
@@ -74,7 +74,7 @@ def user_code(what: str) -> Iterator[None]:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise InputError(f"{what} raised {first_line(error)} ({where})", field="workload") from error
+        raise InputError(f"{description} raised {first_line(error)} ({where})", field="workload") from error
 
 
 def fault_of_loss(loss: Any) -> str | None:

@@ -23,13 +23,7 @@ Stage = tuple[int, int]
 
 
 def stages(plan: Plan) -> list[Stage]:
-    """Lists the stages of a plan's ramp; one where it has none.
-
-    >>> import isobatch as ib
-    >>> recipe = ib.Recipe(effective_batch=48, lr=0.1, duration="50st", ramp="16 16 100", micro_batch=8)
-    >>> stages(ib.plan(recipe, 2))
-    [(0, 16), (64, 32), (128, 48)]
-    """
+    """Lists the stages of a plan's ramp; one where it has none."""
     return [(stage.samples, stage.batch) for stage in plan.course.legs[-1].stages]
 
 

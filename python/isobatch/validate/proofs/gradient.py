@@ -66,10 +66,7 @@ class _How(NamedTuple):
 
 
 def reference(training: Training, how: _How, scale: float) -> tuple[Copies, Difference]:
-    """Computes the gradient of the mean over the step from all ranks' own gradients; clears them.
-
-    On rank 0, beside its own error against one process; nothing on the other ranks.
-    """
+    """Computes the gradient of the mean over the step on rank 0, and its own error; clears the ranks' own."""
     group, model = training.group, training.model
     first, whole, total = Copies(), Copies(), None
     if group.world_size > RANKS:
@@ -103,10 +100,7 @@ def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
 
 
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
-    """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP.
-
-    It is a mean over `total` units; None: over those of these samples.
-    """
+    """Computes the first ranks' gradient by this process alone, a mean over `total` units (None: theirs)."""
     weigh, model = training.workload.weight, training.model
     model.zero_grad(set_to_none=True)
     units, guess = 0.0, 0.0
@@ -144,10 +138,7 @@ def affordable(training: Training, seconds: float) -> tuple[Training, str | None
 def prove_step(
     training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
 ) -> list[Proof]:
-    """Compares the gradient of a step, and the weights after it, with one process and between ranks.
-
-    The weights are put back in the end.
-    """
+    """Compares the gradient of a step, and the weights after it, with one process and between ranks."""
     group, model = training.group, training.model
     # The gate is that of the coarsest number format among the parameters.
     formats = {p.dtype for p in trained(model) if p.dtype in GATES}
@@ -235,11 +226,7 @@ def _step(
 
 
 def _gradient(training: Training, error: Difference, noise: Difference, how: _How) -> Proof:
-    """Compares a gradient with the reference.
-
-    `error`: distance to it. `noise`: the reference's own distance to one process, if that cannot compute the
-    whole step.
-    """
+    """Judges a gradient by its distance to the reference, and the reference's own to one process."""
     name, gate, d = "gradient" + how.suffix, how.gate, error.after(noise)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
     text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {name_of(how.coarse)}"

@@ -42,11 +42,7 @@ MAX_NAMED_VARIABLES = 8
 
 
 def window(group: Group, work: Callable[[], object], seconds: float) -> float:
-    """Measures the mean seconds of a repetition in this rank's next window, by a GPU's own clock.
-
-    The ranks begin together; inside of the window none waits for another. It is a mean, not a median: a rank
-    that is stopped most of the time, and at full speed for the rest, is slow too.
-    """
+    """Measures the mean seconds of a repetition: a rank that is stopped now and then is slow, too."""
     group.barrier()
     spent, count, begun = 0.0, 0, time.perf_counter()
     while True:

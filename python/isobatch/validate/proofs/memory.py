@@ -49,10 +49,10 @@ def free_on_host() -> int:
 
 
 class PeakMemory:
-    """The peak memory of a block of work on this rank; on CUDA also `reserved`, and what the GPU has `left`."""
+    """The peak memory of a block of work on this rank; on CUDA also `reserved`, and `free` on the GPU."""
 
     reserved: int | None = None
-    left: int | None = None
+    free: int | None = None
     _sampler: "_Sampler | None" = None
 
     def __init__(self, group: Group) -> None:
@@ -61,11 +61,11 @@ class PeakMemory:
 
     def over_ranks(self) -> None:
         """Makes the figures those of the fullest rank, on all ranks."""
-        figures = self._group.gather((self.bytes, self.reserved, self.left))
+        figures = self._group.gather((self.bytes, self.reserved, self.free))
         peaks, reserved, free = zip(*figures, strict=True)
         self.bytes = max(peaks)
         if self.reserved is not None:
-            self.reserved, self.left = max(reserved), min(free)
+            self.reserved, self.free = max(reserved), min(free)
 
     def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
@@ -85,7 +85,7 @@ class PeakMemory:
         self.bytes = torch.cuda.max_memory_allocated(device)
         self.reserved = torch.cuda.max_memory_reserved(device)
         free, now = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
-        self.left = int(free) + now - self.reserved
+        self.free = int(free) + now - self.reserved
 
 
 def _reset_peak() -> bool:
@@ -168,7 +168,7 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
         peak_memory_bytes=memory.bytes,
         peak_memory_reserved_bytes=memory.reserved,
         fragmentation_bytes=None if memory.reserved is None else max(idle for _, idle in trials),
-        left_bytes=memory.left,
+        left_bytes=memory.free,
         peak_memory_kind=memory.kind,
     )
 
@@ -268,5 +268,5 @@ SEARCH = Claim(
     phase="micro-batch",
     names=("micro_batch",),
     prove=prove_search,
-    wanted=lambda options: options.find_micro_batch,
+    enabled=lambda options: options.find_micro_batch,
 )

@@ -22,13 +22,10 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Norms:
-    """A communication hook around another one: it takes the squared norms before and after.
-
-    Each bucket's norms stay apart until the step is over: on a GPU the buckets are on streams of their own,
-    possibly at once.
-    """
+    """A communication hook around another one: takes each bucket's squared norms before and after."""
 
     def __init__(self, hook: Hook) -> None:
+        # Norms stay apart until the step is over: on a GPU buckets may be on streams of their own at once.
         self._hook, self._local, self._averaged = hook, list[Tensor](), list[Tensor]()
 
     def take(self) -> tuple[float, float]:
@@ -58,8 +55,8 @@ def noise_scale(
 
     McCandlish 2018, arXiv 1812.06162, appendix A: |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b
     − 1/B), each averaged over the steps, then divided. Returns (noise scale in samples, its standard error by
-    the jackknife over steps, |G|², tr Σ); the first two None where |G|² is not above 0, or would not be with a
-    step less.
+    the jackknife over steps, |G|², tr Σ); the first two None where |G|² is not above 0, or would not be with
+    a step less.
 
     >>> noise_scale(np.array([3.0, 3.0]), np.array([2.0, 2.0]), small=1, large=2)
     (2.0, 0.0, 1.0, 2.0)

@@ -268,9 +268,9 @@ def judge_memory(training: Training, peak: PeakMemory) -> Proof:
     gib = peak.bytes / 2**30
     text = f"{gib:.3g} GiB ({peak.kind}) at micro-batch {training.micro_batch}"
     values = {"peak_memory_bytes": peak.bytes}
-    if peak.left is not None:
-        text += f", {peak.left / 2**30:.3g} GiB of the GPU left"
-        values["left_bytes"] = peak.left
+    if peak.free is not None:
+        text += f", {peak.free / 2**30:.3g} GiB of the GPU left"
+        values["left_bytes"] = peak.free
     if expected is None:
         return pass_claim("memory", f"fits: {text}; no forecast of this workload (--memory-gib)", **values)
     off = gib / expected - 1

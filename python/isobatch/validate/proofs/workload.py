@@ -1,7 +1,7 @@
 """The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's.
 
-And its samples may be coupled: the gradient of a mean over samples is the mean of their gradients, however the
-batch is cut. With batch norm, in-batch negatives or a balance loss of experts it depends on the micro-batch.
+And its samples may be coupled: the gradient of a mean over samples is the mean of their gradients, however
+the batch is cut. With batch norm, in-batch negatives or a balance loss of experts it depends on the cut.
 """
 
 import contextlib
@@ -312,7 +312,7 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
 
 
 TRY = Claim(phase="workload", names=(), prove=prove_runs)
-COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, wanted=lambda options: options.compile)
+COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, enabled=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
 COUPLING = Claim(phase="coupling", names=("coupling",), prove=prove_coupling)
 OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)

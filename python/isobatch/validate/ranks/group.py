@@ -134,7 +134,7 @@ class Group:
             return 0
 
     def gather(self, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks; other than numbers, texts, lists need their `kind`."""
+        """Returns all ranks' values, on all ranks; beyond numbers, texts and lists they need their `kind`."""
         return gather_values(value, self.control, kind)
 
     def from_first(self, value: Any, kind: Any = Any) -> Any:
@@ -178,13 +178,14 @@ class Group:
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Takes samples after a warmup, for about these seconds by rank 0's clock, looked at ever less often."""
+        """Takes samples after a warmup, for about this many seconds by rank 0's clock."""
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
         samples = [sample() for _ in range(least)]
         while len(samples) < most:
             passed = time.monotonic() - begun
+            # The clock is checked less and less often: a check takes about as long as a small all-reduce.
             remaining = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
             more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(remaining)))
             (agreed,) = self.slowest([float(more) if self.rank == 0 else 0.0])

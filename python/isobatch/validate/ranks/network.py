@@ -32,11 +32,7 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 
 
 def slurm_hosts(nodelist: str) -> list[str]:
-    """Lists the hosts of a Slurm node list.
-
-    >>> slurm_hosts("gpu[01-03,7],login")
-    ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
-    """
+    """Lists the hosts of a Slurm node list, such as `gpu[01-03,7],login`."""
     hosts = []
     for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodelist):
         if not ranges:
@@ -164,11 +160,7 @@ def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's host and device.
-
-    `machine` is its host's own mark, since host names may repeat; `address` is its own on the way to rank 0;
-    `bus` is its GPU's place, shared by the slices of a divided GPU.
-    """
+    """One rank's host and device. `machine` marks a host (names repeat), `bus` a GPU with all its slices."""
 
     host: str
     machine: str
