@@ -1,4 +1,4 @@
-"""Which processes are on which made-up GPU, and how much memory each has: a file each, named GPU.PROCESS. No torch."""
+"""The processes on simulated GPUs and their memory: a file each, named GPU.PROCESS. No torch."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def total_bytes():
 
 
 def _begun(process):
-    """Returns when a process was started, by the system's clock; None where there is none. Its number alone may be another's by now."""
+    """Returns the start of a process by the system's clock: its number alone may be another's by now."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
 

@@ -176,7 +176,7 @@ def test_ctrl_c_before_anything_is_known_says_when(grown, clock):
 
 def test_sigterm_ends_the_command_as_ctrl_c_does(grown, tmp_path, monkeypatch, capsys):
     """Slurm and `timeout` send it."""
-    monkeypatch.setattr(tiny, "left", 1200)
+    monkeypatch.setattr(tiny, "remaining", 1200)
     grown.save(tmp_path / "plan.json")
     before = signal.getsignal(signal.SIGTERM)
     assert main(["probe", str(tmp_path / "plan.json"), "--workload", "probing.tiny:ended", *WORDS]) == 130

@@ -67,16 +67,16 @@ def ticking(factory, clock):
     return tick
 
 
-left = 0
+remaining = 0
 
 
 def ended():
-    """The bowl, and a SIGTERM to this process after `left` losses."""
+    """The bowl, and a SIGTERM to this process after `remaining` losses."""
 
     def loss(model, x):
-        global left
-        left -= 1
-        if left == 0:
+        global remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         return _bowl_loss(model, x)
 

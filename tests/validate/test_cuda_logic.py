@@ -236,14 +236,14 @@ def test_sizes_on_gpus():
 def test_the_clusters_bandwidth_is_what_is_expected_of_gpus():
     cluster = ib.Cluster(nodes=2, gpus_per_node=8, intra_gb_s=240.0, inter_gb_s=25.0)
     plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
-    for device, nodes, given, expected in (
+    for device, nodes, bus_gb_s, expected in (
         ("cuda", 1, None, 240),
         ("cuda", 2, None, 25),
         ("cuda", 2, 7.0, 7),
         ("cpu", 1, None, None),
     ):
         group = SimpleNamespace(device=torch.device(device), nodes=nodes)
-        assert all_reduce.expected_gb_s(group, Options(bus_gb_s=given), plan) == expected
+        assert all_reduce.expected_gb_s(group, Options(bus_gb_s=bus_gb_s), plan) == expected
 
 
 def judged_bandwidth(size, ranks=8, fastest=1.0, device="cuda", **options):

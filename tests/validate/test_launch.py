@@ -206,7 +206,9 @@ def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monk
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
     code = (
-        "import torch\nfrom isobatch.validate import launching\nfrom isobatch.validate.ranks import rendezvous\n"
+        "import torch\n"
+        "from isobatch.validate import launching\n"
+        "from isobatch.validate.ranks import rendezvous\n"
         "starts = [launching._config(1, 1, 0, None, fork=fork).start_method for fork in (None, True)]\n"
         "print(rendezvous.has_gpus(), *starts)\n"
         "print(rendezvous.is_cuda_used()); torch.cuda.is_available(); print(rendezvous.is_cuda_used())"

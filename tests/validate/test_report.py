@@ -31,9 +31,9 @@ def test_every_figure_has_its_unit_in_its_key():
 
 def test_a_report_is_read_back(tmp_path):
     file = tmp_path / "report.json"
-    found = report(Verdict.PASS)
-    found.save(file)
-    assert Report.load(file) == found
+    saved = report(Verdict.PASS)
+    saved.save(file)
+    assert Report.load(file) == saved
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"schema": "isobatch.validation/9"}', "[]"])
@@ -110,8 +110,8 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, ran):
     from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
-    found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
-    report(Verdict.PASS, micro_batch_search=found).save(file)
+    search = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
+    report(Verdict.PASS, micro_batch_search=search).save(file)
     words = ["plan", "--set", "effective_batch=96", "--set", "lr=0.1", "--gpus", "2", "-o", str(saved)]
     assert main([*words, "--max-micro-batch", str(file)]) == 0
     assert json.loads(saved.read_text())["micro_batch"] == 12

@@ -1,7 +1,4 @@
-"""A slow rank is told from a host that others use.
-
-Here with invented windows of time, in test_launch.py with real ones.
-"""
+"""A slow rank beside a host that others use, by composed windows of time; real ones: test_launch.py."""
 
 from types import SimpleNamespace
 
@@ -30,14 +27,14 @@ def quiet(seconds, count=25):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_always_slower_fails_by_name(ranks):
     windows = [quiet(0.010) for _ in range(ranks - 1)] + [quiet(0.030)]
-    found, cause = verdict(windows)
-    assert found is Verdict.FAIL
+    result, cause = verdict(windows)
+    assert result is Verdict.FAIL
     assert f"slow rank (rank {ranks - 1})" in cause
 
 
 def test_a_little_slower_is_a_caution():
-    found, cause = verdict([quiet(0.015), quiet(0.010)])
-    assert found is Verdict.CAUTION
+    result, cause = verdict([quiet(0.015), quiet(0.010)])
+    assert result is Verdict.CAUTION
     assert "slow rank (rank 0)" in cause
 
 

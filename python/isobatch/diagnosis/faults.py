@@ -67,7 +67,7 @@ def trainer_gradient(
 def trainer_loss(
     ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float
 ) -> Diagnosis | None:
-    """Explains a gradient `ratio` times too large of a script's own loss function in transformers' Trainer."""
+    """Explains a gradient `ratio` times too large of a script's own loss in transformers' Trainer."""
     why = gradient(
         ratio, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
     )

@@ -208,8 +208,8 @@ def ulp(number: Any) -> float:
 def float32_as(mode: Literal["ieee", "tf32"]) -> Iterator[None]:
     """Computes float32 matrix products in full precision, or in TensorFloat-32 (10 bits).
 
-    From 2.9 on torch has switches of two generations, and torch.compile asks the older ones, which raise where
-    the newer ones say something else: so both are set, and put back.
+    From 2.9 on torch has switches of two generations, and torch.compile asks the older ones: they raise where
+    the newer ones say something else. So both are set, and put back.
     """
     before = [(thing, name, _read(thing, name)) for thing, name in _SWITCHES]
     try:

@@ -66,7 +66,7 @@ class Search:
             self._complete(whole, seed + 1, places)
         for batch in batches:
             self._extend(batch, places, whole, seeds, wide=True)
-        self._complete(whole, seeds, places, done=True)
+        self._complete(whole, seeds, places, complete=True)
 
     def _samples(self) -> int:
         """Returns the samples of a whole trial: the requested ones, or as many as the budget allows."""
@@ -152,7 +152,7 @@ class Search:
             )
 
     def _complete(
-        self, samples: int, seeds: int, places: dict[int, list[int]], *, done: bool = False
+        self, samples: int, seeds: int, places: dict[int, list[int]], *, complete: bool = False
     ) -> None:
         """Sets the finding of a complete round."""
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
@@ -162,10 +162,10 @@ class Search:
                 tried = f"learning rates from {real(low)} to {real(high)}, {samples:,} samples each"
                 todo = "Plan a smaller batch, or check the recipe's learning rate"
                 raise unusable(f"every trial diverged at batch {batch:,}: {tried}. {todo}")
-        self.finding = partial(self._finding, samples, seeds, rates, done)
+        self.finding = partial(self._finding, samples, seeds, rates, complete)
 
     def _finding(
-        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], done: bool
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], complete: bool
     ) -> estimate.LrFinding:
         """Concludes from a round, by the losses at each batch."""
         lab, planned = self.lab, self.lab.planned_batch
@@ -198,7 +198,7 @@ class Search:
             whole_run=whole_run,
             exponent=slope,
             exponent_interval=span,
-            complete=done,
+            complete=complete,
             whole_samples=self._whole,
             asked_seeds=lab.options.seeds,
             trials=tuple(self._trials.values()),
@@ -207,7 +207,7 @@ class Search:
     def _doubt(
         self, samples: int, seeds: int, rates: dict[int, estimate.Rates], tuned_logs: estimate.Floats | None
     ) -> estimate.Doubt | None:
-        """Returns why nothing should be done by these trials; `tuned_logs` where a ratio is taken."""
+        """Returns why nothing should be complete by these trials; `tuned_logs` where a ratio is taken."""
         if samples < self._whole or seeds == 1 < self.lab.options.seeds:
             return "short"
         if any(batch_rates.at_edge for batch_rates in rates.values()):
