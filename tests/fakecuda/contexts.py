@@ -24,12 +24,12 @@ def _begun(process):
 
 
 def write(gpu, count):
-    """Says what this process has taken of a GPU, beside its context."""
+    """Writes the bytes of this process on a GPU, beside its context."""
     (_folder() / f"{gpu}.{os.getpid()}").write_text(f"{count} {_begun(os.getpid())}")
 
 
 def read(gpu):
-    """Returns the bytes of each process on a GPU that still lives, with its context."""
+    """Returns the bytes of each living process on a GPU, with its context."""
     bytes_of = {}
     for file in _folder().glob(f"{gpu}.*"):
         process = int(file.suffix[1:])

@@ -53,16 +53,16 @@ class _Gpu:
         contexts.write(self.index, 0)
 
     def is_fork(self):
-        """Tells whether this process was forked from one that has used CUDA, or asked for it."""
+        """Tells whether this process is a fork of one after a call of CUDA."""
         return any(known not in (None, os.getpid()) for known in (self.process, self.asked_by))
 
     def free(self):
-        """Counts the bytes that this process could still reserve."""
+        """Counts the bytes left to this process."""
         own = contexts.total_bytes() - contexts.DRIVER_BYTES - self.others
         return max(0, own - self.reserved - PEER_BYTES * len(self.peers))
 
     def look_around(self):
-        """Counts what other processes have of this GPU."""
+        """Counts the bytes of other processes on this GPU."""
         bytes_of = contexts.read(self.index)
         self.others = sum(count for process, count in bytes_of.items() if process != os.getpid())
 
@@ -105,7 +105,7 @@ GPU = _Gpu()
 
 @contextlib.contextmanager
 def _making(device):
-    """Says where what is made inside belongs."""
+    """Sets the device of new tensors inside."""
     before, _want.device = getattr(_want, "device", None), device
     try:
         yield
@@ -114,7 +114,7 @@ def _making(device):
 
 
 def _kind(device):
-    """Returns "cuda" or "cpu" of what may name a device; None: it names none."""
+    """Returns "cuda" or "cpu" of a device's name; None: it names none."""
     if isinstance(device, bool) or not isinstance(device, _Device | str | int):
         return None
     if isinstance(device, int):
@@ -132,7 +132,7 @@ ATTENTION = frozenset(["multi_head_attention_forward", "scaled_dot_product_atten
 
 
 class _Ledger(TorchDispatchMode):
-    """Enters what operations make of a GPU's tensors."""
+    """Enters the results of operations on a GPU's tensors."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         tensors = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]

@@ -161,7 +161,7 @@ def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
 def epoch(
     *, served: int, planned: int, unique: int, dataset: int, per_rank_all: bool, drop_last: bool, ranks: int
 ) -> Diagnosis:
-    """Explains an epoch in which all ranks `served` other samples than planned, `unique` different ones."""
+    """Explains an epoch of other samples than planned, by all ranks' `served` and `unique` ones."""
     if ranks > 1 and per_rank_all:
         return Cause.NOT_DISTRIBUTED.likely("all ranks see the same data")
     if served < planned:

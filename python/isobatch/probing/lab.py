@@ -209,7 +209,7 @@ def tuned_batch(plan: Plan) -> int:
 
 
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
-    """Refuses a workload that differs if made twice from one seed, or a batch if drawn twice."""
+    """Refuses a workload with other weights or samples when made or drawn twice from one seed."""
     first, second = make(1), make(1)
     for name, weight in first.model.state_dict().items():
         if not torch.equal(weight, second.model.state_dict()[name]):

@@ -196,7 +196,7 @@ class Training:
 
     @contextlib.contextmanager
     def _unsynced(self) -> Iterator[None]:
-        """Keeps DDP's forward from sharing buffers, in which others would wait for a rank out of memory."""
+        """Keeps DDP's forward from sharing buffers: others would wait in it for a rank out of memory."""
         before = self.ddp.require_forward_param_sync
         self.ddp.require_forward_param_sync = False
         try:

@@ -119,7 +119,7 @@ def run(
 
 @contextlib.contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    """Raises a SignalException at the first SIGTERM, for rank 0 to write which rank is gone."""
+    """Raises a SignalException at the first SIGTERM, for rank 0 to write the lost rank's name."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -160,7 +160,7 @@ def prove_step(
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
-    """Finds a loss scale with finite gradients, left in place, and the ranks that have none at any scale."""
+    """Finds a loss scale with finite gradients, left in place, and the ranks without any."""
     model = training.model
     scale = LOSS_SCALE if how.amp == torch.float16 else 1.0
     while True:

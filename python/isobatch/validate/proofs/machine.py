@@ -162,7 +162,7 @@ def environment() -> dict[str, str]:
 
 
 def strays(group: Group) -> dict[int, list[str]]:
-    """Finds each rank's variables that differ from rank 0's."""
+    """Finds each rank's variables with other values than rank 0's."""
     own = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
     first: dict[str, str] = group.from_first(own)
     names = sorted(name for name in {*own, *first} if own.get(name) != first.get(name))

@@ -89,7 +89,7 @@ class PeakMemory:
 
 
 def _reset_peak() -> bool:
-    """Restarts the system's count of the peak; tells whether it did, which some containers forbid."""
+    """Restarts the system's count of the peak, and tells whether it did: some containers forbid it."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -182,7 +182,7 @@ def _device_works(group: Group) -> bool:
 
 
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
-    """Finds the largest micro-batch that leaves the reserve, interpolated between two tried sizes."""
+    """Finds the largest micro-batch with the reserve free, interpolated between two tried sizes."""
     fitting = sorted((size for size in tries if size.fits), key=lambda size: size.micro_batch)
     roomy = [size for size in fitting if size.left_bytes is None or size.left_bytes >= reserve]
     if not roomy:

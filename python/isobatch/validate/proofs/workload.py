@@ -185,7 +185,7 @@ def prove_loss(trial: Trial) -> list[Proof]:
 
 
 def coupling(training: Training, reduction: str) -> tuple[float, float]:
-    """Measures the relative L2 distance of a gradient in two parts to that in one, and its gate."""
+    """Measures the relative L2 distance of a gradient in two parts to the one-pass gradient, and its gate."""
     batch, device = cut_batch(training), training.group.device
     shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(batch.units) for unit in batch.units]
 
