@@ -33,9 +33,9 @@ TRIED_SAMPLES = 4
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
 
-_SPLIT = {
-    *("gpus", "micro_batch", "accumulation", "model_parallel", "expert_parallel", "device_batches", "ramp")
-}
+_SPLIT = frozenset(
+    ("gpus", "micro_batch", "accumulation", "model_parallel", "expert_parallel", "device_batches", "ramp")
+)
 """What a recipe says of the hardware; a trial has its own."""
 
 

@@ -121,15 +121,11 @@ def factory_of(name: str) -> Callable[[], Any]:
 def _arguments(factory: Callable[..., Any]) -> list[str]:
     """Lists the arguments without a default."""
     try:
-        every = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # a function in C, without a signature
         return []
-    return [
-        parameter.name
-        for parameter in every
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    needed = [p for p in parameters if p.default is p.empty]
+    return [p.name for p in needed if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _place(factory: Callable[..., Any]) -> str:

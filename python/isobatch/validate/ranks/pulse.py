@@ -138,11 +138,8 @@ class Pulse:
                     if count != counts[peer]:
                         counts[peer], moved[peer] = count, now
                 lost = [r for r, at in enumerate(moved) if r and now - at > self._patience]
-                failed: list[int] = []
-                if self._store.add(f"{self._key}/errors", 0):
-                    failed = [r for r, key in enumerate(self._keys("error")) if self._store.check([key])]
-                if failed or lost:
-                    self._end(self._store, partial(self._account, failed, lost))
+                if lost or self._store.add(f"{self._key}/errors", 0):
+                    self._end(self._store, partial(self._account, lost))
         except (dist.DistError, RuntimeError):
             # The store is gone, with rank 0's host or the way to it: the main thread's collective fails too.
             # Or all is done, rank 0 has left, and this rank is about to leave.
@@ -153,10 +150,11 @@ class Pulse:
     def _keys(self, kind: str) -> list[str]:
         return [f"{self._key}/{kind}/{rank}" for rank in range(self._world_size)]
 
-    def _account(self, failed: list[int], lost: list[int], store: Store) -> str:
+    def _account(self, lost: list[int], store: Store) -> str:
         reports = [
-            f"{self.who(r)} failed: {store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
-            for r in failed
+            f"{self.who(rank)} failed: {store.get(key).decode(errors='replace')}"
+            for rank, key in enumerate(self._keys("error"))
+            if store.check([key])
         ]
         # A rank that only reports a broken connection or a time-out is a witness, not the cause.
         own = [text for text in reports if not any(sign in text for sign in WITNESS_SIGNS)]
