@@ -2,9 +2,9 @@
 
     python bench/calibration.py        fits and predicts from all stored times, and prints the table
 
-Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether they
-lie inside the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are predicted.
-Hosts are network namespaces, one rank each, with links limited to a rate.
+Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether
+they lie inside the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are
+predicted. Hosts are network namespaces, one rank each, with links limited to a rate.
 """
 
 from __future__ import annotations
