@@ -187,16 +187,13 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Summarizes the trials at one batch.
-
-    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie
-    beyond those tried. `rule_lr` is the tuned batch's by the rule.
-    """
+    """Summarizes the trials at one batch; with `at_edge` the best one may lie beyond those tried."""
 
     batch: int
     best_lr: float
     interval: Interval
     at_edge: bool
+    #: The tuned batch's, by the rule.
     rule_lr: float
     rates: tuple[Rate, ...]
 

@@ -45,10 +45,8 @@ class FakeStep:
         ledger, model = self._ledger, self._work.model.train()
         tensors = [*model.parameters(), *model.buffers()]
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            raise InputError(
-                "the factory must make the model each time it is called: this one existed before",
-                field="workload",
-            )
+            text = "the factory must make the model each time it is called: this one existed before"
+            raise InputError(text, field="workload")
         for tensor in tensors:
             ledger.note(tensor)
         self.weights = ledger.now
@@ -82,11 +80,9 @@ class FakeStep:
             self._optimizer.step()
             self._optimizer.zero_grad()
         except Exception as error:  # the user's own code, on tensors without values
-            raise InputError(
-                f"the step cannot be worked out without values ({first_line(error)}); measure it: isobatch "
-                "validate --find-micro-batch",
-                field="workload",
-            ) from error
+            text = f"the step cannot be worked out without values ({first_line(error)})"
+            todo = "measure it: isobatch validate --find-micro-batch"
+            raise InputError(f"{text}; {todo}", field="workload") from error
 
 
 class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]

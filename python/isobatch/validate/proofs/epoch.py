@@ -18,12 +18,9 @@ from isobatch.validate.trial import Claim, Trial
 
 MAX_STAGES = 16
 
-Stage = tuple[int, int]
-"""Samples consumed before its first step, and its batch."""
 
-
-def stages(plan: Plan) -> list[Stage]:
-    """Lists the stages of a plan's ramp; one where it has none."""
+def stages(plan: Plan) -> list[tuple[int, int]]:
+    """Lists the stages of a plan's ramp (one without): samples before its first step, and its batch."""
     return [(stage.samples, stage.batch) for stage in plan.course.legs[-1].stages]
 
 
@@ -55,10 +52,8 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
         different = int((counts > 0).sum())
         served.append(different)
         if not (counts[:batch] == 1).all() or counts[batch] or largest > micro:
-            wrong.append(
-                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to "
-                f"{largest}, {micro} planned"
-            )
+            text = f"{different} different samples after {at}, {batch} planned"
+            wrong.append(f"{text}, in micro-batches of up to {largest}, {micro} planned")
     batches = [batch for _, batch in picked]
     span = f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples"
     text = "; ".join(wrong) or f"{span}, by their first steps"

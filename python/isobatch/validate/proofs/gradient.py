@@ -179,11 +179,7 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
 
 
 def _step(
-    training: Training,
-    how: _How,
-    step: tuple[list[float], float],
-    reference: Copies,
-    noise: Difference,
+    training: Training, how: _How, step: tuple[list[float], float], reference: Copies, noise: Difference
 ) -> list[Proof]:
     """Takes the real step; rank 0 has all proofs, and keeps the weights for all ranks."""
     group, model = training.group, training.model
@@ -267,11 +263,8 @@ def _after(
     verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
         verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
-    likely = Cause.OTHER_UPDATE.likely()
-    return [
-        weights,
-        judge_claim("update" + how.suffix, verdict, text, likely, UPDATE_GATE, relative_l2=update),
-    ]
+    likely, name = Cause.OTHER_UPDATE.likely(), "update" + how.suffix
+    return [weights, judge_claim(name, verdict, text, likely, UPDATE_GATE, relative_l2=update)]
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
@@ -291,11 +284,7 @@ def prove(trial: Trial) -> list[Proof]:
 
 
 def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
-    """Proves a step of as many and as large micro-batches as time and room allow.
-
-    In eval mode, or in another format, a step may need more memory than in training, and on a GPU many times
-    as long. Without room the proof is skipped, since that is no fault of a plan in another format.
-    """
+    """Proves a step of as many and as large micro-batches as time and room in this format allow."""
     name, planned = "gradient" if amp is None else f"gradient_{name_of(amp)}", training.micro_batch
     own = HOST_COPIES * parameter_bytes(training.model) / 2**30, free_on_host() / 2**30
     needed, free = training.group.from_first(own)

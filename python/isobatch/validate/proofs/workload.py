@@ -78,11 +78,9 @@ def _try(training: Training) -> bool:
         part(batch, 0, 1)
     pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
     if pairs and all(torch.equal(first, second) for first, second in pairs):
-        raise InputError(
-            "Workload.batch gives the same samples for every state of its generator, so that all ranks train "
-            "on the same data: draw them with generator=generator",
-            field="workload",
-        )
+        text = "Workload.batch gives the same samples for every state of its generator, so that all ranks"
+        text += " train on the same data: draw them with generator=generator"
+        raise InputError(text, field="workload")
     with user_code("Workload.loss"):
         loss: Any = training.loss(training.model, batch, training.dtype)
     if fault := fault_of_loss(loss):
