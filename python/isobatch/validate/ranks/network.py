@@ -217,7 +217,7 @@ def nccl_version() -> str | None:
         return None
     version = ctypes.c_int()
     try:
-        ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(version))
+        ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0)).ncclGetVersion(ctypes.byref(version))
     except OSError:  # NCCL is linked into torch itself
         return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return f"{version.value // 10_000}.{version.value // 100 % 100}.{version.value % 100}"
