@@ -2,8 +2,9 @@
 
     python bench/calibration.py        fits and predicts from all stored times, and prints the table
 
-Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether they lie inside
-the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are predicted. Hosts are network namespaces, one rank each, whose links are limited to a rate.
+Steps of some ranks, micro-batches and accumulations are fitted; the others are predicted, apart by whether
+they lie inside the fitted ranges. "with wires" also saw the bare all-reduces of the ranks whose steps are
+predicted. Hosts are network namespaces, one rank each, with links limited to a rate.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 
 def quiet(samples: list[tuple[float, float]]) -> list[float]:
-    """The fastest quarter of the times, three at least: other work on the machine only ever slows a step down."""
+    """Returns the fastest quarter of the times, three at least: other work only ever slows a step down."""
     return sorted(seconds for seconds, _ in samples)[: max(3, len(samples) // 4)]
 
 
@@ -53,7 +54,7 @@ def points(stored: dict[str, Any]) -> dict[tuple[int, int, int], list[float]]:
 
 
 def fitted(stored: dict[str, Any], *, wires: bool) -> tuple[Measurements, set[tuple[int, int, int]]]:
-    """What the fit may see, and which points those are. `wires`: also the bare all-reduces of the other ranks."""
+    """Returns the fit's measurements and points; with `wires` also the other ranks' bare all-reduces."""
     fit = PLANS[stored["kind"]]["fit"]
     fit_points = {
         point: samples
@@ -83,7 +84,7 @@ def fitted(stored: dict[str, Any], *, wires: bool) -> tuple[Measurements, set[tu
 
 
 def adaptdl_fit(measured: Measurements) -> Any:
-    """AdaptDL's parameters. It wants the time of a pass and of a step with the all-reduce, at each (ranks, micro-batch)."""
+    """Fits AdaptDL's parameters, to the times of a pass and of a step at each (ranks, micro-batch)."""
     adaptdl = adaptdl_goodput()
     seconds = {
         (s.gpus, s.micro_batch, s.accumulation): float(np.median(s.step_seconds)) for s in measured.steps
@@ -138,7 +139,8 @@ def others(stored: dict[str, Any]) -> float:
 
 def report(files: list[Path], verbose: bool) -> None:
     print(
-        "| work, link | others, cores | whose | held-out | points | median | p95 | worst |\n|---|---|---|---|---|---|---|---|"
+        "| work, link | others, cores | whose | held-out | points | median | p95 | worst |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     pooled: dict[tuple[str, str], list[float]] = {}
     for file in files:

@@ -184,15 +184,15 @@ def orthogonal(update: Tensor) -> Tensor:
 
 
 def tune(
-    task: str, optimizer: str, batch: int, around: float, given: argparse.Namespace
+    task: str, optimizer: str, batch: int, around: float, args: argparse.Namespace
 ) -> tuple[float, float]:
     """Returns the best learning rate and its mean loss, of a grid of √2 that grows until it lies inside."""
     tried: dict[float, float] = {}
     octaves = [-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5]
     while True:
         new = [octave for octave in octaves if octave not in tried]
-        networks = Networks(task, optimizer, [around * 2.0**octave for octave in new], given.seeds)
-        networks.train(batch, given.samples)
+        networks = Networks(task, optimizer, [around * 2.0**octave for octave in new], args.seeds)
+        networks.train(batch, args.samples)
         means = np.nan_to_num(networks.evaluate().mean(axis=0), nan=math.inf)
         tried |= dict(zip(new, means.tolist(), strict=True))
         best = min(tried, key=lambda octave: tried[octave])
@@ -201,20 +201,20 @@ def tune(
         octaves = [best + way * number / 2 for way in (-1, 1) for number in range(1, 5)]
 
 
-def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields cells as they are trained; cells of the file are not trained again."""
-    lines = given.cells.read_text(encoding="utf-8").splitlines() if given.cells.exists() else []
+    lines = args.cells.read_text(encoding="utf-8").splitlines() if args.cells.exists() else []
     cells = [json.loads(line) for line in lines]
     yield from cells
-    done = {(cell["task"], cell["optimizer"], cell["k"]) for cell in cells}
-    for task in given.tasks:
-        for optimizer in given.optimizers:
-            ks = [k for k in given.ks if (task, optimizer, k) not in done]
+    measured = {(cell["task"], cell["optimizer"], cell["k"]) for cell in cells}
+    for task in args.tasks:
+        for optimizer in args.optimizers:
+            ks = [k for k in args.ks if (task, optimizer, k) not in measured]
             if not ks:
                 continue
-            tuned, _ = tune(task, optimizer, BATCH, START[optimizer], given)
-            networks = Networks(task, optimizer, [tuned], given.seeds)
-            networks.train(BATCH, given.samples, part=0.5)
+            tuned, _ = tune(task, optimizer, BATCH, START[optimizer], args)
+            networks = Networks(task, optimizer, [tuned], args.seeds)
+            networks.train(BATCH, args.samples, part=0.5)
             recipe = ib.Recipe(
                 effective_batch=BATCH,
                 lr=tuned,
@@ -223,20 +223,20 @@ def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 noise_scale=networks.noise(),
             )
             for k in ks:
-                cell = compare_rules(task, recipe, k, given)
-                with given.cells.open("a", encoding="utf-8") as file:
+                cell = compare_rules(task, recipe, k, args)
+                with args.cells.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(cell) + "\n")
                 yield cell
 
 
-def compare_rules(task: str, recipe: ib.Recipe, k: str, given: argparse.Namespace) -> dict[str, Any]:
+def compare_rules(task: str, recipe: ib.Recipe, k: str, args: argparse.Namespace) -> dict[str, Any]:
     """Trains what each rule gives at k times the batch, and tells its loss from the lowest of all."""
     batch = round(BATCH * Fraction(k))
     plans = {rule: ib.plan(recipe, 1, policy=batch, rule=rule) for rule in (*RULES, "auto")}
     rates = {rule: plan.lr for rule, plan in plans.items() if plan.lr}
-    best, lowest = tune(task, recipe.optimizer, batch, rates["auto"], given)
-    networks = Networks(task, recipe.optimizer, list(rates.values()), given.seeds)
-    networks.train(batch, given.samples)
+    best, lowest = tune(task, recipe.optimizer, batch, rates["auto"], args)
+    networks = Networks(task, recipe.optimizer, list(rates.values()), args.seeds)
+    networks.train(batch, args.samples)
     means = dict(zip(rates, networks.evaluate().mean(axis=0).tolist(), strict=True))
     lowest = min(lowest, *(loss for loss in means.values() if math.isfinite(loss)))
     gaps = {rule: round(loss - lowest, 4) if math.isfinite(loss) else None for rule, loss in means.items()}
@@ -282,11 +282,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=65_536, help="of each training, at every batch")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cells", type=Path, default=Path("cells.jsonl"), help="where they are kept")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     print(f"| task | optimizer | Bn | k | best | lowest loss | {' | '.join(RULES)} |\n|{'---|' * 12}")
-    for cell in measure(given):
+    for cell in measure(args):
         print(table_row(cell), flush=True)
 
 

@@ -1,11 +1,8 @@
-"""GPUs that are made up, over the CPU: for child processes, so that what only runs on CUDA runs in the tests.
+"""Simulated GPUs over the CPU, for child processes: the tests then run the branches of CUDA.
 
-`environment(folder, gpus=2)` is the environment of such a process; what it spawns has it too. On its PYTHONPATH is this folder, whose
-`sitecustomize` puts `cuda_on_cpu` into torch as soon as that is imported, and whose `pynvml` answers for the driver. It says that our code asks CUDA,
-NCCL and NVML for what there is and judges what they answer; not what a GPU computes, and nothing of its speed.
-
-    def test_something(tmp_path):
-        done = subprocess.run([sys.executable, "script.py"], env=fakecuda.environment(tmp_path), ...)
+`environment(folder, gpus=2)` is the environment of such a process and of its children. On its PYTHONPATH is
+this folder: `sitecustomize` puts `cuda_on_cpu` into torch at its import, `pynvml` answers for the driver.
+They show our questions to CUDA, NCCL and NVML and our judgements, neither a GPU's results nor its speed.
 """
 
 import os
@@ -16,14 +13,9 @@ MIB = 1 << 20
 
 
 def environment(folder, gpus=2, mib=1000, host=None, **more):
-    """Returns the environment of a process that has GPUs.
+    """Returns the environment of a process on GPUs of `mib` each, on `host` where there are several.
 
-    Args:
-        folder: for what the processes on these GPUs know of each other.
-        gpus: of this host.
-        mib: each one's memory; 600 MiB of it are the driver's, and each process takes 500 more.
-        host: its name, where several hosts are played.
-        more: other variables.
+    600 MiB of a GPU are the driver's, and each process takes 500 more; the processes meet in `folder`.
     """
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
     drop += ("CUDA_VISIBLE_DEVICES",)  # An empty one hides GPUs that are made up, too.

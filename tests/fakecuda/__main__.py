@@ -1,4 +1,4 @@
-"""Starts a command on a GPU that is made up: python -m fakecuda COMMAND …"""
+"""Starts a command on a simulated GPU: python -m fakecuda COMMAND …"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Which processes are on which made-up GPU, and how much memory each has: a file each, named GPU.PROCESS. No torch."""
+"""The processes on simulated GPUs and their memory: a file each, named GPU.PROCESS. No torch."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ def total_bytes():
 
 
 def _begun(process):
-    """Returns when a process was started, by the system's clock; None where there is none. Its number alone may be another's by now."""
+    """Returns the start of a process by the system's clock: its number alone may be another's by now."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def write(gpu, count):
-    """Says what this process has taken of a GPU, beside its context."""
+    """Writes the bytes of this process on a GPU, beside its context."""
     (_folder() / f"{gpu}.{os.getpid()}").write_text(f"{count} {_begun(os.getpid())}")
 
 
 def read(gpu):
-    """Returns the bytes of each process on a GPU that still lives, with its context."""
+    """Returns the bytes of each living process on a GPU, with its context."""
     bytes_of = {}
     for file in _folder().glob(f"{gpu}.*"):
         process = int(file.suffix[1:])

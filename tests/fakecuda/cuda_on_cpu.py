@@ -1,9 +1,9 @@
-"""A CUDA that is made up over the CPU, in this process and for good: see the package.
+"""A simulated CUDA over the CPU, in this process and for good: see the package.
 
-Tensors that are made on "cuda" are the CPU's, and their storages are in a ledger: those say `.device` "cuda", count in
-`memory_allocated`, and raise an out-of-memory error beyond the GPU's size; what is computed of them is in the ledger too, and an
-operation on tensors of both kinds fails as it does on CUDA. NCCL is gloo that refuses the CPU's tensors. Kernels take no time of their own and
-are over when they are launched. `GPU.syncs` counts how often the host has waited for the device.
+Tensors on "cuda" are the CPU's with their storages in a ledger: they give `.device` "cuda", count in
+`memory_allocated`, and raise an out-of-memory error beyond the GPU's size; results of them are in the ledger
+too, and an operation on tensors of both kinds fails as on CUDA. NCCL is gloo that refuses the CPU's tensors.
+Kernels take no time and are over at their launch. `GPU.syncs` counts the host's waits for the device.
 """
 
 import contextlib
@@ -30,9 +30,7 @@ PUBLISHED_BYTES = 16 << 20
 PEER_BYTES = 8 << 20
 
 _Device = torch.device
-_want = (
-    threading.local()
-)  # .device: where what is made now belongs, "cuda" or "cpu"; None: by what it is made of
+_want = threading.local()  # .device: "cuda" or "cpu" for new tensors; None: by their operands
 
 
 class _Gpu:
@@ -45,36 +43,31 @@ class _Gpu:
         self.peers = set()  # of NCCL's groups: each has buffers until the group is destroyed
 
     def open(self):
-        """Makes this process one of those on the GPU, as CUDA's first call does; and refuses a fork of one."""
+        """Enters this process on the GPU, as CUDA's first call does; refuses a fork of one."""
         if self.process == os.getpid():
             return
         if self.is_fork():
-            raise RuntimeError(
-                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
-            )
+            todo = "To use CUDA with multiprocessing, you must use the 'spawn' start method"
+            raise RuntimeError(f"Cannot re-initialize CUDA in forked subprocess. {todo}")
         self.process = os.getpid()
         contexts.write(self.index, 0)
 
     def is_fork(self):
-        """Tells whether this process was forked from one that has used CUDA, or so much as asked whether it is there."""
+        """Tells whether this process is a fork of one after a call of CUDA."""
         return any(known not in (None, os.getpid()) for known in (self.process, self.asked_by))
 
     def free(self):
-        """Counts the bytes that this process could still reserve."""
+        """Counts the bytes left to this process."""
         own = contexts.total_bytes() - contexts.DRIVER_BYTES - self.others
         return max(0, own - self.reserved - PEER_BYTES * len(self.peers))
 
     def look_around(self):
-        """Counts what other processes have of this GPU."""
+        """Counts the bytes of other processes on this GPU."""
         bytes_of = contexts.read(self.index)
         self.others = sum(count for process, count in bytes_of.items() if process != os.getpid())
 
     def take(self, tensor):
-        """Enters a tensor's storage.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU has no room for it.
-        """
+        """Enters a tensor's storage, if the GPU has room for it."""
         storage = tensor.untyped_storage()
         if storage._cdata in self.storages:
             return
@@ -112,7 +105,7 @@ GPU = _Gpu()
 
 @contextlib.contextmanager
 def _making(device):
-    """Says where what is made inside belongs."""
+    """Sets the device of new tensors inside."""
     before, _want.device = getattr(_want, "device", None), device
     try:
         yield
@@ -121,7 +114,7 @@ def _making(device):
 
 
 def _kind(device):
-    """Returns "cuda" or "cpu" of what may name a device; None: it names none."""
+    """Returns "cuda" or "cpu" of a device's name; None: it names none."""
     if isinstance(device, bool) or not isinstance(device, _Device | str | int):
         return None
     if isinstance(device, int):
@@ -133,15 +126,13 @@ def _kind(device):
 TAKES_BOTH = frozenset(
     ["copy_", "_to_copy", "index", "index_put_", "_index_put_impl_", "set_", "embedding", "mul_out"]
 )
-"""Operations of CUDA that also take tensors of the CPU; and the one by which DDP's C++ fills its buckets, which it makes on the CPU."""
-
-
+"""Operations of CUDA that also take tensors of the CPU; DDP's C++ fills its buckets by the last one."""
 ATTENTION = frozenset(["multi_head_attention_forward", "scaled_dot_product_attention"])
-"""Functions with a causal mask that C++ makes, here on the CPU."""
+"""Functions with a causal mask from C++, here on the CPU."""
 
 
 class _Ledger(TorchDispatchMode):
-    """Enters what operations make of a GPU's tensors."""
+    """Enters the results of operations on a GPU's tensors."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         tensors = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, torch.Tensor)]
@@ -151,9 +142,8 @@ class _Ledger(TorchDispatchMode):
         want = getattr(_want, "device", None)
         strange = any(tensor.dim() and not is_on for tensor, is_on in zip(tensors, on_gpu, strict=True))
         if any(on_gpu) and strange and name not in TAKES_BOTH and want is None:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})"
-            )
+            text = "Expected all tensors to be on the same device, but found at least two devices"
+            raise RuntimeError(f"{text}, cuda:0 and cpu! ({name})")
         if name == "_local_scalar_dense" and any(on_gpu):
             GPU.syncs += 1
         result = function(*args, **(kwargs or {}))
@@ -187,9 +177,8 @@ class _Devices(TorchFunctionMode):
         elif name == "to":
             return self._moved(function, args, kwargs)
         elif name in ("numpy", "__array__") and args and GPU.has(args[0]):
-            raise TypeError(
-                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-            )
+            todo = "Use Tensor.cpu() to copy the tensor to host memory first."
+            raise TypeError(f"can't convert cuda:0 device type tensor to numpy. {todo}")
         elif name == "matmul" and args[0].shape == (HUGE, HUGE) and "out" in kwargs:
             return kwargs["out"].fill_(1)
         elif name == "pin_memory":
@@ -329,18 +318,10 @@ def empty_cache():
 
 def get_device_properties(device=None):
     GPU.open()
-    bus = 0x3B + _index(device)
-    place = {"pci_domain_id": 0, "pci_bus_id": bus, "pci_device_id": 0, "uuid": f"GPU-{_index(device)}"}
-    total = contexts.total_bytes()
-    return types.SimpleNamespace(
-        name=NAME,
-        total_memory=total,
-        major=9,
-        minor=0,
-        multi_processor_count=132,
-        L2_cache_size=50 << 20,
-        **place,
-    )
+    index, total = _index(device), contexts.total_bytes()
+    kind = {"name": NAME, "total_memory": total, "major": 9, "minor": 0, "multi_processor_count": 132}
+    place = {"pci_domain_id": 0, "pci_bus_id": 0x3B + index, "pci_device_id": 0, "uuid": f"GPU-{index}"}
+    return types.SimpleNamespace(L2_cache_size=50 << 20, **kind, **place)
 
 
 def _sleep(cycles):
@@ -352,11 +333,8 @@ def _set_rng_state(state, device="cuda"):
         raise TypeError("RNG state must be a torch.ByteTensor")
 
 
-_autocast, _is_autocast, _autocast_dtype = (
-    torch.autocast,
-    torch.is_autocast_enabled,
-    torch.get_autocast_dtype,
-)
+_autocast = torch.autocast
+_is_autocast, _autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
 
 class autocast(_autocast):
@@ -419,7 +397,7 @@ def _backend(group):
 
 
 class Nccl(dist.ProcessGroupGloo):
-    """NCCL's backend in a group: what it is made with and its abort are said. It carries nothing, as the tensors are the CPU's."""
+    """NCCL's backend in a group: it prints its environment and its abort, and carries nothing."""
 
     instances = []
 

@@ -1,4 +1,4 @@
-"""NVIDIA's driver library by its module's name: healthy H100s (`composed.nvml`), whose processes are those of the made-up CUDA."""
+"""NVIDIA's driver library by its module's name: healthy H100s with the processes of the simulated CUDA."""
 
 import os
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Puts the made-up CUDA into torch when it is imported, in a process whose environment asks for it."""
+"""Puts the simulated CUDA into torch at its import, if the environment asks for it."""
 
 import importlib.abc
 import importlib.util
@@ -7,7 +7,7 @@ import sys
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as ever, and changes it once it is there. Who only looks whether there is a torch does not use it up."""
+    """Finds torch as ever, and changes it once it is executed: a mere look for it is no use."""
 
     looking = False
 

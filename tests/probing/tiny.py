@@ -1,7 +1,4 @@
-"""Workloads for probes.
-
-A convex problem whose best learning rate is known, and the mistakes that people make in one.
-"""
+"""Workloads for probes: a convex problem with a known best learning rate, and the mistakes in one."""
 
 import dataclasses
 import itertools
@@ -56,9 +53,9 @@ class Clock:
 
 
 def ticking(factory, clock):
-    """A factory whose loss takes a second."""
+    """Returns the factory with losses of a second."""
 
-    def made():
+    def tick():
         workload = factory()
 
         def loss(model, batch):
@@ -67,24 +64,19 @@ def ticking(factory, clock):
 
         return dataclasses.replace(workload, loss=loss)
 
-    return made
+    return tick
 
 
-def slope():
-    """Falls for ever: the higher the learning rate, the lower the loss."""
-    return Workload(Bowl(), _sgd, _signs, lambda model, x: 1 - 1e-3 * model.w.sum() + 0 * model(x).sum())
-
-
-left = 0
+remaining = 0
 
 
 def ended():
-    """The bowl, and a SIGTERM to this process after `left` losses."""
+    """The bowl, and a SIGTERM to this process after `remaining` losses."""
 
     def loss(model, x):
-        global left
-        left -= 1
-        if left == 0:
+        global remaining
+        remaining -= 1
+        if remaining == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         return _bowl_loss(model, x)
 
@@ -122,57 +114,38 @@ def weighted():
     return dataclasses.replace(regression(), loss=mean, weight=lambda batch: batch[0][:, 0].abs().sum())
 
 
+def bowl_with(**parts):
+    """Returns a factory of the bowl with other parts."""
+    return lambda: dataclasses.replace(bowl(), **parts)
+
+
 def other_weights():
-    model = Bowl()
     fresh = torch.Generator()
     fresh.seed()
-    model.w.data = torch.rand(2, generator=fresh)
-    return Workload(model, _sgd, _signs, _bowl_loss)
-
-
-_count = itertools.count()
-
-
-def other_samples():
-    return Workload(Bowl(), _sgd, lambda n, g, d: torch.full((n, 2), float(next(_count))), _bowl_loss)
-
-
-def constant_samples():
-    return Workload(Bowl(), _sgd, lambda n, g, d: torch.ones(n, 2), _bowl_loss)
-
-
-def not_finite():
-    return Workload(Bowl(), _sgd, _signs, lambda model, x: (model(x).sum() - 1e9).log())
-
-
-def nan_in_training():
-    def loss(model, x):
-        return _bowl_loss(model, x) * (float("nan") if model.training else 1)
-
-    return Workload(Bowl(), _sgd, _signs, loss)
-
-
-def no_gradient():
-    return Workload(Bowl(), _sgd, _signs, lambda model, x: _bowl_loss(model, x).detach())
-
-
-def no_tensor():
-    return Workload(Bowl(), _sgd, _signs, lambda model, x: _bowl_loss(model, x).item())
+    workload = bowl()
+    workload.model.w.data = torch.rand(2, generator=fresh)
+    return workload
 
 
 def nothing_to_train():
-    model = Bowl()
-    model.w.requires_grad_(False)
-    return Workload(model, _sgd, _signs, _bowl_loss)
+    workload = bowl()
+    workload.model.w.requires_grad_(False)
+    return workload
 
 
-def too_few_samples():
-    return Workload(Bowl(), _sgd, lambda n, g, d: _signs(n // 2, g, d), _bowl_loss)
+def _nan_in_training(model, x):
+    return _bowl_loss(model, x) * (float("nan") if model.training else 1)
 
 
-def no_weight():
-    return Workload(Bowl(), _sgd, _signs, _bowl_loss, weight=lambda x: 0.0)
-
-
-def never_moves():
-    return Workload(Bowl(), _sgd, _signs, lambda model, x: 0 * model(x).sum() + 1.5)
+_count = itertools.count()
+# Falls for ever: the higher the learning rate, the lower the loss.
+slope = bowl_with(loss=lambda model, x: 1 - 1e-3 * model.w.sum() + 0 * model(x).sum())
+other_samples = bowl_with(batch=lambda n, *_: torch.full((n, 2), float(next(_count))))
+constant_samples = bowl_with(batch=lambda n, *_: torch.ones(n, 2))
+too_few_samples = bowl_with(batch=lambda n, g, d: _signs(n // 2, g, d))
+not_finite = bowl_with(loss=lambda model, x: (model(x).sum() - 1e9).log())
+nan_in_training = bowl_with(loss=_nan_in_training)
+no_gradient = bowl_with(loss=lambda model, x: _bowl_loss(model, x).detach())
+no_tensor = bowl_with(loss=lambda model, x: _bowl_loss(model, x).item())
+no_weight = bowl_with(weight=lambda x: 0.0)
+never_moves = bowl_with(loss=lambda model, x: 0 * model(x).sum() + 1.5)

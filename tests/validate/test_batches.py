@@ -1,5 +1,7 @@
 """A ramp's batches by sample ids, in one process that stands for all ranks."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch", reason="the validator needs torch")
@@ -12,7 +14,8 @@ from plan_of import loop_of
 
 
 def prove(plan):
-    batch, epoch = epochs.judge(plan, Options(extent="quick"), Alone())
+    trial = SimpleNamespace(plan=plan, options=Options(extent="quick"), group=Alone())
+    batch, epoch = epochs.prove(trial)
     assert (batch.name, epoch.name) == ("effective_batch", "epoch")
     return batch, epoch
 

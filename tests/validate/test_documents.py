@@ -60,13 +60,13 @@ def test_a_workload_passes(two, tmp_path, module, library):
     pytest.importorskip(library, reason=f"the example uses {library}")
     (tmp_path / f"{module}.py").write_text(MODULES[module])
     recipe = ib.Recipe(effective_batch=16, lr=1e-3, dataset_size=100, duration="2ep", micro_batch=4)
-    told = two(
+    reports = two(
         validate,
         ib.plan(recipe, 2).to_json(),
         path=str(tmp_path),
         workload=f"{module}:factory",
         noise_steps=0,
     )
-    report = msgspec.json.decode(told[0], type=Report)
+    report = msgspec.json.decode(reports[0], type=Report)
     assert failed(report) == {}
     assert report.proof("gradient").verdict is Verdict.PASS

@@ -1,4 +1,4 @@
-"""What needs a GPU, for real: `pytest -m gpu`. Without one these are skipped, each with its reason."""
+"""Tests on a real GPU: `pytest -m gpu`. Without one they are skipped, each with its reason."""
 
 import json
 import os
@@ -29,16 +29,18 @@ def validate(tmp_path):
         loop_of(ranks, **{"effective_batch": 16 * ranks, **fields}).save(tmp_path / "plan.json")
         command = [sys.executable, "-m", "isobatch", "validate", "plan.json", "--device", "cuda", "--quick"]
         command += ["--nproc-per-node", str(ranks), "-o", "report.json", *options]
-        given = {
+        environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
             "CUDA_VISIBLE_DEVICES": visible,
             **(env or {}),
         }
-        done = subprocess.run(command, cwd=tmp_path, env=given, capture_output=True, text=True, timeout=280)
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        )
         file = tmp_path / "report.json"
-        assert file.exists(), done.stdout + done.stderr
-        return done.returncode, json.loads(file.read_text())
+        assert file.exists(), ran.stdout + ran.stderr
+        return ran.returncode, json.loads(file.read_text())
 
     return run
 
@@ -64,9 +66,9 @@ def test_several_ranks_on_one_gpu_prove_function_over_gloo(validate):
     code, report = validate(2)
     assert (code, failed(report), report["machine"]["backend"]) == (0, {}, "gloo")
     assert report["machine"]["emulated"]
-    found = verdicts(report)
-    assert found["gradient"] == found["equal_weights"] == found["all_reduce"] == "pass"
-    assert found["bandwidth"] == found["step_time"] == found["ranks"] == "unchecked"
+    outcome = verdicts(report)
+    assert outcome["gradient"] == outcome["equal_weights"] == outcome["all_reduce"] == "pass"
+    assert outcome["bandwidth"] == outcome["step_time"] == outcome["ranks"] == "unchecked"
     assert report["measurements"] is None
 
 
@@ -125,9 +127,9 @@ def test_out_of_memory_at_the_planned_micro_batch(validate):
 def test_the_largest_micro_batch_that_fits_the_gpu(validate):
     options = ["--workload", "ddp.workloads:quarter_of_the_gpu_a_sample", "--find-micro-batch"]
     _, report = validate(1, *options, effective_batch=2, micro_batch=1)
-    found = report["micro_batch_search"]
-    assert (found["largest_micro_batch"], found["complete"]) == (3, True)
-    assert all(one["fragmentation_bytes"] >= 0 for one in found["tries"])
+    search = report["micro_batch_search"]
+    assert (search["largest_micro_batch"], search["complete"]) == (3, True)
+    assert all(size["fragmentation_bytes"] >= 0 for size in search["tries"])
 
 
 STARTS = {
@@ -148,7 +150,7 @@ STARTS = {
 def start(way, folder):
     loop_of(1, effective_batch=16).save(folder / "plan.json")
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, *STARTS[way]],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
@@ -156,7 +158,7 @@ def start(way, folder):
         text=True,
         timeout=280,
     )
-    assert (folder / "report.json").exists(), done.stdout + done.stderr
+    assert (folder / "report.json").exists(), ran.stdout + ran.stderr
     report = json.loads((folder / "report.json").read_text())
     assert (failed(report), report["machine"]["backend"]) == ({}, "nccl")
 
@@ -176,7 +178,7 @@ def test_a_notebook_that_has_used_cuda_is_told(tmp_path):
         "from isobatch.validate import launch\n"
         "launch('plan.json', 1, workload=lambda: None)"
     )
-    done = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
-    assert "CUDA was used in this process" in done.stderr
+    assert "CUDA was used in this process" in ran.stderr

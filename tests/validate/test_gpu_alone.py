@@ -40,7 +40,7 @@ def test_contexts_of_the_jobs_own_ranks_are_not_others():
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "cause", "verdict"),
+    ("faulty", "text", "cause", "verdict"),
     [
         (
             {"ComputeRunningProcesses": [SimpleNamespace(pid=1)] * 3},
@@ -58,8 +58,8 @@ def test_contexts_of_the_jobs_own_ranks_are_not_others():
         ({"EnforcedPowerLimit": 500_000}, "500 of 700 W", Cause.GPU_THROTTLED, "caution"),
     ],
 )
-def test_what_would_spoil_a_measurement_is_named_with_its_gpu(given, text, cause, verdict):
-    answers = [state(Nvml(**given) if rank == 11 else None, rank) for rank in range(16)]
+def test_what_would_spoil_a_measurement_is_named_with_its_gpu(faulty, text, cause, verdict):
+    answers = [state(Nvml(**faulty) if rank == 11 else None, rank) for rank in range(16)]
     proof = gpu.judge_gpus(NODES, answers)
     assert text in proof.text and "host n1 GPU 3 (rank 11)" in proof.diagnosis.text
     assert (proof.cause, proof.verdict) == (cause, verdict)

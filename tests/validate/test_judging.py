@@ -1,4 +1,4 @@
-"""What proofs make of figures, without a rank: verdicts and causes that a healthy machine does not show."""
+"""Verdicts and causes of composed figures, without a rank: those that a healthy machine does not show."""
 
 from types import SimpleNamespace
 
@@ -10,11 +10,14 @@ pytest.importorskip("torch", reason="the validator needs torch")
 import torch
 
 from composed.figures import Alone, row
+from isobatch.diagnosis import tensors
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import difference
+from isobatch.forecast.measurements import Measurements
 from isobatch.validate import Options, Verdict
-from isobatch.validate.proofs import all_reduce, epoch, gradient, step_time, workload
-from isobatch.validate.proofs.gradient import SAME
+from isobatch.validate.figures import Noise
+from isobatch.validate.proofs import all_reduce, epoch, noise_scale, step_time, workload
+from isobatch.validate.proofs.gradient import SAME, _after, _gradient, _How
 from plan_of import loop_of
 
 PLAN = loop_of()
@@ -28,7 +31,7 @@ TRAINING = SimpleNamespace(
     micro_batch=8,
     workload=SimpleNamespace(stand_in=False),
 )
-HOW = gradient._How("mean", None, None, torch.float32, 1e-5)
+HOW = _How("mean", None, None, torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -46,60 +49,53 @@ def test_a_loss_is_what_it_is_declared(measured, declared, verdict, cause):
 
 
 @pytest.mark.parametrize(
-    ("found", "cause"),
+    ("gradient", "cause"),
     [
         ([3.0, 0.0], Cause.NOT_DIVIDED),
         ([5.5, 0.0], Cause.GRADIENT_FACTOR),
         ([1.0, 1.0], Cause.ANOTHER_SAMPLES),
     ],
 )
-def test_a_gradient_that_is_off(found, cause):
-    off = difference([torch.tensor(found)], [torch.tensor([1.0, 0.0])])
-    proof = gradient._gradient(TRAINING, off, SAME, HOW)
+def test_a_gradient_that_is_off(gradient, cause):
+    error = difference([torch.tensor(gradient)], [torch.tensor([1.0, 0.0])])
+    proof = _gradient(TRAINING, error, SAME, HOW)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, cause)
 
 
 @pytest.mark.parametrize("elements", [1, 10, 1000])
 def test_a_difference_is_the_same_by_pieces(monkeypatch, elements):
-    from isobatch.diagnosis import tensors as module
-
-    monkeypatch.setattr(module, "ELEMENTS", elements)
-    theirs, before = [torch.randn(7, 5), torch.randn(3), None], [torch.randn(7, 5), torch.randn(3), None]
-    ours = [theirs[0] * 3, theirs[1] * 3 + 0.1, None]
-    whole, flat = (
-        difference(ours, theirs),
-        [torch.cat([t[0].flatten(), t[1]]).double() for t in (ours, theirs)],
-    )
-    assert whole.error == pytest.approx(float((flat[0] - flat[1]).norm() / flat[1].norm()))
-    assert whole.ratio == pytest.approx(float(flat[0] @ flat[1] / flat[1].square().sum()))
-    assert difference(before, before, theirs).error == 0
-    moved = difference(
-        [b + 2 * t for b, t in zip(before[:2], theirs[:2], strict=True)],
-        [b + t for b, t in zip(before[:2], theirs[:2], strict=True)],
-        before[:2],
-    )
-    assert moved.ratio == pytest.approx(2, rel=1e-5)
+    monkeypatch.setattr(tensors, "ELEMENTS", elements)
+    reference, before = [[torch.randn(7, 5), torch.randn(3), None] for _ in range(2)]
+    own = [reference[0] * 3, reference[1] * 3 + 0.1, None]
+    whole = difference(own, reference)
+    a, b = (torch.cat([t[0].flatten(), t[1]]).double() for t in (own, reference))
+    assert whole.error == pytest.approx(float((a - b).norm() / b.norm()))
+    assert whole.ratio == pytest.approx(float(a @ b / b.square().sum()))
+    assert difference(before, before, reference).error == 0
+    once, twice = ([before[k] + times * reference[k] for k in (0, 1)] for times in (1, 2))
+    assert difference(twice, once, before[:2]).ratio == pytest.approx(2, rel=1e-5)
 
 
 def test_an_optimizer_that_steps_otherwise():
-    before, after, theirs = ([torch.tensor([value])] for value in (1.0, 0.9, 0.8))
-    weights, update = gradient._after(after, theirs, before, HOW, exact=True)
+    before, after, reference = ([torch.tensor([value])] for value in (1.0, 0.9, 0.8))
+    weights, update = _after(after, reference, before, HOW, exact=True)
     assert weights.cause is update.cause is Cause.OTHER_UPDATE
 
 
 def test_a_large_update_may_be_off_by_what_an_update_may():
-    """Adam's first step divides each gradient by itself, so that its noise is a part of the learning rate."""
-    before, theirs = [torch.full((100,), 0.2)], [torch.full((100,), 0.1)]
+    """Adam's first step divides each gradient by itself: its noise is a part of the learning rate."""
+    before, reference = [torch.full((100,), 0.2)], [torch.full((100,), 0.1)]
     noise = torch.randn(100, generator=torch.Generator().manual_seed(0))
     for off, verdict in (4e-4, Verdict.PASS), (4e-3, Verdict.FAIL):
-        found = gradient._after([theirs[0] + 0.1 * off * noise], theirs, before, HOW, exact=True)
-        assert [proof.verdict for proof in found] == [verdict, verdict], off
-        assert found[0].values["relative_l2"] > HOW.gate
+        proofs = _after([reference[0] + 0.1 * off * noise], reference, before, HOW, exact=True)
+        assert [proof.verdict for proof in proofs] == [verdict, verdict], off
+        assert proofs[0].values["relative_l2"] > HOW.gate
 
 
 def test_an_epoch_of_other_steps():
     plan = msgspec.structs.replace(PLAN, steps_per_epoch=6)
-    _, proof = epoch.judge(plan, Options(), Alone())
+    trial = SimpleNamespace(plan=plan, options=Options(), group=Alone())
+    _, proof = epoch.prove(trial)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, Cause.SAMPLER_COUNTS)
 
 
@@ -138,10 +134,10 @@ def test_a_step_against_its_forecast(seconds, spread, verdict, cause):
     ],
 )
 def test_noise_is_told_from_a_slow_link(fast, slow, verdict):
-    """8 samples, one of them fast, for 1 MB that takes 100 µs on the link of 10 GB/s that is asked for."""
-    found = [row(slow, [fast] + [slow] * 7, nodes=2)]
+    """8 samples, one of them fast, of 1 MB: 100 µs on the expected link of 10 GB/s."""
+    table = [row(slow, [fast] + [slow] * 7, nodes=2)]
     group = SimpleNamespace(emulated=False, world_size=2, device=SimpleNamespace(type="cpu"))
-    assert all_reduce.judge_bandwidth(group, Options(bus_gb_s=10.0), found, 10.0).verdict is verdict
+    assert all_reduce.judge_bandwidth(group, Options(bus_gb_s=10.0), table, 10.0).verdict is verdict
 
 
 def test_wrong_sums_are_counted():
@@ -150,37 +146,22 @@ def test_wrong_sums_are_counted():
     assert proof.text == "3 wrong elements at 1024 bytes of float32"
 
 
-def noise_of(scale, error):
-    from isobatch.validate.figures import Noise
-
-    return Noise(
-        steps=8,
-        noise_scale=scale,
-        standard_error=error,
-        gradient_norm_sq=1.0,
-        variance_trace=1.0,
-        small_batch=8,
-        large_batch=16,
-    )
-
-
 @pytest.mark.parametrize(
     ("scale", "error", "verdict"), [(214.5, 5700.0, Verdict.UNCHECKED), (214.5, 60.0, Verdict.PASS)]
 )
 def test_a_noise_scale_that_may_be_nothing_never_becomes_a_profile(monkeypatch, scale, error, verdict):
-    from isobatch.forecast.measurements import Measurements
-    from isobatch.validate.proofs import noise_scale
-
-    kept = {}
+    figures = {"gradient_norm_sq": 1.0, "variance_trace": 1.0, "small_batch": 8, "large_batch": 16}
+    noise = Noise(steps=8, noise_scale=scale, standard_error=error, **figures)
+    reported = {}
     trial = SimpleNamespace(
         timed=None,
         options=Options(),
         measurements=Measurements(gradient_bytes=1.0, steps=()),
-        add=lambda **parts: kept.update(parts),
+        draft=SimpleNamespace(add=lambda **parts: reported.update(parts)),
     )
-    proof = noise_scale.judge(noise_of(scale, error), "")
-    monkeypatch.setattr(noise_scale, "measure", lambda *_: (noise_of(scale, error), proof))
+    proof = noise_scale.judge(noise, "")
+    monkeypatch.setattr(noise_scale, "measure", lambda *_: (noise, proof))
     assert noise_scale.prove(trial) == [proof]
     assert proof.verdict is verdict
-    found = kept.get("measurements", trial.measurements).noise_scale
-    assert found == (scale if verdict is Verdict.PASS else None)
+    reported_scale = reported.get("measurements", trial.measurements).noise_scale
+    assert reported_scale == (scale if verdict is Verdict.PASS else None)

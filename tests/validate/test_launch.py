@@ -1,6 +1,7 @@
-"""Ranks started for real: by command, under torchrun, from a notebook; and what is said when one dies."""
+"""Ranks started for real, by command, under torchrun, from a notebook; and ranks that die or hang."""
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -12,10 +13,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from isobatch.diagnosis.causes import Cause
+from isobatch.validate.launching import gc_frozen
 from plan_of import loop_of
 
 pytest.importorskip("torch", reason="the validator needs torch")
@@ -42,9 +45,8 @@ def start(command, cwd, **env):
 def end(process, seconds=240):
     try:
         out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    finally:
         process.kill()
-        raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -57,30 +59,26 @@ def proofs(file):
 
 
 def test_by_command(plan, tmp_path):
-    done = run([*COMMAND, plan, "--quick", "--output", "report.json"], tmp_path)
+    ran = run([*COMMAND, plan, "--quick", "--output", "report.json"], tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
     failures = {proof["name"] for proof in report["proofs"] if proof["verdict"] == "fail"}
     # A machine that others use may really have a slow rank.
-    assert failures <= {"ranks"}, done.stdout + done.stderr
-    assert done.returncode == (report["verdict"] in ("fail", "inconclusive"))
-    assert "isobatch validate" in done.stdout
-    assert "gradient" in done.stdout
+    assert failures <= {"ranks"}, ran.stdout + ran.stderr
+    assert ran.returncode == (report["verdict"] in ("fail", "inconclusive"))
+    assert "isobatch validate" in ran.stdout and "gradient" in ran.stdout
     assert len(report["machine"]["ranks"]) == 2
 
 
 def test_ranks_share_the_cores(tmp_path):
-    """OpenMP takes its number of threads when torch is first imported.
-
-    Too many on a shared host wait for each other.
-    """
+    """OpenMP takes its threads at torch's first import; too many on a shared host wait for each other."""
     code = (
-        "import sys; from isobatch.validate import launching; assert 'torch' not in "
-        "sys.modules;launching._config(2, 1, 0, None, fork=True);import os, torch; "
+        "import sys; from isobatch.validate import launching; assert 'torch' not in sys.modules\n"
+        "launching._config(2, 1, 0, None, fork=True); import os, torch\n"
         "print(torch.get_num_threads(), max(1, os.cpu_count() // 2))"
     )
-    done = run([sys.executable, "-c", code], tmp_path)
-    threads, share = done.stdout.split()
-    assert threads == share, done.stderr
+    ran = run([sys.executable, "-c", code], tmp_path)
+    threads, share = ran.stdout.split()
+    assert threads == share, ran.stderr
 
 
 NEW_MODULES = """
@@ -106,39 +104,21 @@ print("torch" in sys.modules, *{"isobatch.validate.worker", "torch._dynamo"} - s
 
 @pytest.mark.slow
 def test_forked_ranks_have_all_that_they_need(plan, tmp_path):
-    """What the launcher has not imported every rank would import by itself, one beside the other."""
-    done = run([sys.executable, "-c", NEW_MODULES, "validate", plan, "--quick"], tmp_path)
-    assert done.stdout.endswith("True\n"), done.stdout + done.stderr
+    """Else every rank would import the rest by itself, one beside the other."""
+    ran = run([sys.executable, "-c", NEW_MODULES, "validate", plan, "--quick"], tmp_path)
+    assert ran.stdout.endswith("True\n"), ran.stdout + ran.stderr
     for rank in range(2):
         new = (tmp_path / f"new-{rank}.txt").read_text().split()
         assert [name for name in new if name.startswith(("torch", "isobatch", "sympy"))] == []
 
 
-def test_what_ranks_share_is_imported_without_looking_for_garbage(monkeypatch):
-    import gc
-    import importlib
-
-    from isobatch.validate import launching
-
-    seen = []
-    monkeypatch.setattr(importlib, "import_module", lambda name: seen.append((name, gc.isenabled())))
-    launching._preload()
-    assert seen == [("torch._dynamo", False), ("isobatch.validate.worker", False)]
-    assert gc.isenabled()
-
-
-def test_what_is_there_is_not_looked_through_for_a_while():
-    import gc
-
-    from isobatch.validate.launching import gc_frozen
-
+def test_present_objects_are_frozen_for_the_collector_for_a_while():
     before = gc.get_freeze_count()
     with gc_frozen():
         assert gc.get_freeze_count() > 10_000
-        # What is made meanwhile is looked through as ever.
-        own = []
-        own.append(own)
-        assert any(found is own for found in gc.get_objects())
+        cycle = []
+        cycle.append(cycle)
+        assert any(item is cycle for item in gc.get_objects())
     assert gc.get_freeze_count() <= before
 
 
@@ -146,7 +126,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 
 def lose(folder, workload, launcher=COMMAND, options=(), **env):
-    """Starts a run that loses a rank."""
+    """Starts a run with a rank that will be lost."""
     folder.mkdir()
     loop_of(effective_batch=32).save(folder / "plan.json")
     words = ["plan.json", "--quick", "--workload", f"ddp.workloads:{workload}", "-o", "report.json", *options]
@@ -157,16 +137,18 @@ def hang(folder, place, rank, **env):
     return lose(folder, f"hangs_{place}", options=["--phase-seconds", "6"], HANGS=str(rank), **env)
 
 
-def proofs_of(lost):
-    folder, process = lost
-    done = end(process)
-    assert done.returncode == 1, done.stdout + done.stderr
-    return proofs(folder / "report.json")
+def alive_of(run):
+    """Returns the proofs of a run that lost a rank, and among them that of the rank."""
+    folder, process = run
+    ran = end(process)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    verdicts = proofs(folder / "report.json")
+    return verdicts["ranks_alive"], verdicts
 
 
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory):
-    """The proofs of runs that lose a rank, which are made together: most of their time they wait."""
+    """Loses ranks in five runs at once: most of their time they wait."""
     folder, torchrun = tmp_path_factory.mktemp("lost"), [*TORCHRUN, "-m", "isobatch.validate"]
     started = {
         "loss": hang(folder / "loss", "in_the_loss", 1),
@@ -175,25 +157,22 @@ def lost(tmp_path_factory):
         "torchrun": lose(folder / "torchrun", "dies_on_rank_1", torchrun),
         "at once": lose(folder / "at once", "dies_at_once", options=["--nproc-per-node", "1"]),
     }
-    return {name: proofs_of(one) for name, one in started.items()}
+    return {name: alive_of(run) for name, run in started.items()}
 
 
 @pytest.mark.parametrize("launcher", ["fork", "torchrun"])
 def test_a_killed_rank_is_named(lost, launcher):
-    """With what was proven before; torchrun ends rank 0 with SIGTERM as soon as it sees that another is gone."""
-    found = lost[launcher]
-    text = found["ranks_alive"]["text"]
-    assert f"rank 1 (host {socket.gethostname()})" in text and "in phase" in text
-    assert "rank 0" not in text
-    assert found["ranks_alive"]["diagnosis"]["causes"] == [Cause.DEAD_RANK]
-    assert found["world"]["verdict"] == "pass"
+    """With the proofs before; torchrun sends rank 0 SIGTERM as soon as it misses another one."""
+    proof, verdicts = lost[launcher]
+    assert f"rank 1 (host {socket.gethostname()})" in proof["text"] and "in phase" in proof["text"]
+    assert "rank 0" not in proof["text"]
+    assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
+    assert verdicts["world"]["verdict"] == "pass"
 
 
 def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(lost):
-    assert (
-        lost["at once"]["ranks_alive"]["text"]
-        == f"rank 0 (host {socket.gethostname()}) died with signal SIGKILL"
-    )
+    text = f"rank 0 (host {socket.gethostname()}) died with signal SIGKILL"
+    assert lost["at once"][0]["text"] == text
 
 
 @pytest.mark.parametrize(
@@ -205,10 +184,10 @@ def test_a_rank_that_dies_before_it_can_say_anything_is_named_with_its_host(lost
 )
 def test_wrong_use_is_2(plan, tmp_path, arguments, message):
     assert plan.name == "plan.json"
-    done = run([*COMMAND, *arguments], tmp_path)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    assert not re.search(r"^[WE]\d{4} ", done.stderr, re.MULTILINE)
+    ran = run([*COMMAND, *arguments], tmp_path)
+    assert (ran.returncode, message in ran.stderr) == (2, True), ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not re.search(r"^[WE]\d{4} ", ran.stderr, re.MULTILINE)
 
 
 NVML = """
@@ -221,10 +200,8 @@ int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the made-up driver needs a compiler")
 def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monkeypatch):
-    """With a driver's library that is made up, and says that there is one GPU."""
-    monkeypatch.delenv(
-        "PYTORCH_NVML_BASED_CUDA_CHECK", raising=False
-    )  # Lightning sets it when it is imported
+    """A compiled stand-in of the driver's library reports one GPU."""
+    monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK", raising=False)  # Lightning's import sets it
     (tmp_path / "nvml.c").write_text(NVML)
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvml.c"], check=True)
@@ -232,27 +209,27 @@ def test_a_host_with_a_gpu_spawns_ranks_and_forks_are_not_spoiled(tmp_path, monk
         "import torch\n"
         "from isobatch.validate import launching\n"
         "from isobatch.validate.ranks import rendezvous\n"
-        "print(rendezvous.has_gpus(), *(launching._config(1, 1, 0, None, fork=f).start_method for f in "
-        "(None, True)))\n"
+        "starts = [launching._config(1, 1, 0, None, fork=fork).start_method for fork in (None, True)]\n"
+        "print(rendezvous.has_gpus(), *starts)\n"
         "print(rendezvous.is_cuda_used()); torch.cuda.is_available(); print(rendezvous.is_cuda_used())"
     )
-    done = run([sys.executable, "-c", code], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
-    lines = done.stdout.split("\n")
-    assert lines[:3] == ["True spawn fork", "False", "True"], done.stdout + done.stderr
+    ran = run([sys.executable, "-c", code], tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert ran.stdout.split("\n")[:3] == ["True spawn fork", "False", "True"], ran.stdout + ran.stderr
 
 
 def test_the_ranks_of_one_host_meet_on_its_loopback():
     from isobatch.validate.ranks.rendezvous import Loopback
 
-    met = Loopback("run")
-    port = met.next_rendezvous().bootstrap_store_info.master_port
-    listening = [
-        line.split()[1].split(":")[0]
+    meeting = Loopback(SimpleNamespace(run_id="run"))
+    port = meeting.next_rendezvous().bootstrap_store_info.master_port
+    sockets = [
+        line.split()[1:4:2]
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
         for line in Path(table).read_text().splitlines()[1:]
-        if int(line.split()[1].split(":")[1], 16) == port and line.split()[3] == "0A"
     ]
-    assert listening == ["0100007F"]
+    assert [place for place, state in sockets if place.endswith(f":{port:04X}") and state == "0A"] == [
+        f"0100007F:{port:04X}"
+    ]
 
 
 @pytest.mark.slow
@@ -267,11 +244,11 @@ def test_the_ranks_of_one_host_meet_on_its_loopback():
     ids=" ".join,
 )
 def test_an_option_that_takes_long(plan, tmp_path, options):
-    done = run([*COMMAND, plan, *options, "--output", "report.json"], tmp_path, seconds=600)
+    ran = run([*COMMAND, plan, *options, "--output", "report.json"], tmp_path, seconds=600)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["verdict"] in ("pass", "caution", "inconclusive"), done.stdout + done.stderr
-    found = proofs(tmp_path / "report.json")
-    assert found["gradient"]["verdict"] == found["update"]["verdict"] == "pass"
+    assert report["verdict"] in ("pass", "caution", "inconclusive"), ran.stdout + ran.stderr
+    verdicts = proofs(tmp_path / "report.json")
+    assert verdicts["gradient"]["verdict"] == verdicts["update"]["verdict"] == "pass"
     if "--full" in options:
         formats = {row["dtype"] for row in report["allreduce"]["table"]}
         assert "float32" in formats and formats <= {"float32", "bfloat16", "float16"}
@@ -280,9 +257,8 @@ def test_an_option_that_takes_long(plan, tmp_path, options):
 @pytest.mark.slow
 def test_one_command_a_host(plan, tmp_path):
     """Two agents on this machine stand for two hosts."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     command = [*COMMAND, str(plan), "--quick", "--nproc-per-node", "1", "--nnodes", "2"]
     command += ["--rendezvous", f"127.0.0.1:{port}", "--json", "--node-rank"]
     started = [start([*command, node], tmp_path) for node in "01"]
@@ -295,14 +271,14 @@ def test_one_command_a_host(plan, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_host_that_never_comes_is_said(plan, tmp_path):
+def test_a_host_that_never_comes_is_an_error(plan, tmp_path):
     command = [*COMMAND, plan, "--nnodes", "2", "--node-rank", "1", "--rendezvous", "127.0.0.1:9"]
-    done = run(command, tmp_path)
-    assert (done.returncode, "no answer at 127.0.0.1:9" in done.stderr) == (2, True)
+    ran = run(command, tmp_path)
+    assert (ran.returncode, "no answer at 127.0.0.1:9" in ran.stderr) == (2, True)
 
 
 def is_waited_for(proof, rank):
-    """Whether a rank is named, and never the one that waits for it."""
+    """Tells whether a rank is named, and never its peer."""
     text = rf"the others wait for rank {rank} \(host .*\), in _hang \(workloads.py:\d+\)"
     assert re.search(text, proof["text"])
     assert f"rank {1 - rank}" not in proof["text"]
@@ -311,19 +287,19 @@ def is_waited_for(proof, rank):
 
 @pytest.mark.parametrize(("place", "rank"), [("loss", 1), ("loader", 0)])
 def test_a_rank_that_hangs_is_named(lost, place, rank):
-    assert is_waited_for(lost[place]["ranks_alive"], rank)
+    assert is_waited_for(lost[place][0], rank)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "rank"), [("loss", 0), ("loader", 1), ("optimizer", 0), ("optimizer", 1)])
 def test_a_rank_that_hangs_anywhere_is_named(tmp_path, place, rank):
-    assert is_waited_for(proofs_of(hang(tmp_path / "run", f"in_the_{place}", rank))["ranks_alive"], rank)
+    assert is_waited_for(alive_of(hang(tmp_path / "run", f"in_the_{place}", rank))[0], rank)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_whose_threads_all_stop_is_named(tmp_path, rank):
-    proof = proofs_of(hang(tmp_path / "run", "in_the_loss", rank, HANGS_LOCKED="1"))["ranks_alive"]
+    proof, _ = alive_of(hang(tmp_path / "run", "in_the_loss", rank, HANGS_LOCKED="1"))
     assert f"rank {rank} (host" in proof["text"] and "no longer answers" in proof["text"]
     assert f"rank {1 - rank}" not in proof["text"]
     assert proof["diagnosis"]["causes"] == [Cause.DEAD_RANK]
@@ -331,7 +307,7 @@ def test_a_rank_whose_threads_all_stop_is_named(tmp_path, rank):
 
 @pytest.mark.slow
 def test_none_is_named_where_none_is_behind(tmp_path):
-    text = proofs_of(hang(tmp_path / "run", "together", 1))["ranks_alive"]["text"]
+    text = alive_of(hang(tmp_path / "run", "together", 1))[0]["text"]
     assert re.search(r"collectives, so that none can be named; rank 0 \(host .*, rank 1 \(host", text)
 
 
@@ -356,7 +332,7 @@ def test_under_srun(plan, tmp_path):
 
 
 def _throttle(stop, find):
-    """Lets a process run for a tenth of the time, as a GPU that is too hot does."""
+    """Lets a process run for a tenth of the time, as a hot GPU does."""
     while not stop.is_set() and (pid := find()) is None:
         time.sleep(0.05)
     while not stop.is_set():

@@ -31,9 +31,9 @@ def test_every_figure_has_its_unit_in_its_key():
 
 def test_a_report_is_read_back(tmp_path):
     file = tmp_path / "report.json"
-    found = report(Verdict.PASS)
-    found.save(file)
-    assert Report.load(file) == found
+    saved = report(Verdict.PASS)
+    saved.save(file)
+    assert Report.load(file) == saved
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"schema": "isobatch.validation/9"}', "[]"])
@@ -110,8 +110,8 @@ def test_a_plan_takes_the_largest_micro_batch_of_a_report(tmp_path, ran):
     from isobatch.validate.figures import MicroBatchSearch
 
     file, saved = tmp_path / "report.json", tmp_path / "plan.json"
-    found = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
-    report(Verdict.PASS, micro_batch_search=found).save(file)
+    search = MicroBatchSearch(largest_micro_batch=12, complete=True, memory_limit_bytes=None, tries=[])
+    report(Verdict.PASS, micro_batch_search=search).save(file)
     words = ["plan", "--set", "effective_batch=96", "--set", "lr=0.1", "--gpus", "2", "-o", str(saved)]
     assert main([*words, "--max-micro-batch", str(file)]) == 0
     assert json.loads(saved.read_text())["micro_batch"] == 12
@@ -126,9 +126,9 @@ def test_other_versions_are_named_with_their_rank():
     def who(rank):
         return f"rank {rank}"
 
-    same, other = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
-    assert same_versions([same, same], who).verdict is Verdict.PASS
-    proof = same_versions([same, same, other], who)
+    same, older = {"torch": "2.9", "python": "3.12"}, {"torch": "2.8", "python": "3.12"}
+    assert same_versions([same, same], who, {0: [], 1: []}).verdict is Verdict.PASS
+    proof = same_versions([same, same, older], who, {})
     assert (proof.verdict, proof.cause) == (Verdict.CAUTION, Cause.OTHER_ENVIRONMENT)
     assert proof.text == "torch 2.9 on rank 0, 2.8 on rank 2"
     proof = same_versions([same, same], who, {1: ["NCCL_ALGO"]})

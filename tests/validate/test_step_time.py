@@ -1,8 +1,7 @@
-"""When no more samples are taken, and what is said of a step: with a clock that is made up."""
+"""The number of a step's samples and their figures, by a clock of its own."""
 
 import math
 import statistics
-import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -17,14 +16,13 @@ from isobatch.validate.ranks.group import Group
 
 
 class Clock:
-    """A clock that moves when somebody works."""
+    """A clock, moved by work alone."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def work(self, seconds):
-        """Takes so long, which it also gives."""
         self.now += seconds
         return seconds
 
@@ -66,7 +64,7 @@ def test_all_the_time_is_used_where_nothing_is_to_be_known(monkeypatch):
 
 
 class Works:
-    """Parts of a step, each of which takes the next of some times."""
+    """Parts of a step; each takes the next of some times."""
 
     def __init__(self, clock, times):
         self._clock, self._times = clock, times
@@ -105,10 +103,10 @@ def wild(seed):
 def test_all_of_the_time_is_used_and_no_more(monkeypatch, still, source, extent):
     clock = Clock(monkeypatch)
     seconds = step_time.SECONDS[extent]
-    found = step_time._times(Alone(clock), Works(clock, source), seconds, 0.0)
+    times = step_time._times(Alone(clock), Works(clock, source), seconds, 0.0)
     # To the end of a block, and what is discarded before.
     assert 0.9 * seconds <= clock.now <= 1.3 * seconds + 18 * 0.09
-    assert all(len(samples) >= 6 for samples in (found.alone, found.reduced, found.whole))
+    assert all(len(samples) >= 6 for samples in (times.alone, times.reduced, times.whole))
 
 
 def test_a_slow_step_ends_after_a_round(monkeypatch, still):
@@ -118,70 +116,12 @@ def test_a_slow_step_ends_after_a_round(monkeypatch, still):
     assert works.taken == step_time.DISCARDED + 3 * step_time.MIN_SAMPLES
 
 
-class OneOfTwo(Group):
-    """A rank that is a thread: it and the other one wait for each other in every collective, or for ever."""
-
-    def __init__(self, rank, clock, meeting, shared):
-        self.rank, self.world_size, self._clock = rank, 2, clock
-        self._meeting, self._shared = meeting, shared
-        self.device, self.pulse = SimpleNamespace(type="cpu"), SimpleNamespace(grant=lambda seconds: None)
-
-    def _all(self, value):
-        self._shared[self.rank] = value
-        self._meeting.wait(120)
-        found = list(self._shared)
-        self._meeting.wait(120)
-        kinds = {type(one) for one in found}
-        assert len(kinds) == 1, f"one rank is in another collective than the other: {found}"
-        return found
-
-    def slowest(self, seconds):
-        return [max(column) for column in zip(*self._all(list(seconds)), strict=True)]
-
-    def from_first(self, value, kind=None):
-        return self._all(value)[0]
-
-    def time(self, work):
-        self._all("barrier")
-        begun = self._clock.now
-        work()
-        return self._clock.now - begun
-
-
-def test_ranks_of_other_speeds_do_the_same_in_turn(monkeypatch, still):
-    """Here one takes its steps for short ones, that will run freely, and the other does not."""
-    clocks, meeting, shared = [Clock(monkeypatch) for _ in range(2)], threading.Barrier(2), [None, None]
-    own, counts, faults = threading.local(), [0, 0], []
-    monkeypatch.setattr(time, "monotonic", lambda: own.clock.now)
-
-    def rank(number, step):
-        own.clock = clocks[number]
-        group = OneOfTwo(number, clocks[number], meeting, shared)
-        works = Works(clocks[number], iter(np.random.default_rng(number).uniform(step, 1.5 * step, 100_000)))
-        try:
-            step_time._times(group, works, 1.0, 0.6)
-            shared[number] = ["the end"]
-            meeting.wait(120)
-        except Exception as error:
-            faults.append(error)
-            meeting.abort()
-        counts[number] = works.taken
-
-    threads = [threading.Thread(target=rank, args=(n, step)) for n, step in enumerate([0.004, 0.021])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert faults == []
-    assert counts[0] == counts[1] > 0
-
-
 def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
     for step in (0.001, 0.012, 0.019):
         clock = Clock(monkeypatch)
         works = Works(clock, constant(step))
-        found = step_time.free_running(Alone(clock), works.whole, step, 0.6)
-        assert found == pytest.approx([step] * step_time.BLOCKS)
+        blocks = step_time.free_running(Alone(clock), works.whole, step, 0.6)
+        assert blocks == pytest.approx([step] * step_time.BLOCKS)
         assert works.taken <= step_time.BLOCKS * step_time.BLOCK
         assert clock.now <= 0.6 + 1e-9
     clock = Clock(monkeypatch)
@@ -189,13 +129,7 @@ def test_steps_that_run_freely_keep_to_their_time(monkeypatch):
 
 
 class Waiting(Alone):
-    """A rank on which the clock itself takes 2 ms.
-
-    As a GPU's does that waits for its host between two samples.
-    """
-
-    backend, emulated, nodes = "gloo", False, 1
-    roster = (SimpleNamespace(device="a GPU"),)
+    """A rank whose clock takes 2 ms, as a GPU's, waiting for its host between two samples."""
 
     def time(self, work):
         return super().time(work) + 0.002
@@ -204,25 +138,23 @@ class Waiting(Alone):
         return [value]
 
 
-def table(monkeypatch, each, extent="usual"):
-    """Times micro-batches 2 to 16 that take `each` seconds a sample."""
+def table(monkeypatch, each):
+    """Times micro-batches 2 to 16, of `each` seconds a sample."""
     clock = Clock(monkeypatch)
     works, sizes = SimpleNamespace(clear=lambda: None), []
-    works.training = SimpleNamespace(
-        group=Waiting(clock), options=SimpleNamespace(extent=extent), micro_batch=16
-    )
+    options = SimpleNamespace(extent="usual")
+    works.training = SimpleNamespace(group=Waiting(clock), options=options, micro_batch=16)
     works.take = lambda n: sizes.append(n) or True
     works.small = lambda: clock.work(each * sizes[-1])
     return step_time.micro_batch_table(works, 3.0, 16), clock
 
 
 def test_a_calibration_gets_no_waits_for_a_clock(monkeypatch, still):
-    """Its shape is what it fits: a wait in each sample of a short step reads as 2 ms of every micro-batch."""
+    """A wait in each sample of a short step would read as 2 ms of every micro-batch."""
     rows, clock = table(monkeypatch, 0.001)
     for row in rows:
-        assert statistics.median(row.step_seconds) == pytest.approx(
-            row.micro_batch * 0.001 + 0.002 / 20, rel=0.02
-        )
+        seconds = row.micro_batch * 0.001 + 0.002 / 20
+        assert statistics.median(row.step_seconds) == pytest.approx(seconds, rel=0.02)
     assert [row.micro_batch for row in rows] == [2, 4, 8, 16]
     assert clock.now < 3.3
     # A long step's wait is nothing.
@@ -231,7 +163,6 @@ def test_a_calibration_gets_no_waits_for_a_clock(monkeypatch, still):
 
 
 def test_a_calibration_gets_the_whole_steps_that_ran_freely(monkeypatch, still):
-    one = {"compute_seconds": [0.003], "sync_seconds": [0.007, 0.0071, 0.0069]}
     step = SimpleNamespace(
         ranks=2,
         nodes=1,
@@ -241,17 +172,16 @@ def test_a_calibration_gets_the_whole_steps_that_ran_freely(monkeypatch, still):
         bucket_bytes=[4_000_000],
         workload="mlp",
         micro_batches=[],
-        **one,
+        sync_seconds=[0.007, 0.0071, 0.0069],
     )
     machine = SimpleNamespace(emulated=False, ranks=[SimpleNamespace(device="a GPU")])
     allreduce = SimpleNamespace(table=[])
     for free, expected in ((0.005, (0.005,)), (None, (0.007, 0.0071, 0.0069))):
         step.free_running_seconds = free
-        found = step_time.measurements(machine, step, allreduce)
-        assert found.steps[-1].step_seconds == expected
+        measured = step_time.measurements(machine, step, allreduce)
+        assert measured.steps[-1].step_seconds == expected
 
 
 def test_half_the_distance_of_the_quartiles_is_the_spread():
-    assert step_time.spread([0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106]) == pytest.approx(
-        0.00015 / 0.0103
-    )
+    seconds = [0.010, 0.0101, 0.0102, 0.0103, 0.0104, 0.0105, 0.0106]
+    assert step_time.spread(seconds) == pytest.approx(0.00015 / 0.0103)

@@ -1,7 +1,6 @@
-"""A slow rank is told from a host that others use.
+"""A slow rank beside a host that others use, by composed windows of time; real ones: test_launch.py."""
 
-Here with invented windows of time, in test_launch.py with real ones.
-"""
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +10,13 @@ pytest.importorskip("torch", reason="the validator needs torch")
 from isobatch.validate import Verdict
 from isobatch.validate.proofs.machine import judge_windows
 
+PULSE = SimpleNamespace(who="rank {}".format)
+GROUP = SimpleNamespace(pulse=PULSE, device=SimpleNamespace(type="cpu"))
 RNG = np.random.default_rng(7)
 
 
 def verdict(windows):
-    proof = judge_windows(np.array(windows), "ranks", "work", lambda rank: f"rank {rank}")
+    proof = judge_windows(GROUP, np.array(windows), "ranks", "work")
     return proof.verdict, proof.diagnosis.text if proof.diagnosis else ""
 
 
@@ -26,14 +27,14 @@ def quiet(seconds, count=25):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_always_slower_fails_by_name(ranks):
     windows = [quiet(0.010) for _ in range(ranks - 1)] + [quiet(0.030)]
-    found, cause = verdict(windows)
-    assert found is Verdict.FAIL
+    result, cause = verdict(windows)
+    assert result is Verdict.FAIL
     assert f"slow rank (rank {ranks - 1})" in cause
 
 
 def test_a_little_slower_is_a_caution():
-    found, cause = verdict([quiet(0.015), quiet(0.010)])
-    assert found is Verdict.CAUTION
+    result, cause = verdict([quiet(0.015), quiet(0.010)])
+    assert result is Verdict.CAUTION
     assert "slow rank (rank 0)" in cause
 
 

@@ -412,11 +412,7 @@ class Cause(StrEnum):
     )
 
     def likely(self, detail: str = "") -> "Diagnosis":
-        """Returns this cause alone, with a detail.
-
-        >>> Cause.SUMMED_LOSS.likely("8×").text
-        'summed loss (8×)'
-        """
+        """Returns this cause alone, with a detail."""
         return Diagnosis(causes=(self,), text=f"{self.text} ({detail})" if detail else self.text)
 
 
@@ -438,10 +434,6 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def either(*diagnoses: Diagnosis) -> Diagnosis:
-    """Joins diagnoses of the same observation.
-
-    >>> either(Cause.RESUMED.likely(), Cause.ANOTHER_LR.likely("2×")).text
-    'a resumed run, or another learning rate (2×)'
-    """
+    """Joins diagnoses of the same observation."""
     causes = tuple(dict.fromkeys(cause for diagnosis in diagnoses for cause in diagnosis.causes))
     return Diagnosis(causes=causes, text=", or ".join(diagnosis.text for diagnosis in diagnoses))

@@ -53,10 +53,6 @@ def trainer_gradient(
     """Explains a gradient `ratio` times too large, `multiplied` by transformers' Trainer.
 
     The loss of a `compute_loss` in the script is not multiplied by the processes.
-
-    >>> sizes = {"micro_batch": 16, "accumulation": 4, "ranks": 2, "tolerance": 0.02}
-    >>> trainer_gradient(32.0, multiplied=8, **sizes).text[-65:]
-    'num_items_in_batch (8×), and no division by the accumulation (4×)'
     """
     trainer, rest = Cause.TRAINER_MULTIPLIES, ratio / multiplied
     if any(factor != 1 and abs(ratio / factor - 1) <= tolerance for factor in (multiplied, accumulation)):
@@ -71,11 +67,7 @@ def trainer_gradient(
 def trainer_loss(
     ratio: float, *, micro_batch: float, accumulation: int, ranks: int, tolerance: float
 ) -> Diagnosis | None:
-    """Explains a gradient `ratio` times too large of a script's own loss function in transformers' Trainer.
-
-    >>> trainer_loss(8.0, micro_batch=16, accumulation=4, ranks=2, tolerance=0.02).cause.value
-    'trainer_multiplies'
-    """
+    """Explains a gradient `ratio` times too large of a script's own loss in transformers' Trainer."""
     why = gradient(
         ratio, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
     )
@@ -88,16 +80,12 @@ def trainer_loss(
 
 
 def close(a: float, b: float, peak: float, ulp: float = 2.0**-52) -> bool:
-    """Tells whether two learning rates agree within 8 units in the last place of the peak. `ulp` is such a
-    unit of 1.
-    """
+    """Tells whether two learning rates agree within 8 units in the last place (`ulp`, of 1) of the peak."""
     return abs(a - b) <= ULPS * ulp * abs(peak)
 
 
 class Pace(NamedTuple):
-    """How often a wrong scheduler may be stepped for each optimizer step: `ranks` or `accumulation` times; or
-    it counts in epochs of so many steps.
-    """
+    """How fast a wrong scheduler may run: `ranks` or `accumulation` times, or once an epoch."""
 
     accumulation: int
     ranks: int
@@ -115,17 +103,11 @@ def learning_rate(
 ) -> tuple[int, Diagnosis] | None:
     """Finds the first step off the plan's learning rate, and why; None where all are on it.
 
-    Args:
-        observed: the optimizer's learning rate at some steps, in order.
-        lr_at: the plan's.
-        peak: the plan's largest.
-        pace: how much too fast a scheduler may run.
-        initial: what the optimizer was made with: a warmup from 0 that climbs twice as high looks like one
-            that runs twice as fast, so where this is another learning rate, nothing else is suspected.
-        ulp: as in `close`.
+    `initial`: what the optimizer was made with. A warmup from 0 that climbs twice as high looks like one that
+    runs twice as fast: where this is another learning rate, nothing else is suspected.
 
-    >>> found = learning_rate({0: 0.0, 1: 0.2, 2: 0.4}, lambda step: 0.1 * step, peak=1.0, pace=Pace(1, 2))
-    >>> found[0], found[1].text
+    >>> step, why = learning_rate({0: 0.0, 1: 0.2}, lambda step: 0.1 * step, peak=1.0, pace=Pace(1, 2))
+    >>> step, why.text
     (1, 'scheduler stepped once per process (2× too fast)')
     """
 
@@ -152,9 +134,7 @@ def learning_rate(
 
 
 def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
-    """Explains a scheduler ahead of the plan, or too fast. `runs` tells whether it fits a factor and a lead
-    in steps.
-    """
+    """Explains a scheduler ahead of the plan, or too fast; `runs` tells whether a factor and a lead fit."""
     accumulation, ranks, epoch = pace
     fitting = []
     # Stepped also for the micro-batches before the first optimizer step, it is ahead from the start.
@@ -181,19 +161,7 @@ def _paces(runs: Callable[..., bool], pace: Pace) -> list[Diagnosis]:
 def epoch(
     *, served: int, planned: int, unique: int, dataset: int, per_rank_all: bool, drop_last: bool, ranks: int
 ) -> Diagnosis:
-    """Explains an epoch of other samples than the plan's.
-
-    Args:
-        served: samples that all ranks served, repeats included; `unique` of them different.
-        planned: what the plan says.
-        dataset: its samples.
-        per_rank_all: whether each rank served the whole dataset.
-        drop_last: whether the sampler or the loader drops.
-
-    >>> samples = {"served": 200, "planned": 100, "unique": 100, "dataset": 100}
-    >>> epoch(**samples, per_rank_all=True, drop_last=False, ranks=2).text
-    'the sampler is not distributed (all ranks see the same data)'
-    """
+    """Explains an epoch of other samples than planned, by all ranks' `served` and `unique` ones."""
     if ranks > 1 and per_rank_all:
         return Cause.NOT_DISTRIBUTED.likely("all ranks see the same data")
     if served < planned:

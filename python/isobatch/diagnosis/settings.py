@@ -31,15 +31,8 @@ def differing_setting(
 ) -> tuple[str, str] | None:
     """Finds a setting of an optimizer with another value than planned, in all parameter groups.
 
-    A group may have a factor of its own, or no decay: one group with the planned value is enough.
-
-    Args:
-        optimizer: torch's; one of an unknown class is compared by its settings alone.
-        kind: the planned optimizer, such as "adamw".
-        settings: the planned values by their names in a parameter group; None: not planned.
-
-    Returns:
-        The setting's name and a sentence with both values, or None.
+    A group may have a factor of its own, or no decay: one group with the planned value is enough. An
+    optimizer of an unknown class is compared by its settings alone.
 
     >>> weights = [torch.nn.Parameter(torch.zeros(1))]
     >>> differing_setting(torch.optim.SGD(weights, lr=0.1), "adamw", {})

@@ -55,9 +55,7 @@ def best_log_lr(logs: Floats, losses: Floats) -> float:
 
 
 def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
-    """Resamples the means over seeds and parts, shape (resamples, rows), of losses of shape (rows, seeds.
-
-    Parts).
+    """Resamples the means over seeds and parts, (resamples, rows), of losses (rows, seeds, parts).
 
     >>> means = resampled_means(np.array([[[1.0, 1.0], [3.0, 3.0], [2.0, 2.0]]]))
     >>> low, high = interval(means[:, 0])
@@ -81,10 +79,7 @@ def resampled_means(losses: Floats, resamples: int = RESAMPLES) -> Floats:
 
 
 class Rates:
-    """Holds the trials of one batch at equal samples.
-
-    `lrs` ascend; `losses` have the shape (learning rates, seeds, parts) and are infinite after a divergence.
-    """
+    """The trials of one batch at equal samples, `lrs` ascending; losses are infinite after a divergence."""
 
     def __init__(self, lrs: Sequence[float], losses: Floats) -> None:
         order = np.argsort(lrs)
@@ -106,10 +101,7 @@ class Rates:
         return int(np.argmin(self.means)) in (0, len(self.logs) - 1)
 
     def resampled(self, resamples: int = RESAMPLES) -> tuple[Floats, Floats]:
-        """Returns (the best learning rates' logarithms, shape (resamples,).
-
-        Mean losses, shape (resamples, learning rates)).
-        """
+        """Returns the best learning rates' logarithms, (resamples,), and mean losses, (resamples, rates)."""
         means = resampled_means(self.losses, resamples)
         return np.array([best_log_lr(self.logs, row) for row in means]), means
 
@@ -118,12 +110,9 @@ class Rates:
         logs, means = drawn
         losses = []
         for log, mean, column in zip(self.logs, self.means, means.T, strict=True):
-            ended = bool(np.isfinite(mean))
-            rate = Rate(
-                lr=float(np.exp(log)),
-                loss=float(mean) if ended else None,
-                interval=interval(column) if ended else None,
-            )
+            rate = Rate(lr=float(np.exp(log)), loss=None, interval=None)
+            if np.isfinite(mean):
+                rate = Rate(lr=rate.lr, loss=float(mean), interval=interval(column))
             losses.append(rate)
         return BatchRates(
             batch=batch,
@@ -136,11 +125,7 @@ class Rates:
 
 
 def interval(values: Floats) -> Interval:
-    """Returns the middle 95 %.
-
-    >>> interval(np.arange(1001.0))
-    (25.0, 975.0)
-    """
+    """Returns the middle 95 %."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
@@ -148,16 +133,7 @@ def interval(values: Floats) -> Interval:
 def exponent(
     batches: Sequence[int], best_logs: Sequence[float], resampled: Sequence[Floats]
 ) -> tuple[float, Interval]:
-    """Fits the slope of the best learning rate's logarithm over the batch's, and its interval.
-
-    Args:
-        batches: two different ones or more.
-        best_logs: of each batch.
-        resampled: of each batch, shape (resamples,).
-
-    >>> exponent([1, 4], [0.0, np.log(2)], [np.zeros(10), np.full(10, np.log(2))])
-    (0.5, (0.5, 0.5))
-    """
+    """Fits the slope of the best learning rate's logarithm over the batch's, and its interval."""
     x = np.log(np.asarray(batches, np.float64))
     x = x - x.mean()
     slope = x / (x @ x)
@@ -176,19 +152,12 @@ def learned(before: Floats, after: Floats) -> bool:
 
 
 def span(ends: Interval) -> str:
-    """Writes an interval.
-
-    >>> span((0.1, 0.25))
-    '0.1 to 0.25'
-    """
+    """Writes an interval."""
     return f"{figure(ends[0])} to {figure(ends[1])}"
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Records one short training: effective batch, peak learning rate, seed, samples, losses.
-
-    There is a loss for each part of the evaluation samples, and none after a divergence.
-    """
+    """One short training, with a loss for each part of the evaluation samples; none after a divergence."""
 
     batch: int
     lr: float
@@ -210,10 +179,7 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Gives one learning rate at one batch.
-
-    The mean loss over seeds and its 95 % interval, None where it diverged.
-    """
+    """The mean loss at one learning rate over seeds, and its 95 % interval; None where it diverged."""
 
     lr: float
     loss: float | None
@@ -221,16 +187,13 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Summarizes the trials at one batch.
-
-    `best_lr` is that of these short trainings, `interval` its 95 % interval; `at_edge`: the best one may lie
-    beyond those tried. `rule_lr` is the tuned batch's by the rule.
-    """
+    """Summarizes the trials at one batch; with `at_edge` the best one may lie beyond those tried."""
 
     batch: int
     best_lr: float
     interval: Interval
     at_edge: bool
+    #: The tuned batch's, by the rule.
     rule_lr: float
     rates: tuple[Rate, ...]
 

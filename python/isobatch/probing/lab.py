@@ -18,7 +18,7 @@ from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS
 from isobatch.probing.estimate import TrialResult
 from isobatch.probing.options import Budget, ProbeOptions, budget_text
-from isobatch.probing.training import Make, ShortTraining, diverges, lr_course, unusable
+from isobatch.probing.training import ShortTraining, diverges, lr_course, unusable
 from isobatch.recipes.recipe import Recipe
 from isobatch.validate.workload import Workload, call_factory, user_code
 from isobatch.words import counted, duration
@@ -33,14 +33,8 @@ TRIED_SAMPLES = 4
 SPARE = 0.6
 """Of a budget, what is planned for: the rest is for grids that grow and for a machine that others use."""
 
-_SPLIT = (
-    "gpus",
-    "micro_batch",
-    "accumulation",
-    "model_parallel",
-    "expert_parallel",
-    "device_batches",
-    "ramp",
+_SPLIT = frozenset(
+    ("gpus", "micro_batch", "accumulation", "model_parallel", "expert_parallel", "device_batches", "ramp")
 )
 """What a recipe says of the hardware; a trial has its own."""
 
@@ -57,26 +51,8 @@ def own_randomness() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def maker(factory: Callable[[], Any]) -> Make:
-    """Returns a maker of the workload for a seed and a plan."""
-
-    def make(seed: int, plan: Plan) -> Workload:
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        with user_code("the workload's factory"):
-            workload = call_factory(factory)
-        optimizer = workload.optimizer
-        return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
-
-    return make
-
-
 def _with_values(optimizer: Any, plan: Plan) -> Any:
-    """Sets the plan's changes against the tuned recipe in the user's optimizer.
-
-    Weight decay by its factor, betas and eps as planned.
-    """
+    """Sets the plan's weight decay (by its factor), betas and eps in the user's optimizer."""
     recipe = plan.recipe
     factor = plan.weight_decay / recipe.weight_decay if recipe.weight_decay and plan.weight_decay else 1.0
     betas = recipe.betas or (0.9, 0.999)
@@ -92,19 +68,7 @@ def _with_values(optimizer: Any, plan: Plan) -> Any:
 
 
 class Lab:
-    """Trains a plan's workload at any batch, learning rate and seed.
-
-    Args:
-        plan: feasible.
-        options: how to probe.
-        device: where.
-        budget: has begun.
-        factory: makes the workload.
-
-    Raises:
-        InputError: the workload cannot be made or reseeded, or its loss is not finite from the start.
-        Expired: the budget was spent before its first loss was known.
-    """
+    """Trains a plan's workload at any batch, learning rate and seed, within a budget."""
 
     def __init__(
         self,
@@ -120,7 +84,7 @@ class Lab:
         self.batches += sorted({self.planned_batch, *options.batches} - {self.tuned_batch})
         self.plan_of = cache(self._plan_of)
         self.needed_seconds: float | None = None
-        self.make = maker(factory)
+        self._factory = factory
         self.micro = plan.require().micro_batch
         self.block = max(1, min(MAX_BLOCK_SAMPLES, self.tuned_batch))
         self.part = max(1, min(MAX_PART_SAMPLES, self.micro))
@@ -131,6 +95,16 @@ class Lab:
             first = self.split(min(self.tuned_batch, self.micro))
             loss = self.training(self.tuned_batch, 0).gradient(first)
             self._check_finite(np.array([loss]), ", in training mode")
+
+    def make(self, seed: int, plan: Plan) -> Workload:
+        """Makes the workload for a seed, with a plan's values in its optimizer."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        with user_code("the workload's factory"):
+            workload = call_factory(self._factory)
+        optimizer = workload.optimizer
+        return replace(workload, optimizer=lambda p: _with_values(optimizer(p), plan))
 
     def _check_finite(self, losses: Any, how: str) -> None:
         """Refuses a loss of NaN or infinity at the start: it measures nothing."""
@@ -165,25 +139,16 @@ class Lab:
 
     def training(self, batch: int, seed: int) -> ShortTraining:
         """Makes a training by the plan of its batch."""
-        return ShortTraining(
-            self.plan_of(batch),
-            self.make,
-            self.device,
-            seed=seed,
-            block=self.block,
-            check_budget=self.budget.check,
-        )
+        plan = self.plan_of(batch)
+        workload = self.make(seed, plan)
+        return ShortTraining(plan, workload, self.device, seed, self.block, self.budget.check)
 
     def split(self, batch: int) -> list[range]:
         """Splits a batch into micro-batches: the samples of each, counted within the step."""
         return [range(start, min(start + self.micro, batch)) for start in range(0, batch, self.micro)]
 
     def train(self, batch: int, lr: float, seed: int, samples: int) -> TrialResult:
-        """Makes one trial.
-
-        Raises:
-            Expired: the budget ended in it.
-        """
+        """Makes one trial."""
         begun, steps = self.budget.spent(), max(1, round(samples / batch))
         losses: tuple[float, ...] = ()
         with own_randomness():
@@ -201,32 +166,8 @@ class Lab:
             seconds=self.budget.spent() - begun,
         )
 
-    def asked_samples(self, least: int, so_that: str) -> int | None:
-        """Returns the samples asked for a whole trial.
-
-        Raises:
-            InputError: they are fewer than needed.
-        """
-        samples = self.options.samples
-        if samples is not None and samples < least:
-            raise InputError(
-                f"samples must be at least {least:,}, so that {so_that}, got {samples:,}", field="samples"
-            )
-        return samples
-
     def fitting_samples(self, batches: list[int], trials: int, wholes: float, least: int) -> float:
-        """Returns the samples of a whole trial within the budget, and `least` at least.
-
-        Args:
-            batches: at which trials are made.
-            trials: at each batch; each is begun and evaluated.
-            wholes: their samples, in whole trials.
-            least: samples that a whole trial must have.
-
-        Raises:
-            InputError: the budget is too small for those.
-            Expired: it is spent already.
-        """
+        """Returns a whole trial's samples within the budget for `wholes` whole trials, at least `least`."""
         costs = [self._cost(batch) for batch in batches]
         fixed, each = (sum(cost[part] for cost in costs) for part in (0, 1))
         remaining = self.budget.left()
@@ -244,10 +185,7 @@ class Lab:
         return float(max(fitting, least))
 
     def _cost(self, batch: int) -> tuple[float, float]:
-        """Returns seconds (of a trial beside its steps, of a sample): medians of a few steps after a warmup.
-
-        A batch of many micro-batches is timed by four of them.
-        """
+        """Returns seconds (of a trial beside its steps, of a sample): medians of a few steps."""
         clock, timed = self.budget.clock, min(batch, 4 * self.micro)
         begun = clock()
         seconds: list[float] = []
@@ -271,11 +209,7 @@ def tuned_batch(plan: Plan) -> int:
 
 
 def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> None:
-    """Checks a workload made twice from one seed, and a batch drawn twice, for equality.
-
-    Raises:
-        InputError: they differ, or the samples are the same whatever the generator.
-    """
+    """Refuses a workload with other weights or samples when made or drawn twice from one seed."""
     first, second = make(1), make(1)
     for name, weight in first.model.state_dict().items():
         if not torch.equal(weight, second.model.state_dict()[name]):
@@ -289,23 +223,18 @@ def check_reseeding(make: Callable[[int], Workload], device: torch.device) -> No
             return tensors_in(workload.batch(TRIED_SAMPLES, torch.Generator().manual_seed(seed), device))
 
     once, again, third = drawn(first, 1), drawn(first, 1), drawn(first, 2)
-    wrong = next((tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES), None)
-    problem = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {wrong}"
-    todo = "Draw indices from the generator"
-    for is_wrong, why in (
-        (not once, "batch must give tensors, or mappings or tuples of them"),
-        (wrong is not None, f"{problem}: the first dimension must be the samples"),
-        (
-            not _equal(once, again),
-            f"cannot be reseeded: batch gave other samples for the same state of its generator. {todo}",
-        ),
-        (
-            _equal(once, third),
-            f"cannot be reseeded: batch gives the same samples whatever its generator. {todo}",
-        ),
-    ):
-        if is_wrong:
-            raise unusable(why)
+    if not once:
+        raise unusable("batch must give tensors, or mappings or tuples of them")
+    for shape in (tuple(t.shape) for t in once if not t.dim() or len(t) != TRIED_SAMPLES):
+        problem = f"batch was asked for {TRIED_SAMPLES} samples, and gave a tensor of shape {shape}"
+        raise unusable(f"{problem}: the first dimension must be the samples")
+    wrong, todo = None, "Draw indices from the generator"
+    if not _equal(once, again):
+        wrong = "gave other samples for the same state of its generator"
+    elif _equal(once, third):
+        wrong = "gives the same samples whatever its generator"
+    if wrong is not None:
+        raise unusable(f"cannot be reseeded: batch {wrong}. {todo}")
 
 
 def _equal(some: list[Tensor], expected: list[Tensor]) -> bool:

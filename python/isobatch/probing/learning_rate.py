@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
+from isobatch.errors import InputError
 from isobatch.probing import estimate
 from isobatch.probing.lab import MAX_STEPS, MIN_STEPS, Lab
-from isobatch.probing.options import Publish
 from isobatch.probing.training import PARTS, unusable
 from isobatch.words import duration, real
 
@@ -30,21 +30,13 @@ FAR = 4.0
 was not tuned for this training."""
 
 
-def measure_lr(lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-    """Measures the learning rate to take at the planned batch; publishes each complete round.
+class Search:
+    """Makes the trials of each round. `finding` concludes from the last complete one: that takes time."""
 
-    Raises:
-        InputError: the budget is too small for a round, the loss never moves, or every trial diverged.
-        Expired: the budget is spent.
-    """
-    _Search(lab, say, publish).run()
+    finding: Callable[[], estimate.LrFinding] | None = None
 
-
-class _Search:
-    """Makes the trials of each round, and concludes from the last complete one."""
-
-    def __init__(self, lab: Lab, say: Callable[[str], None], publish: Publish) -> None:
-        self.lab, self._say, self._publish = lab, say, publish
+    def __init__(self, lab: Lab, say: Callable[[str], None]) -> None:
+        self.lab, self._say = lab, say
         self._trials: dict[tuple[int, int, int, int], estimate.TrialResult] = {}
         self._whole = 0
 
@@ -74,13 +66,15 @@ class _Search:
             self._complete(whole, seed + 1, places)
         for batch in batches:
             self._extend(batch, places, whole, seeds, wide=True)
-        self._complete(whole, seeds, places, done=True)
+        self._complete(whole, seeds, places, complete=True)
 
     def _samples(self) -> int:
-        """Returns the samples of a whole trial: the ones asked for, or as many as the budget allows."""
-        lab, largest = self.lab, max(self.lab.batches)
+        """Returns the samples of a whole trial: the requested ones, or as many as the budget allows."""
+        lab, largest, requested = self.lab, max(self.lab.batches), self.lab.options.samples
         unit = 4 * largest  # whole steps at every batch of a power-of-two family, also of a quarter
-        requested = lab.asked_samples(unit, f"a quarter of them is a step at batch {largest:,}")
+        if requested is not None and requested < unit:
+            why = f"so that a quarter of them is a step at batch {largest:,}"
+            raise InputError(f"samples must be at least {unit:,}, {why}, got {requested:,}", field="samples")
         if requested is not None:
             return requested
         run = lab.run_samples if lab.run_samples is not None else MAX_STEPS * largest
@@ -125,10 +119,7 @@ class _Search:
     def _extend(
         self, batch: int, grids: dict[int, list[int]], samples: int, seeds: int, *, wide: bool = False
     ) -> None:
-        """Tries more learning rates while the best is at an edge or beside a gap, or all diverge.
-
-        `wide`: also while the best one's interval reaches an edge.
-        """
+        """Tries more learning rates while the best one (`wide`: its interval) is at an edge."""
         for _ in range(MAX_EXTENSIONS):
             places = grids[batch]
             rates = self._rates(batch, places, samples, seeds)
@@ -150,10 +141,8 @@ class _Search:
     def _check_moving(self, trials: list[estimate.TrialResult]) -> None:
         """Refuses a loss without any fall: it says nothing of learning rates."""
         before, best = self.lab.first_losses, min(trials, key=lambda trial: trial.loss)
-        tried = (
-            f"learning rates {real(trials[0].lr)} to {real(trials[-1].lr)}, {trials[0].samples:,} samples "
-            "each"
-        )
+        rates = f"{real(trials[0].lr)} to {real(trials[-1].lr)}"
+        tried = f"learning rates {rates}, {trials[0].samples:,} samples each"
         if not best.diverged and not estimate.learned(before, np.array(best.losses)):
             raise unusable(
                 f"the loss never moves: {before.mean():.6g} before, at best {best.loss:.6g} behind {tried}, "
@@ -163,9 +152,9 @@ class _Search:
             )
 
     def _complete(
-        self, samples: int, seeds: int, places: dict[int, list[int]], *, done: bool = False
+        self, samples: int, seeds: int, places: dict[int, list[int]], *, complete: bool = False
     ) -> None:
-        """Publishes the finding of a complete round."""
+        """Sets the finding of a complete round."""
         rates = {batch: self._rates(batch, places[batch], samples, seeds) for batch in self.lab.batches}
         for batch, batch_rates in rates.items():
             if not np.isfinite(batch_rates.means).any():
@@ -173,19 +162,27 @@ class _Search:
                 tried = f"learning rates from {real(low)} to {real(high)}, {samples:,} samples each"
                 todo = "Plan a smaller batch, or check the recipe's learning rate"
                 raise unusable(f"every trial diverged at batch {batch:,}: {tried}. {todo}")
-        self._publish(partial(self._finding, samples, seeds, rates, done))
+        self.finding = partial(self._finding, samples, seeds, rates, complete)
 
     def _finding(
-        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], done: bool
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], complete: bool
     ) -> estimate.LrFinding:
         """Concludes from a round, by the losses at each batch."""
-        lab = self.lab
+        lab, planned = self.lab, self.lab.planned_batch
         drawn = {batch: batch_rates.resampled() for batch, batch_rates in rates.items()}
         logs = {batch: both[0] for batch, both in drawn.items()}
-        whole_run = self._is_whole_run(samples)
-        lr, ends = self._to_take(rates, logs, whole_run=whole_run)
-        plan_lr = lab.plan.require().lr
-        slope, span = None, None
+        # As long as the planned run, but for less than a step of each quarter.
+        run_samples = lab.run_samples
+        whole_run = run_samples is not None and samples + 4 * max(lab.batches) > run_samples
+        ratios = not whole_run and lab.tuned_batch != planned
+        lr, ends = rates[planned].best, estimate.interval(np.exp(logs[planned]))
+        if ratios:
+            low, high = estimate.interval(np.exp(logs[planned] - logs[lab.tuned_batch]))
+            lr, ends = (
+                lab.start_lr * lr / rates[lab.tuned_batch].best,
+                (low * lab.start_lr, high * lab.start_lr),
+            )
+        plan_lr, slope, span = lab.plan.require().lr, None, None
         if len(lab.batches) > 1:
             best = [math.log(batch_rates.best) for batch_rates in rates.values()]
             slope, span = estimate.exponent(lab.batches, best, [*logs.values()])
@@ -197,44 +194,25 @@ class _Search:
             interval=ends,
             plan_lr=plan_lr,
             within=ends[0] * (1 - 1e-9) <= plan_lr <= ends[1] * (1 + 1e-9),
-            doubt=self._doubt(samples, seeds, rates, logs),
+            doubt=self._doubt(samples, seeds, rates, logs[lab.tuned_batch] if ratios else None),
             whole_run=whole_run,
             exponent=slope,
             exponent_interval=span,
-            complete=done,
+            complete=complete,
             whole_samples=self._whole,
             asked_seeds=lab.options.seeds,
             trials=tuple(self._trials.values()),
         )
 
-    def _to_take(
-        self, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats], *, whole_run: bool
-    ) -> tuple[float, estimate.Interval]:
-        """Returns the learning rate at the planned batch, and its interval."""
-        first, planned = self.lab.tuned_batch, self.lab.planned_batch
-        if whole_run or first == planned:
-            return rates[planned].best, estimate.interval(np.exp(logs[planned]))
-        tuned_lr = self.lab.start_lr
-        low, high = estimate.interval(np.exp(logs[planned] - logs[first]))
-        return tuned_lr * rates[planned].best / rates[first].best, (low * tuned_lr, high * tuned_lr)
-
-    def _is_whole_run(self, samples: int) -> bool:
-        """Tells whether trials are as long as the planned run, but for less than a step of each quarter."""
-        lab = self.lab
-        if lab.run_samples is None:
-            return False
-        return samples + 4 * max(lab.batches) > lab.run_samples
-
     def _doubt(
-        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], logs: dict[int, estimate.Floats]
+        self, samples: int, seeds: int, rates: dict[int, estimate.Rates], tuned_logs: estimate.Floats | None
     ) -> estimate.Doubt | None:
-        """Returns why nothing should be done by these trials."""
-        lab = self.lab
-        if samples < self._whole or seeds == 1 < lab.options.seeds:
+        """Returns why nothing should be complete by these trials; `tuned_logs` where a ratio is taken."""
+        if samples < self._whole or seeds == 1 < self.lab.options.seeds:
             return "short"
         if any(batch_rates.at_edge for batch_rates in rates.values()):
             return "edge"
-        if lab.tuned_batch == lab.planned_batch or self._is_whole_run(samples):
+        if tuned_logs is None:
             return None
-        low, high = estimate.interval(np.exp(logs[lab.tuned_batch]))
-        return None if low / FAR <= lab.start_lr <= high * FAR else "untuned"
+        low, high = estimate.interval(np.exp(tuned_logs))
+        return None if low / FAR <= self.lab.start_lr <= high * FAR else "untuned"

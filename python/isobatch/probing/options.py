@@ -3,32 +3,19 @@
 import math
 import re
 import time
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from isobatch.errors import must_be, raise_all
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-Publish: TypeAlias = Callable[[Callable[[], Any]], None]
-"""Takes a function that makes the finding: intervals take time, and only the last finding may be needed."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to probe.
-
-    Args:
-        seeds: how often the last learning rates are trained, each time from another seed.
-        batches: effective batches to measure beside the tuned and the planned one.
-        samples: of a whole trial; None: as many as the budget allows.
-        device: "auto", "cpu" or "cuda".
-
-    Raises:
-        InputError: values are out of range; all of them are listed.
-    """
+    """How to probe; `samples` of a whole trial are as many as the budget allows where None."""
 
     seeds: int = 3
     batches: tuple[int, ...] = ()
@@ -36,16 +23,13 @@ class ProbeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        faults = []
-        for name, legal, ok in (
+        checks = (
             ("device", "auto, cpu or cuda", self.device in get_args(Device)),
             ("seeds", "a whole number from 1 to 1,000", 1 <= self.seeds <= 1000),
             ("samples", "a whole number from 1", self.samples is None or self.samples >= 1),
             ("batches", "whole numbers from 1", all(batch >= 1 for batch in self.batches)),
-        ):
-            if not ok:
-                faults.append(must_be(legal, getattr(self, name), field=name))
-        raise_all(faults)
+        )
+        raise_all(must_be(legal, getattr(self, name), field=name) for name, legal, ok in checks if not ok)
 
 
 class Expired(Exception):
@@ -53,11 +37,7 @@ class Expired(Exception):
 
 
 class Budget:
-    """Counts the seconds left, from the call: importing torch, and trials.
-
-    Args:
-        seconds: of the whole.
-    """
+    """Counts the seconds left, from the call: importing torch, and trials."""
 
     clock = staticmethod(time.monotonic)
 
@@ -73,20 +53,13 @@ class Budget:
         return self.seconds - self.spent()
 
     def check(self) -> None:
-        """Ends trials where no time is left.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Ends trials where no time is left."""
         if self.left() <= 0:
             raise Expired
 
 
 def seconds_of(text: str | float) -> float:
     """Reads a budget: a number with a unit, or of seconds.
-
-    Raises:
-        InputError: it is neither.
 
     >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of(45)
     (600.0, 5400.0, 45.0)

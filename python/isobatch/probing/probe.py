@@ -25,10 +25,9 @@ NEEDED = 1.25
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds the finding, `lr`, and how it was measured.
+    """Holds the finding, `lr`, and how it was measured, in `seconds` from the call to the answer.
 
-    `seconds` is from the call to the answer. `stopped`: what ended the probe before it was done: "budget" or
-    "interrupted"; `needed_seconds` is then a budget that would likely do, where it is known.
+    `stopped`: the end of an unfinished probe, "budget" or "interrupted"; `needed_seconds` would likely do.
     """
 
     workload: str
@@ -85,8 +84,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         batches = ", ".join(f"{batch.batch:,}" for batch in self.lr.batches)
         comment = (
             f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, "
-            f"batches {batches}; "
-            'plan with rule "power"\n'
+            f'batches {batches}; plan with rule "power"\n'
         )
         write_whole(path, comment.encode() + Path(path).read_bytes())
 
@@ -193,7 +191,7 @@ def _experiment(
     import torch
 
     from isobatch.probing.lab import Lab, tuned_batch
-    from isobatch.probing.learning_rate import measure_lr
+    from isobatch.probing.learning_rate import Search
     from isobatch.probing.training import device_of
     from isobatch.validate.workload import factory_of
 
@@ -213,34 +211,27 @@ def _experiment(
         recipe=plan.recipe,
         notes=tuple(_notes(plan, tuned_batch(plan))),
     )
-    finding: Callable[[], LrFinding] | None = None
-    lab, stopped, needed = None, None, None
-
-    def publish(latest: Callable[[], LrFinding]) -> None:
-        nonlocal finding
-        finding = latest
-
+    search, stopped, needed = None, None, None
     try:
         factory = factory_of(workload) if isinstance(workload, str) else workload
-        lab = Lab(plan, options, device, budget, factory)
-        measure_lr(lab, say, publish)
+        search = Search(Lab(plan, options, device, budget, factory), say)
+        search.run()
     except Expired:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    if stopped == "budget" and lab is not None:
-        needed = max(lab.needed_seconds or 0.0, NEEDED * budget.seconds)
-    if finding is None:
+    if stopped == "budget" and search is not None:
+        needed = max(search.lab.needed_seconds or 0.0, NEEDED * budget.seconds)
+    if search is None or search.finding is None:
         raise _nothing_known(budget, stopped, needed)
-    return probe(lr=finding(), stopped=stopped, needed_seconds=needed, seconds=budget.spent())
+    return probe(lr=search.finding(), stopped=stopped, needed_seconds=needed, seconds=budget.spent())
 
 
 def _nothing_known(budget: Budget, stopped: str | None, needed: float | None) -> InputError:
     """Refuses a probe without any finding; names a sufficient budget."""
-    why = {
-        "budget": f"{duration(budget.seconds)} were spent before",
-        "interrupted": f"interrupted after {duration(budget.spent())}, before",
-    }.get(str(stopped), f"{stopped} before")
+    why = f"interrupted after {duration(budget.spent())}, before"
+    if stopped == "budget":
+        why = f"{duration(budget.seconds)} were spent before"
     text = f"{why} the first round of trials was complete, so that nothing can be said."
     if needed is not None:
         text += f" A budget of {budget_text(needed)} would likely do."

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,26 +22,17 @@ PARTS = 32
 EVALUATION_SEED = 7_919
 """Of the samples on which every trial is evaluated."""
 
-Make: TypeAlias = Callable[[int, Plan], Workload]
-
 
 def device_of(name: str) -> torch.device:
-    """Returns where trials run: "auto" is CUDA where torch finds a device.
-
-    Raises:
-        InputError: "cuda" is asked for and there is none.
-    """
-    has_cuda = torch.cuda.is_available() if name != "cpu" else False
+    """Returns where trials run: "auto" is CUDA where torch finds a device."""
+    has_cuda = name != "cpu" and torch.cuda.is_available()
     if name == "cuda" and not has_cuda:
         raise must_be("cpu or auto; torch finds no CUDA device", name, field="device")
     return torch.device("cuda" if has_cuda else "cpu")
 
 
 def lr_course(plan: Plan, peak: float, steps: int) -> Callable[[int], float]:
-    """Returns the learning rate of each step of a short training: the plan's whole schedule, shortened.
-
-    Without a duration the rate is constant after a tenth of warmup.
-    """
+    """Returns each step's learning rate: the plan's whole schedule, shortened, or a warmup and constant."""
     planned, total = plan.lr, plan.total_steps
     if plan.recipe.duration is None or not planned or not total:
         return lambda step: peak * min(1.0, (step + 0.5) / steps / 0.1)
@@ -55,14 +46,7 @@ def unusable(why: str) -> InputError:
 
 
 class Stream:
-    """Draws a workload's samples in blocks, each from its own generator: sample i is always the same.
-
-    Args:
-        workload: draws them.
-        seed: of the stream.
-        block: samples in a block.
-        device: where they go.
-    """
+    """Draws a workload's samples in blocks, each from its own generator: sample i is always the same."""
 
     def __init__(self, workload: Workload, seed: int, block: int, device: torch.device) -> None:
         self._block = block
@@ -88,11 +72,7 @@ class Stream:
 
 
 def joined(pieces: list[Any]) -> Any:
-    """Joins pieces of a batch, one behind the other.
-
-    >>> joined([{"x": torch.tensor([1])}, {"x": torch.tensor([2])}])["x"].tolist()
-    [1, 2]
-    """
+    """Joins pieces of a batch, one behind the other."""
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -107,33 +87,18 @@ def joined(pieces: list[Any]) -> Any:
 
 
 class ShortTraining:
-    """Trains a workload, from a seed.
-
-    Args:
-        plan: its optimizer's values, clipping and number format are used; its split is not.
-        make: makes the workload for a seed and a plan.
-        device: where.
-        seed: of weights and samples.
-        block: samples that are drawn at once.
-        check_budget: raises Expired where the budget is spent; called before each micro-batch.
-
-    Raises:
-        InputError: the workload cannot be trained: it has no parameters to train, or its optimizer cannot be
-            made.
-    """
+    """Trains a workload from a seed by a plan's optimizer, clipping and number format, not by its split."""
 
     def __init__(
         self,
         plan: Plan,
-        make: Make,
+        workload: Workload,
         device: torch.device,
-        *,
         seed: int,
         block: int,
         check_budget: Callable[[], None],
     ) -> None:
-        self.plan, self.device, self._check_budget = plan, device, check_budget
-        self.workload = make(seed, plan)
+        self.plan, self.workload, self.device, self._check_budget = plan, workload, device, check_budget
         self.model = self.workload.model.to(device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         if not self.trained:
@@ -151,16 +116,7 @@ class ShortTraining:
         self.consumed = 0
 
     def step(self, shares: list[range], lr: float) -> float:
-        """Takes one optimizer step on the next samples, in micro-batches.
-
-        The samples of each, counted within the step.
-
-        Returns:
-            The mean loss over the step; NaN or infinite where it is.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Takes one optimizer step on the next samples, in micro-batches; returns the mean loss."""
         for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = lr * ratio
         mean = self.gradient(shares)
@@ -171,11 +127,7 @@ class ShortTraining:
         return mean
 
     def gradient(self, shares: list[range]) -> float:
-        """Computes the gradient of the mean over the next samples; returns the mean loss.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Computes the gradient of the mean over the next samples; returns the mean loss."""
         batch = sum(map(len, shares))
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -195,15 +147,13 @@ class ShortTraining:
 
     def _units(self, shares: list[range], batch: int) -> list[float]:
         """Returns the factor of each micro-batch's loss: the sum is then the mean over the step."""
-        weigh, summed = self.workload.weight, self.workload.reduction == "sum"
         own, total = [float(len(share)) for share in shares], float(batch)
-        if weigh is not None:
-            with user_code("the workload's weight"):
-                own = [float(weigh(self._part(share))) for share in shares]
+        if self.workload.weight is not None:
+            own = [self._weight(self._part(share), len(share)) for share in shares]
             total = sum(own)
             if not total > 0:
                 raise unusable(f"the weights of a step sum to {total:g}, not above 0")
-        return [1 / total if summed else n / total for n in own]
+        return [1 / total if self.workload.reduction == "sum" else n / total for n in own]
 
     def _loss(self, batch: Any) -> Tensor:
         with (
@@ -217,38 +167,28 @@ class ShortTraining:
 
     @torch.no_grad()
     def evaluate(self, size: int) -> tuple[float, ...]:
-        """Returns the mean loss on each of PARTS parts of `size` samples apart from training.
-
-        The same for every trial.
-
-        Raises:
-            Expired: the budget is spent.
-        """
+        """Returns the mean loss on each of PARTS parts of `size` samples, the same for every trial."""
         self.model.eval()
         losses = []
         for index in range(PARTS):
             self._check_budget()
-            losses.append(self._evaluated(index, size))
+            batch = self._evaluation.samples(index * size, (index + 1) * size)
+            loss = float(self._loss(batch))
+            if self.workload.reduction == "sum":
+                loss /= self._weight(batch, size)
+            losses.append(loss)
         return tuple(losses)
 
-    def _evaluated(self, index: int, size: int) -> float:
-        """Returns the mean loss on one part."""
-        batch = self._evaluation.samples(index * size, (index + 1) * size)
-        loss = float(self._loss(batch))
-        if self.workload.reduction == "mean":
-            return loss
+    def _weight(self, batch: Any, size: int) -> float:
+        """Returns the units of a batch of `size` samples."""
         if self.workload.weight is None:
-            return loss / size
+            return float(size)
         with user_code("the workload's weight"):
-            return loss / float(self.workload.weight(batch))
+            return float(self.workload.weight(batch))
 
 
 def diverges(training: ShortTraining, shares: list[range], steps: int, lr_at: Callable[[int], float]) -> bool:
-    """Trains for some steps, and tells whether it diverged: a loss far above the first, or not finite.
-
-    Raises:
-        Expired: the budget is spent.
-    """
+    """Trains for some steps, and tells whether it diverged: a loss far above the first, or not finite."""
     limit, high = 0.0, 0
     for step in range(steps):
         loss = training.step(shares, lr_at(step))

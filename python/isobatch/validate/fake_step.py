@@ -20,10 +20,7 @@ BLOCK = 512
 
 
 class FakeStep:
-    """A training step on fake tensors: `peak` gives its memory by micro-batch.
-
-    `weights`, `gradients` and `states` are bytes.
-    """
+    """A training step on fake tensors: `weights`, `gradients`, `states` in bytes, `peak` by micro-batch."""
 
     def __init__(
         self, workload: str | Callable[[], Workload], precision: str, clip_norm: float | None, device: str
@@ -35,31 +32,28 @@ class FakeStep:
     def __enter__(self) -> "FakeStep":
         with contextlib.ExitStack() as stack:
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            work = call_factory(self._factory)
+            self._work = call_factory(self._factory)
             stack.enter_context(self._ledger)
-            self._make(work)
+            self._make()
             self._modes = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._modes.close()
 
-    def _make(self, work: Workload) -> None:
-        ledger, self._work = self._ledger, work
-        model = work.model.train()
+    def _make(self) -> None:
+        ledger, model = self._ledger, self._work.model.train()
         tensors = [*model.parameters(), *model.buffers()]
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            raise InputError(
-                "the factory must make the model each time it is called: this one existed before",
-                field="workload",
-            )
+            text = "the factory must make the model each time it is called: this one existed before"
+            raise InputError(text, field="workload")
         for tensor in tensors:
             ledger.note(tensor)
         self.weights = ledger.now
         self._trained = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = work.optimizer(self._trained)
+        self._optimizer = self._work.optimizer(self._trained)
         for group in self._optimizer.param_groups if self._device == "cuda" else ():
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+            if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         self._buckets = [torch.empty_like(p) for p in self._trained]
         before = ledger.now
@@ -76,24 +70,19 @@ class FakeStep:
     def _step(self, n: int) -> None:
         try:
             for _ in range(2):  # the second micro-batch finds the gradients of the first
-                self._backward(n)
+                batch = self._work.batch(n, torch.Generator().manual_seed(0), torch.device("cpu"))
+                with torch.autocast("cpu", self._dtype, enabled=self._dtype is not None):
+                    loss = self._work.loss(self._work.model, batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                del loss, batch
             if self._clip_norm is not None:
                 nn.utils.clip_grad_norm_(self._trained, self._clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad()
         except Exception as error:  # the user's own code, on tensors without values
-            raise InputError(
-                f"the step cannot be worked out without values ({first_line(error)}); measure it: isobatch "
-                "validate --find-micro-batch",
-                field="workload",
-            ) from error
-
-    def _backward(self, n: int) -> None:
-        work = self._work
-        batch = work.batch(n, torch.Generator().manual_seed(0), torch.device("cpu"))
-        with torch.autocast("cpu", self._dtype, enabled=self._dtype is not None):
-            loss = work.loss(work.model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+            text = f"the step cannot be worked out without values ({first_line(error)})"
+            todo = "measure it: isobatch validate --find-micro-batch"
+            raise InputError(f"{text}; {todo}", field="workload") from error
 
 
 class _Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -32,12 +32,8 @@ REPORT, REFUSED = "report.json", "refused.pickle"
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Freezes the objects of the imports for the garbage collector.
-
-    A search through torch's million objects takes a third of a second each time, and a forked rank would copy
-    its parent's memory. For processes of our own.
-    """
-    gc.freeze()
+    """Freezes the imports' objects, for the garbage collector not to look through torch's million."""
+    gc.freeze()  # it takes a third of a second each time; a forked rank would copy its parent's memory
     try:
         yield
     finally:
@@ -45,22 +41,17 @@ def gc_frozen() -> Iterator[None]:
 
 
 def work(plan_json: str, options: Options, folder: str, factory: Callable[[], Any] | None) -> None:
-    """Runs one rank.
-
-    The first InputError goes into the folder, since a traceback would hide it.
-    """
+    """Runs one rank; the first InputError goes into the folder, since a traceback would hide it."""
     import torch
 
     from isobatch.validate.worker import run
 
     if factory is not None:
         torch.set_num_threads(1)  # a notebook has used its OpenMP threads, which a fork does not have
-    path, refused = Path(folder) / REPORT, Path(folder) / REFUSED
+    plan, path, refused = Plan.from_json(plan_json), Path(folder) / REPORT, Path(folder) / REFUSED
     try:
         with gc_frozen():
-            report = run(
-                Plan.from_json(plan_json), options, factory=factory, publish=lambda report: report.save(path)
-            )
+            report = run(plan, options, factory=factory, publish=lambda report: report.save(path))
         if os.environ["LOCAL_RANK"] == "0":  # also on the hosts that rank 0 is not on
             report.save(path)
     except InputError as error:
@@ -114,8 +105,8 @@ def launch(
     with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
         draft = Draft(plan, options)
         fork = True if factory is not None else None if _fork else False
-        hosts = nnodes, node_rank, rendezvous
-        lost = start_ranks(work, (plan.to_json(), options, folder, factory), nproc_per_node, hosts, fork=fork)
+        config = _config(nproc_per_node, nnodes, node_rank, rendezvous, fork=fork)
+        lost = _run_ranks(config, plan.to_json(), options, folder, factory)
         path, refused = Path(folder) / REPORT, Path(folder) / REFUSED
         if path.exists():
             return Report.load(path)
@@ -141,7 +132,9 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
     from isobatch.validate.ranks import rendezvous as meeting
 
     where: dict[str, Any] = {"rdzv_backend": meeting.register(), "local_addr": meeting.HOST}
+    run_id = uuid.uuid4().hex
     if nnodes > 1:
+        run_id = "isobatch"
         host, _, port = (rendezvous or "").rpartition(":")
         if not host or not port.isdigit():
             raise must_be("host:port", rendezvous, field="rendezvous")
@@ -162,7 +155,7 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
             min_nodes=nnodes,
             max_nodes=nnodes,
             nproc_per_node=nproc,
-            run_id="isobatch" if nnodes > 1 else uuid.uuid4().hex,
+            run_id=run_id,
             max_restarts=0,
             start_method="fork" if fork else "spawn",
             logs_specs=DefaultLogsSpecs(),
@@ -178,59 +171,29 @@ def _config(nproc: int, nnodes: int, node_rank: int, rendezvous: str | None, *, 
 
 
 def _preload() -> None:
-    """Imports the slow modules once, for all ranks.
-
-    Garbage is not collected meanwhile: there is none, and looking for it takes a sixth of the time.
-    """
-    collecting = gc.isenabled()
+    """Imports the slow modules once, for all ranks, without the garbage collector: a sixth faster."""
     gc.disable()
     try:
         importlib.import_module("torch._dynamo")  # DDP needs it, and it is the slowest of all
         importlib.import_module("isobatch.validate.worker")
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
-def start_ranks(
-    entry: Callable[..., None],
-    args: tuple[Any, ...],
-    nproc_per_node: int,
-    hosts: tuple[int, int, str | None] = (1, 0, None),
-    *,
-    fork: bool | None,
-) -> str | None:
-    """Runs a function in ranks of this host.
-
-    Args:
-        entry: what each rank calls.
-        args: what it is called with.
-        nproc_per_node: ranks.
-        hosts: how many there are, which of them this is, and "host:port" of the first.
-        fork: forked, spawned, or (None) as this host allows.
-
-    Returns:
-        What is known of ranks that were lost; None where all came to their end.
-
-    Raises:
-        InputError: the rendezvous cannot be reached, or the ranks cannot be forked.
-    """
-    config = _config(nproc_per_node, *hosts, fork=fork)
+def _run_ranks(config: Any, *arguments: Any) -> str | None:
+    """Runs `work` in ranks of this host; names lost ones, None where all came to an end."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
     try:
-        elastic_launch(config, entry)(*args)
+        elastic_launch(config, work)(*arguments)
     except ChildFailedError as error:
-        # The ranks that died by themselves: the agent ends the others with SIGTERM.
-        codes = {
-            rank: failure.exitcode
-            for rank, failure in sorted(error.failures.items())
-            if failure.exitcode != -signal.SIGTERM or len(error.failures) == 1
-        }
-        return "; ".join(
-            f"rank {rank} (host {socket.gethostname()}) died with "
-            + (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
-            for rank, code in codes.items()
-        )
+        texts = []
+        for rank, failure in sorted(error.failures.items()):
+            code = failure.exitcode
+            # The agent ends the others with SIGTERM.
+            if code != -signal.SIGTERM or len(error.failures) == 1:
+                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                texts.append(f"rank {rank} (host {socket.gethostname()}) died with {how}")
+        return "; ".join(texts)
     return None

@@ -19,15 +19,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
-from isobatch.validate.figures import (
-    AllReduce,
-    Gpu,
-    Machine,
-    MicroBatchSearch,
-    Noise,
-    ReportPart,
-    StepTimes,
-)
+from isobatch.validate.figures import AllReduce, Gpu, Machine, MicroBatchSearch, Noise, ReportPart, StepTimes
 from isobatch.validate.options import Options
 from isobatch.words import counted, printable, readable
 
@@ -64,11 +56,6 @@ class Verdict(StrEnum):
         'caution'
         """
         return cls.FAIL if off > options.fail else cls.CAUTION if off > options.caution else cls.PASS
-
-    @property
-    def tentative(self) -> Verdict:
-        """A caution instead of a failure, for NCCL's speeds: they have not been measured on a GPU yet."""
-        return Verdict.CAUTION if self in (Verdict.FAIL, Verdict.INCONCLUSIVE) else self
 
 
 STYLES = {
@@ -176,10 +163,8 @@ class Report(ReportPart, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """The verdict; `show` prints the proofs, `to_json` has all of it."""
         passed = sum(proof.verdict is Verdict.PASS for proof in self.proofs)
-        return (
-            f"Report({self.verdict}, {passed} of {len(self.proofs)} proofs passed, "
-            f"rehearsal={self.rehearsal!r})"
-        )
+        proofs = f"{passed} of {len(self.proofs)} proofs passed"
+        return f"Report({self.verdict}, {proofs}, rehearsal={self.rehearsal!r})"
 
     @property
     def max_micro_batch(self) -> int:
@@ -214,9 +199,8 @@ class Report(ReportPart, frozen=True, kw_only=True):
         if self.rehearsal is not None:
             title += f" (rehearsal {self.rehearsal})"
         # As Text: a proof's text may hold anything, and none of it is markup.
-        rows = Table(
-            title=Text(readable(title), style=STYLES[self.verdict]), title_justify="left", show_edge=False
-        )
+        heading = Text(readable(title), style=STYLES[self.verdict])
+        rows = Table(title=heading, title_justify="left", show_edge=False)
         rows.add_column("proof", no_wrap=True)
         rows.add_column("verdict", no_wrap=True)
         rows.add_column("what was found", overflow="fold")
@@ -224,9 +208,8 @@ class Report(ReportPart, frozen=True, kw_only=True):
             text = proof.text
             if proof.diagnosis is not None:
                 text += f"\n→ {proof.diagnosis.text}: {proof.diagnosis.advice}"
-            rows.add_row(
-                printable(proof.name), Text(proof.verdict, style=STYLES[proof.verdict]), Text(readable(text))
-            )
+            verdict = Text(proof.verdict, style=STYLES[proof.verdict])
+            rows.add_row(printable(proof.name), verdict, Text(readable(text)))
         Console(file=file or sys.stdout).print(rows)
         if (machine := self.machine) is not None:
             where = f"{counted(len(machine.ranks), 'rank')} on {counted(machine.nodes, 'node')}"

@@ -31,7 +31,7 @@ def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
     return [None if t is None else dense(t.detach()).to("cpu", copy=True) for t in tensors]
 
 
-def trained(model: nn.Module) -> list[Tensor]:
+def trained(model: nn.Module) -> list[nn.Parameter]:
     """Returns the trained weights."""
     return [p for p in model.parameters() if p.requires_grad]
 
@@ -56,10 +56,7 @@ def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
 
 
 class _Wrapper:
-    """The DDP wrapper or its compiled form, shared by all shortened copies of a training.
-
-    Its buckets are as large as the gradients, so there must never be two.
-    """
+    """The DDP wrapper, shared by all shortened copies: its buckets are as large as the gradients."""
 
     ddp: DistributedDataParallel
     forward: nn.Module
@@ -103,14 +100,11 @@ class Training:
         return self._wrapper.ddp
 
     def rewrap(self, hook: Any) -> None:
-        """Wraps the model as the training would, with this communication hook or none.
-
-        Its weights become rank 0's. The wrapper before it is freed first.
-        """
+        """Wraps the model with this communication hook, and rank 0's weights; frees the wrapper before it."""
         self._wrapper.clear()
-        arguments: dict[str, Any] = {
-            "device_ids": [self.group.device] if self.group.device.type == "cuda" else None
-        }
+        arguments: dict[str, Any] = {}
+        if self.group.device.type == "cuda":
+            arguments["device_ids"] = [self.group.device]
         # An explicit 25 MiB is not the default: it loses the small first bucket.
         if self.plan.recipe.bucket_cap_mb is not None:
             arguments["bucket_cap_mb"] = self.plan.recipe.bucket_cap_mb
@@ -121,17 +115,15 @@ class Training:
         self._wrapper.ddp = ddp
         self._wrapper.forward = cast(nn.Module, torch.compile(ddp)) if self.options.compile else ddp
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Makes the workload's optimizer over a model's parameters."""
-        return self.workload.optimizer(p for p in model.parameters() if p.requires_grad)
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Makes the workload's optimizer."""
+        return self.workload.optimizer(trained(self.model))
 
     def still_optimizer(self) -> torch.optim.Optimizer:
-        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay.
-
-        Trained again and again on one batch, the weights would soon fit it. Their gradients would become
-        denormal numbers, and a CPU is many times slower with those.
-        """
-        optimizer = self.optimizer(self.model)
+        """Makes the optimizer with a learning rate of 0: it does its work, and the weights stay."""
+        # Trained again and again on one batch, the weights would fit it, and their gradients become denormal
+        # numbers: a CPU is many times slower with those.
+        optimizer = self.optimizer()
         for group in optimizer.param_groups:
             group["lr"] = 0.0
         return optimizer
@@ -154,41 +146,26 @@ class Training:
         return mapped(batch, formatted) if self.options.channels_last else batch
 
     def micro_batches(self, seed: int) -> Iterator[Any]:
-        """Yields this rank's micro-batches of one step, each made on demand.
-
-        A training has but one or two on its device.
-        """
+        """Yields this rank's micro-batches of one step, each made on demand."""
         rank = self.group.rank
         return (self.samples(n, seed, rank, index) for index, n in enumerate(self.sizes[rank]))
 
     def few_in_turn(self, seed: int) -> list[Any]:
-        """Makes micro-batches in advance, for a timed step.
-
-        They have this rank's sizes: two of them take turns, or one of each size in a ragged plan.
-        """
+        """Makes micro-batches in advance, for a timed step: two in turn, or one of each ragged size."""
         sizes = self.sizes[self.group.rank]
         turns = 2 if len(set(sizes)) == 1 else 1
-        batches: dict[tuple[int, int], Any] = {}
-        for index, n in enumerate(sizes):
-            if (n, index % turns) not in batches:
-                batches[n, index % turns] = self.samples(n, seed, self.group.rank, index)
+        first = {(n, index % turns): index for index, n in reversed([*enumerate(sizes)])}
+        batches = {key: self.samples(key[0], seed, self.group.rank, index) for key, index in first.items()}
         return [batches[n, index % turns] for index, n in enumerate(sizes)]
 
     def weights(self, batches: Iterable[Any]) -> list[float]:
-        """Returns the factor of each micro-batch's loss: DDP's mean over ranks is then the mean over all.
-
-        The plan knows the number of samples; other units need a sum over ranks first.
-        """
-        ranks, summed = self.group.world_size, self.workload.reduction == "sum"
-        units = self.units(batches)
+        """Returns the factor of each micro-batch's loss: DDP's mean over ranks is then the mean over all."""
+        ranks, units = self.group.world_size, self.units(batches)
         total = float(self.batch) if self.workload.weight is None else self.group.sum(sum(units))
-        return [ranks / total if summed else n * ranks / total for n in units]
+        return [ranks / total if self.workload.reduction == "sum" else n * ranks / total for n in units]
 
     def units(self, batches: Iterable[Any]) -> list[float]:
-        """Counts the units in each of this rank's micro-batches.
-
-        Batches are looked at only for units other than samples.
-        """
+        """Counts the units in each of this rank's micro-batches."""
         if self.workload.weight is None:
             return list(map(float, self.sizes[self.group.rank]))
         return [float(self.workload.weight(batch)) for batch in batches]
@@ -207,10 +184,7 @@ class Training:
         scaler: torch.amp.GradScaler | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Runs forward and backward of each micro-batch, all but the last under no_sync.
-
-        Without `sync` the last one is, too.
-        """
+        """Runs forward and backward of each micro-batch, all but the last under no_sync."""
         coming = iter(batches)
         for index, weight in enumerate(weights):
             batch = next(coming)  # zip would keep the first one to the end
@@ -222,11 +196,7 @@ class Training:
 
     @contextlib.contextmanager
     def _unsynced(self) -> Iterator[None]:
-        """Keeps DDP's forward from sharing buffers.
-
-        A rank that runs out of memory in it would share once more than the others, and they would wait for
-        it.
-        """
+        """Keeps DDP's forward from sharing buffers: others would wait in it for a rank out of memory."""
         before = self.ddp.require_forward_param_sync
         self.ddp.require_forward_param_sync = False
         try:
@@ -251,10 +221,7 @@ class Training:
         (self.loss(self.model, batch, dtype) * weight).backward()  # type: ignore[no-untyped-call]
 
     def lone_seconds(self, n: int, seed: int, dtype: torch.dtype | None) -> float:
-        """Times forward and backward of one micro-batch of `n` samples by this rank alone.
-
-        It times the second run, since the first also sets things up.
-        """
+        """Times forward and backward of `n` samples by this rank alone: the second run's."""
         for _ in range(2):
             self.group.sync()
             begun = time.perf_counter()
@@ -264,10 +231,7 @@ class Training:
         return took
 
     def lone_step(self, n: int) -> None:
-        """Takes a step of one micro-batch of `n` samples by this rank alone.
-
-        The weights may move a little: see `weights_kept`.
-        """
+        """Takes a step of one micro-batch by this rank alone; the weights may move (see `weights_kept`)."""
         optimizer, scaler = self.still_optimizer(), self.scaler()
         batch = self.samples(n, 1, self.group.rank, 0)
         self.model.train()
@@ -276,10 +240,7 @@ class Training:
 
     @contextlib.contextmanager
     def weights_kept(self) -> Iterator[None]:
-        """Puts the weights and buffers back in the end, on all ranks.
-
-        A rank's own work may leave it with other weights than its peers. Rank 0 keeps the weights for all.
-        """
+        """Puts the weights and buffers back in the end, on all ranks: rank 0's."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         before = [t.detach().to("cpu", copy=True) for t in tensors] if self.group.rank == 0 else []
         try:
@@ -290,10 +251,7 @@ class Training:
         copy_from_first(self.group, tensors)
 
     def micro_batch_seconds(self) -> float:
-        """Times forward and backward of one micro-batch by rank 0 alone, in the plan's format.
-
-        All ranks get the same seconds.
-        """
+        """Times forward and backward of one micro-batch by rank 0 alone; the same seconds on all ranks."""
         self.model.train()  # as the training does it, which was seen to fit
         with self.weights_kept():
             took = self.lone_seconds(self.micro_batch, 0, self.dtype) if self.group.rank == 0 else 0.0
@@ -318,10 +276,7 @@ class Training:
         return max(map(max, self.sizes))
 
     def shortened(self, count: int) -> "Training":
-        """Returns the same training with at most `count` micro-batches a step, at least two.
-
-        The step has the first micro-batches and the last, which is smaller in a ragged plan.
-        """
+        """Returns the training with a step's first micro-batches and its last, `count` or two in all."""
         count = max(2, count)
         return self.of_sizes(
             [row if len(row) <= count else [*row[: count - 1], row[-1]] for row in self.sizes]

@@ -1,9 +1,8 @@
 """One validation under way: its plan, the results that later proofs use, and the record of a claim."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
@@ -24,6 +23,7 @@ STEP_SECONDS = {"quick": 0.15, "usual": 0.6, "full": 3.0}
 """The longest step to be timed as a whole: at least some thirty are taken."""
 
 
+@dataclass
 class Trial:
     """A validation on this rank.
 
@@ -31,19 +31,16 @@ class Trial:
     `reduction` is the loss's measured reduction over a batch: "mean", "sum" or "neither".
     """
 
-    machine: Machine
-    allreduce: AllReduce
-    measurements: Measurements | None
-    reduction: str
-    compile_seconds = 0.0
-
-    def __init__(self, plan: Plan, options: Options, workload: Workload, group: Group, draft: Draft) -> None:
-        self.plan, self.options, self.workload, self.group = plan, options, workload, group
-        self._draft = draft
-
-    def add(self, **parts: Any) -> None:
-        """Adds figures, by their names in the report."""
-        self._draft.add(**parts)
+    plan: Plan
+    options: Options
+    workload: Workload
+    group: Group
+    draft: Draft
+    machine: Machine = field(init=False)
+    allreduce: AllReduce = field(init=False)
+    measurements: Measurements | None = field(init=False)
+    reduction: str = field(init=False)
+    compile_seconds: float = 0.0
 
     @property
     def allowance_seconds(self) -> float:
@@ -81,19 +78,15 @@ class Trial:
 class Claim:
     """A part of a validation, declared by a file of proofs. All ranks run it together, within one time limit.
 
-    Args:
-        phase: its name in messages, as when a rank is lost in it.
-        names: of its possible proofs, without the suffix of a number format, in the order of the table.
-        prove: gives the proofs, equal on all ranks; figures go into the trial.
-        wanted: whether the options ask for it.
-        connected: whether it needs the ranks' connections. Making them may hang, so claims without them come
-            first.
-        decisive: whether nothing after it makes sense once one of its proofs has failed.
+    `names` are those of its possible proofs, without the suffix of a number format, in the table's order.
     """
 
     phase: str
     names: tuple[str, ...]
+    #: Gives the proofs, equal on all ranks; figures go into the trial.
     prove: Callable[[Trial], list[Proof]]
-    wanted: Callable[[Options], bool] = lambda _: True
+    enabled: Callable[[Options], bool] = lambda _: True
+    #: Whether it needs the ranks' connections. Making them may hang: claims without them come first.
     connected: bool = True
+    #: Whether nothing after it makes sense once one of its proofs has failed.
     decisive: bool = False

@@ -18,7 +18,6 @@ from isobatch.system import require_posix
 from isobatch.validate.options import Options
 from isobatch.validate.proofs import (
     all_reduce,
-    coupling,
     epoch,
     gpu,
     gradient,
@@ -45,7 +44,7 @@ CLAIMS: tuple[Claim, ...] = (
     workload.COMPILE,
     memory.CLAIM,
     workload.LOSS,
-    coupling.CLAIM,
+    workload.COUPLING,
     gradient.CLAIM,
     workload.OPTIMIZER,
     workload.LEARNING_RATE,
@@ -103,7 +102,7 @@ def run(
     try:
         with _sigterm_as_exception():
             try:
-                _prove(Trial(plan, options, work, group, draft), draft)
+                _prove(Trial(plan, options, work, group, draft))
             except SignalException:
                 # The launcher ends all ranks because one is gone: stay alive until rank 0 sees which one.
                 group.pulse.linger()
@@ -120,11 +119,7 @@ def run(
 
 @contextlib.contextmanager
 def _sigterm_as_exception() -> Iterator[None]:
-    """Raises a SignalException at the first SIGTERM, as a fork of torchrun's agent does.
-
-    A process started by torchrun or srun would end at once, and so would rank 0, before writing which rank is
-    gone. A second SIGTERM is ignored.
-    """
+    """Raises a SignalException at the first SIGTERM, for rank 0 to write the lost rank's name."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -140,17 +135,13 @@ def _sigterm_as_exception() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
-def _prove(trial: Trial, draft: Draft) -> None:
-    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0.
-
-    The claim of the GPUs comes before the training's own connections are made.
-    """
-    tf32, pulse = trial.plan.recipe.precision == "tf32", trial.group.pulse
-    connected = False
+def _prove(trial: Trial) -> None:
+    """Proves all claims in turn, until a decisive one fails; an error of this rank goes to rank 0."""
+    tf32, pulse, connected = trial.plan.recipe.precision == "tf32", trial.group.pulse, False
     try:
         with float32_as("tf32") if tf32 else contextlib.nullcontext():
             for claim in CLAIMS:
-                if not claim.wanted(trial.options):
+                if not claim.enabled(trial.options):
                     continue
                 if claim.connected and not connected:
                     with pulse.phase("connect"):
@@ -159,7 +150,7 @@ def _prove(trial: Trial, draft: Draft) -> None:
                 with pulse.phase(claim.phase):
                     trial.group.allow(trial.allowance_seconds)
                     proofs = claim.prove(trial)
-                    draft.add(*proofs)
+                    trial.draft.add(*proofs)
                 if claim.decisive and any(proof.verdict is Verdict.FAIL for proof in proofs):
                     return
     except (InputError, SignalException):

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -55,23 +56,15 @@ class Workload:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tells whether an error means want of memory.
-
-    CUDA has a type for it; the CPU's allocator and CUDA's libraries have a text.
-    """
+    """Tells whether an error means want of memory: CUDA has a type for it, its libraries a text."""
     signs = "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "out of memory"
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        sign in str(error) for sign in signs
-    )
+    own_type = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return own_type or any(sign in str(error) for sign in signs)
 
 
 @contextmanager
-def user_code(what: str) -> Iterator[None]:
-    """Turns an exception of the user's own function into an InputError with its place.
-
-    Raises:
-        InputError: something was raised that is neither one already, nor want of memory.
-    """
+def user_code(description: str) -> Iterator[None]:
+    """Turns an exception of the user's function, but for want of memory, into an InputError."""
     try:
         yield
     except InputError:
@@ -81,7 +74,7 @@ def user_code(what: str) -> Iterator[None]:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise InputError(f"{what} raised {first_line(error)} ({where})", field="workload") from error
+        raise InputError(f"{description} raised {first_line(error)} ({where})", field="workload") from error
 
 
 def fault_of_loss(loss: Any) -> str | None:
@@ -97,11 +90,7 @@ def fault_of_loss(loss: Any) -> str | None:
 
 
 def load(name: str, plan: Plan, parameters: int) -> Workload:
-    """Loads a workload: the built-in one of about this many parameters, or `package.module:factory`'s.
-
-    Raises:
-        InputError: there is no such built-in, module or factory, or the factory returns something else.
-    """
+    """Loads a workload: the built-in one of about this many parameters, or `package.module:factory`'s."""
     if name == BUILT_IN:
         return perceptron(plan, parameters)
     if ":" not in name:
@@ -110,22 +99,14 @@ def load(name: str, plan: Plan, parameters: int) -> Workload:
 
 
 def factory_of(name: str) -> Callable[[], Any]:
-    """Finds the function of `package.module:factory`, also in modules of the current folder.
-
-    Raises:
-        InputError: there is no such module or function.
-    """
+    """Finds the function of `package.module:factory`, also in modules of the current folder."""
     module_name, colon, function = name.partition(":")
     if not colon:
         raise must_be("package.module:factory", name, field="workload")
     if module_name.endswith(".py") or "/" in module_name:
         plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise must_be(
-            "package.module:factory",
-            name,
-            field="workload",
-            todo=f"name the module, not its file: {plain}:{function}",
-        )
+        todo = f"name the module, not its file: {plain}:{function}"
+        raise must_be("package.module:factory", name, field="workload", todo=todo)
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it
     try:
@@ -140,15 +121,11 @@ def factory_of(name: str) -> Callable[[], Any]:
 def _arguments(factory: Callable[..., Any]) -> list[str]:
     """Lists the arguments without a default."""
     try:
-        every = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # a function in C, without a signature
         return []
-    return [
-        parameter.name
-        for parameter in every
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    needed = [p for p in parameters if p.default is p.empty]
+    return [p.name for p in needed if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _place(factory: Callable[..., Any]) -> str:
@@ -156,23 +133,14 @@ def _place(factory: Callable[..., Any]) -> str:
 
 
 def call_factory(factory: Callable[[], Any]) -> Workload:
-    """Calls a factory.
-
-    Raises:
-        InputError: its result is no Workload.
-    """
-    wants = _arguments(factory)
-    if wants:
-        raise InputError(
-            f"{_place(factory)} must be a function without arguments, got one that needs {', '.join(wants)}",
-            field="workload",
-        )
+    """Calls a factory, and refuses one with arguments or another result than a Workload."""
+    if wants := _arguments(factory):
+        text = f"must be a function without arguments, got one that needs {', '.join(wants)}"
+        raise InputError(f"{_place(factory)} {text}", field="workload")
     workload = factory()
     if not isinstance(workload, Workload):
-        raise InputError(
-            f"{_place(factory)} must return an isobatch.validate.Workload, got {type(workload).__name__}",
-            field="workload",
-        )
+        text = f"must return an isobatch.validate.Workload, got {type(workload).__name__}"
+        raise InputError(f"{_place(factory)} {text}", field="workload")
     if workload.reduction not in ("mean", "sum"):
         raise must_be("mean or sum", workload.reduction, field="reduction")
     return workload
@@ -180,24 +148,20 @@ def call_factory(factory: Callable[[], Any]) -> Workload:
 
 def _optimizer(plan: Plan) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     """Returns the plan's optimizer if torch has it; else AdamW, good enough for a stand-in model."""
-    lr, decay = plan.lr or 0.0, plan.weight_decay or 0.0
-    betas = (plan.beta1 if plan.beta1 is not None else 0.9, plan.beta2 if plan.beta2 is not None else 0.999)
-    eps = plan.eps if plan.eps is not None else 1e-8
-    momentum: dict[str, Any] = {"momentum": plan.momentum or 0.0}
+    beta1, beta2 = (0.9 if plan.beta1 is None else plan.beta1, 0.999 if plan.beta2 is None else plan.beta2)
+    eps = 1e-8 if plan.eps is None else plan.eps
+    momentum, moments = {"momentum": plan.momentum or 0.0}, {"betas": (beta1, beta2), "eps": eps}
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "sgd": (torch.optim.SGD, momentum),
-        "adam": (torch.optim.Adam, {"betas": betas, "eps": eps}),
-        "rmsprop": (torch.optim.RMSprop, {"alpha": betas[1], "eps": eps, **momentum}),
+        "adam": (torch.optim.Adam, moments),
+        "rmsprop": (torch.optim.RMSprop, {"alpha": beta2, "eps": eps, **momentum}),
     }
-    kind, more = kinds.get(plan.recipe.optimizer, (torch.optim.AdamW, {"betas": betas, "eps": eps}))
-    return lambda p: kind(p, lr=lr, weight_decay=decay, **more)
+    kind, values = kinds.get(plan.recipe.optimizer, (torch.optim.AdamW, moments))
+    return partial(kind, lr=plan.lr or 0.0, weight_decay=plan.weight_decay or 0.0, **values)
 
 
 def perceptron(plan: Plan, parameters: int) -> Workload:
-    """Makes a multilayer perceptron of about this many parameters.
-
-    It has 64 inputs, three hidden layers and 10 classes.
-    """
+    """Makes a multilayer perceptron of about this many parameters: 64 inputs, 10 classes."""
     width = max(4, round((-77 + math.sqrt(77**2 + 8 * parameters)) / 4))
     sizes = (64, width, width, width)
     hidden = [part for pair in pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]

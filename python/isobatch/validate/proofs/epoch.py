@@ -12,33 +12,20 @@ from numpy.typing import NDArray
 from isobatch.diagnosis.causes import Cause
 from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
-from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial
 
 MAX_STAGES = 16
 
-Stage = tuple[int, int]
-"""Samples consumed before its first step, and its batch."""
 
-
-def stages(plan: Plan) -> list[Stage]:
-    """Lists the stages of a plan's ramp; one where it has none.
-
-    >>> import isobatch as ib
-    >>> recipe = ib.Recipe(effective_batch=48, lr=0.1, duration="50st", ramp="16 16 100", micro_batch=8)
-    >>> stages(ib.plan(recipe, 2))
-    [(0, 16), (64, 32), (128, 48)]
-    """
+def stages(plan: Plan) -> list[tuple[int, int]]:
+    """Lists the stages of a plan's ramp (one without): samples before its first step, and its batch."""
     return [(stage.samples, stage.batch) for stage in plan.course.legs[-1].stages]
 
 
 def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
-    """Proves the effective batch of the first step of each stage, by the sample ids of all replicas.
-
-    Of many stages, `MAX_STAGES` are tried, with the first and the last.
-    """
+    """Proves the first step's batch of at most `MAX_STAGES` stages, by the sample ids of all replicas."""
     size, replicas, micro = len(dataset), plan.data_parallel or 1, plan.micro_batch or 1
     every = stages(plan)
     most = min(len(every), MAX_STAGES)
@@ -65,26 +52,17 @@ def prove_stages(plan: Plan, group: Group, dataset: Sized) -> Proof:
         different = int((counts > 0).sum())
         served.append(different)
         if not (counts[:batch] == 1).all() or counts[batch] or largest > micro:
-            wrong.append(
-                f"{different} different samples after {at}, {batch} planned, in micro-batches of up to "
-                f"{largest}, {micro} planned"
-            )
+            text = f"{different} different samples after {at}, {batch} planned"
+            wrong.append(f"{text}, in micro-batches of up to {largest}, {micro} planned")
     batches = [batch for _, batch in picked]
-    text = (
-        f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples, by their first "
-        "steps"
-    )
-    values = {"samples": batches, "unique_samples": served}
-    verdict, text = (Verdict.FAIL, "; ".join(wrong)) if wrong else (Verdict.PASS, text)
+    span = f"{len(picked)} of {len(every)} stages from {batches[0]} to {batches[-1]} samples"
+    text = "; ".join(wrong) or f"{span}, by their first steps"
+    values, verdict = {"samples": batches, "unique_samples": served}, Verdict.FAIL if wrong else Verdict.PASS
     return judge_claim("effective_batch", verdict, text, Cause.ANOTHER_RAMP.likely(), 0, **values)
 
 
 def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
-    """Yields the sample ids of a replica's optimizer steps in an epoch, step by step.
-
-    Raises:
-        ImportError: the library of the plan's sampler is not installed.
-    """
+    """Yields the sample ids of a replica's optimizer steps in an epoch, by its own library's sampler."""
     indices: Any = range(dataset)
     drop = plan.recipe.drop_last
     replicas, size, accumulation = plan.data_parallel or 1, plan.micro_batch or 1, plan.accumulation or 1
@@ -104,17 +82,12 @@ def steps(plan: Plan, dataset: int, replica: int) -> Iterator[list[int]]:
         from accelerate.data_loader import BatchSamplerShard
 
         whole = data.BatchSampler(data.RandomSampler(indices), size, drop in (True, "loader"))
-        shard = BatchSamplerShard(
-            whole, num_processes=replicas, process_index=replica, even_batches=plan.recipe.even_batches
-        )
+        shard = BatchSamplerShard(whole, replicas, replica, even_batches=plan.recipe.even_batches)
         loader = data.DataLoader(indices, batch_sampler=shard, collate_fn=list)
     else:
-        sampler: data.Sampler[int] = data.DistributedSampler(
-            indices, replicas, replica, shuffle=True, drop_last=drop in (True, "sampler")
-        )
-        loader = data.DataLoader(
-            indices, size, sampler=sampler, drop_last=drop in (True, "loader"), collate_fn=list
-        )
+        by_sampler, by_loader = drop in (True, "sampler"), drop in (True, "loader")
+        sampler = data.DistributedSampler[int](indices, replicas, replica, drop_last=by_sampler)
+        loader = data.DataLoader(indices, size, sampler=sampler, drop_last=by_loader, collate_fn=list)
     micro_batches = iter(loader)
     while first := next(micro_batches, None):
         yield [*first, *itertools.chain.from_iterable(itertools.islice(micro_batches, accumulation - 1))]
@@ -126,17 +99,15 @@ def _irregular(plan: Plan) -> bool:
     return plan.layout.irregular or recipe.convention == "exact" or recipe.ramp is not None
 
 
-def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
-    """Judges the effective batch by sample ids, and an epoch's steps and samples.
-
-    The ranks share all of the plan's replicas.
-    """
+def prove(trial: Trial) -> list[Proof]:
+    """Judges the effective batch by sample ids, and an epoch's steps and samples, by the real sampler."""
+    plan, group = trial.plan, trial.group
     if plan.recipe.convention == "megatron":
         text = "a megatron plan uses Megatron's own samplers, which no package has"
         return [skip_claim(name, text) for name in CLAIM.names]
     batch, replicas = plan.effective_batch or 1, plan.data_parallel or 1
     dataset, no_epoch = plan.recipe.dataset_size, skip_claim("epoch", "the recipe has no dataset_size")
-    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[options.extent]
+    budget = {"quick": 1_000_000, "usual": 10_000_000, "full": 200_000_000}[trial.options.extent]
     ramp: Proof | None = None
     if plan.recipe.ramp is not None:
         ramped = dataset if dataset is not None else stages(plan)[-1][0] + batch
@@ -148,8 +119,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
         return [ramp, no_epoch]
     if _irregular(plan) and not whole:
         text = "an epoch of the plan's own sampler takes too long here"
-        skipped_proofs = [skip_claim(name, text) for name in CLAIM.names]
-        return skipped_proofs if ramp is None else [ramp, skipped_proofs[1]]
+        return [ramp or skip_claim("effective_batch", text), skip_claim("epoch", text)]
     skipped = 0 if whole else max(0, size // batch - 2)
     size -= skipped * batch
     counts = _serve(plan, group, size)
@@ -169,11 +139,7 @@ def judge(plan: Plan, options: Options, group: Group) -> list[Proof]:
 def _serve(
     plan: Plan, group: Group, size: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], set[int]] | str:
-    """Serves an epoch of `size` samples to this rank's share of the replicas.
-
-    Returns each sample's count in the first step and in the epoch, and the replicas' numbers of steps; or the
-    missing library.
-    """
+    """Counts each sample in the first step and in an epoch, and the steps; or names a missing library."""
     first, served = (np.zeros(size, dtype=np.int32) for _ in range(2))
     counts = set[int]()
     for replica in range(group.rank, plan.data_parallel or 1, group.world_size):
@@ -194,13 +160,10 @@ def _effective_batch(plan: Plan, first: NDArray[np.int32]) -> Proof:
     samples, unique = int(first.sum()), int((first > 0).sum())
     cause = Cause.SAMPLES_REPEATED if unique < samples else Cause.ANOTHER_MICRO_BATCH
     verdict = Verdict.PASS if samples == unique == plan.effective_batch else Verdict.FAIL
-    text = (
-        f"{unique} different samples in the first step of {plan.data_parallel} replicas, "
-        f"{plan.effective_batch} planned"
-    )
-    return judge_claim(
-        "effective_batch", verdict, text, cause.likely(), 0, samples=samples, unique_samples=unique
-    )
+    first_step = f"the first step of {plan.data_parallel} replicas"
+    text = f"{unique} different samples in {first_step}, {plan.effective_batch} planned"
+    values = {"samples": samples, "unique_samples": unique}
+    return judge_claim("effective_batch", verdict, text, cause.likely(), 0, **values)
 
 
 def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int) -> Proof:
@@ -215,11 +178,7 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
     if len(plan.course.legs[-1].stages) > 1:
         # A ramp counts through the epochs: the last step takes the rest of its batch from the next one.
         planned["samples_per_epoch"] = (plan.steps_per_epoch or 0) * batch
-    wrong = [
-        f"{name} {measured[name]}, {value} planned"
-        for name, value in planned.items()
-        if measured[name] != value
-    ]
+    wrong = [f"{name} {measured[name]}, {n} planned" for name, n in planned.items() if measured[name] != n]
     if len(counts) > 1:
         wrong.append(f"replicas take different numbers of steps: {sorted(counts)}")
     how = f"{skipped} whole steps in the middle by arithmetic" if skipped else "by the whole epoch"
@@ -229,11 +188,6 @@ def _epoch(plan: Plan, served: NDArray[np.int32], counts: set[int], skipped: int
     )
     verdict = Verdict.FAIL if wrong else Verdict.PASS
     return judge_claim("epoch", verdict, f"{text} ({how})", Cause.SAMPLER_COUNTS.likely(), 0, **measured)
-
-
-def prove(trial: Trial) -> list[Proof]:
-    """Serves the samples by the real sampler and loader."""
-    return judge(trial.plan, trial.options, trial.group)
 
 
 CLAIM = Claim(phase="sampler", names=("effective_batch", "epoch"), prove=prove)

@@ -42,14 +42,7 @@ def open_gpu(group: Group) -> tuple[Any, Any] | str:
 
 
 def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_here: int = 0) -> Gpu:
-    """Reads the state of a GPU; values unknown to it or to its driver are None.
-
-    Args:
-        nvml, handle: the module pynvml, and the GPU as it has it.
-        rank: the rank that asks.
-        own_bytes: what this process has taken of the GPU's memory.
-        ranks_here: ranks of this validation on this GPU.
-    """
+    """Reads a GPU's state; `own_bytes` are this process's, `ranks_here` this validation's ranks on it."""
 
     def ask(function: str, *arguments: Any) -> Any:
         try:
@@ -57,12 +50,8 @@ def read_gpu(nvml: Any, handle: Any, rank: int = 0, own_bytes: int = 0, ranks_he
         except Exception:  # an older pynvml lacks the function; an older driver raises other errors
             return None
 
-    mig, processes, version = (
-        ask("MigMode"),
-        ask("ComputeRunningProcesses"),
-        getattr(nvml, "nvmlMemory_v2", None),
-    )
-    memory = (None if version is None else ask("MemoryInfo", version)) or ask("MemoryInfo")
+    mig, processes = ask("MigMode"), ask("ComputeRunningProcesses")
+    memory = ask("MemoryInfo", getattr(nvml, "nvmlMemory_v2", None)) or ask("MemoryInfo")
     limits = (ask("EnforcedPowerLimit"), ask("PowerManagementDefaultLimit"))  # milliwatts
     now, usual = (None if limit is None else limit / 1e3 for limit in limits)
     return Gpu(
@@ -103,9 +92,7 @@ def judge_gpus(group: Group, answers: Sequence[Gpu | str]) -> Proof:
     if not bad:
         names = dict.fromkeys(str(gpu.name) for gpu in gpus.values())
         return pass_claim("gpu", f"{few(list(names))}, alone{left_out}")
-    where = {
-        entry.rank: f"host {entry.host} GPU {entry.local_rank} (rank {entry.rank})" for entry in group.roster
-    }
+    where = [f"host {entry.host} GPU {entry.local_rank} (rank {entry.rank})" for entry in group.roster]
     verdict = Verdict.of([fault[1] for fault in bad])
     bad.sort(key=lambda fault: fault[1] is not verdict)
     text = few([f"{where[rank]}: {state}" for rank, _, _, state in bad])
@@ -125,7 +112,7 @@ def prove(trial: Trial) -> list[Proof]:
         sharing = sum((facts.machine, facts.bus) == (own.machine, own.bus) for facts in group.facts)
         state = read_gpu(*answer, group.rank, int(torch.cuda.memory_reserved(group.device)), sharing)
     answers: list[Gpu | str] = group.gather(state, Gpu | str)
-    trial.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
+    trial.draft.add(gpus=[answer for answer in answers if isinstance(answer, Gpu)])
     return [judge_gpus(group, answers)]
 
 

@@ -1,6 +1,5 @@
 """The gradient of the plan's step, and the weights after it, against one process on the same samples."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
 from isobatch.errors import first_line
-from isobatch.validate.proofs.memory import free_on_host, lacking
+from isobatch.validate.proofs.memory import free_on_host
 from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import (
@@ -51,13 +50,8 @@ def name_of(dtype: torch.dtype | None) -> str:
     return str(dtype or torch.float32).removeprefix("torch.")
 
 
-@dataclasses.dataclass(frozen=True)
-class _How:
-    """The conditions of a step's proof.
-
-    `amp`: autocast's format, in the one process too; `measured`: the loss's reduction over a batch;
-    `smaller`: the reason for another step than the plan's.
-    """
+class _How(NamedTuple):
+    """The conditions of a step's proof: `smaller` is the reason for another step than the plan's."""
 
     measured: str
     amp: torch.dtype | None
@@ -66,54 +60,32 @@ class _How:
     gate: float
 
     @property
-    def name(self) -> str:
-        """Names the number format."""
-        return name_of(self.coarse)
-
-    @property
     def suffix(self) -> str:
         """Ends the proofs' names."""
-        return "" if self.amp is None else f"_{self.name}"
+        return "" if self.amp is None else f"_{name_of(self.amp)}"
 
 
-class Reference(NamedTuple):
-    """The gradient on rank 0, and its own error against one process; nothing on the other ranks."""
-
-    gradient: Copies | None
-    off: Difference = SAME
-
-
-def reference(training: Training, how: _How, scale: float) -> Reference:
-    """Computes the gradient of the mean over the step.
-
-    All ranks call it with their own gradients in place; the gradients are cleared.
-    """
+def reference(training: Training, how: _How, scale: float) -> tuple[Copies, Difference]:
+    """Computes the gradient of the mean over the step on rank 0, and its own error; clears the ranks' own."""
     group, model = training.group, training.model
-    if group.world_size <= RANKS:
-        model.zero_grad(set_to_none=True)
-        if group.rank:
-            return Reference(None)
-        _one_process(training, how, scale)
-        gradient = copy_to_host(grads(model))
-        model.zero_grad(set_to_none=True)
-        return Reference(gradient)
-    units = training.units(training.micro_batches(SEED))
-    total = group.sum(sum(units))
-    first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
+    first, whole, total = Copies(), Copies(), None
+    if group.world_size > RANKS:
+        total = group.sum(sum(training.units(training.micro_batches(SEED))))
+        first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
     model.zero_grad(set_to_none=True)
     if group.rank:
-        return Reference(None)
+        return [], SAME
     _one_process(training, how, scale, total)
-    off = difference(first, grads(model), device=group.device)
+    if total is None:
+        gradient, noise = copy_to_host(grads(model)), SAME
+    else:
+        gradient, noise = whole, difference(first, grads(model), device=group.device)
     model.zero_grad(set_to_none=True)
-    return Reference(whole, off)
+    return gradient, noise
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """Computes the mean of the first ranks' own gradients, divided by all ranks, by plain all-reduces.
-
-    Rank 0 has copies, the others nothing.
-    """
+    """Sums the first ranks' own gradients, divided by all ranks, by plain all-reduces; for rank 0."""
     group, copies = training.group, Copies()
     for p in trained(training.model):
         wide = torch.promote_types(p.dtype, torch.float32)
@@ -128,11 +100,7 @@ def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
 
 
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
-    """Leaves in the model the gradient of the first ranks' samples, by this process alone, without DDP.
-
-    Only one micro-batch exists at a time. The gradient is a mean over `total` units; None: over those of
-    these samples.
-    """
+    """Computes the first ranks' gradient by this process alone, a mean over `total` units (None: theirs)."""
     weigh, model = training.workload.weight, training.model
     model.zero_grad(set_to_none=True)
     units, guess = 0.0, 0.0
@@ -151,15 +119,11 @@ def _one_process(training: Training, how: _How, scale: float, total: float | Non
 
 
 def affordable(training: Training, seconds: float) -> tuple[Training, str | None]:
-    """Returns the step to prove, and why it is smaller than the plan's, if it is.
+    """Returns the step to prove by `seconds` a micro-batch, and why it is smaller than the plan's, if it is.
 
-    One process needs as long for the samples of a few ranks as these ranks do one after the other. If that is
-    too long, a replica takes fewer micro-batches, at least two, and then smaller ones. The loss weights of
-    the smaller step are exact too, so that each fault of averaging or accumulating shows as in the whole
-    step.
-
-    Args:
-        seconds: of one micro-batch.
+    If one process takes too long for the samples of a few ranks, a replica takes fewer micro-batches, at
+    least two, and then smaller ones. The loss weights of the smaller step are exact too, so that each fault
+    of averaging or accumulating shows as in the whole step.
     """
     limit = min(SECONDS[training.options.extent], training.group.limit.total_seconds() / 6)
     most, alone = max(1, int(limit / seconds)), training.sizes[:RANKS]
@@ -174,18 +138,7 @@ def affordable(training: Training, seconds: float) -> tuple[Training, str | None
 def prove_step(
     training: Training, measured: str, amp: torch.dtype | None, smaller: str | None
 ) -> list[Proof]:
-    """Compares the gradient of one step, and the weights after it, with one process.
-
-    The ranks are compared with each other, too. The weights are put back in the end.
-
-    Args:
-        measured: what the loss does over a batch.
-        amp: the format of autocast, which one process uses too; or None.
-        smaller: why the step is not the plan's.
-
-    Returns:
-        The proofs, the same on all ranks.
-    """
+    """Compares the gradient of a step, and the weights after it, with one process and between ranks."""
     group, model = training.group, training.model
     # The gate is that of the coarsest number format among the parameters.
     formats = {p.dtype for p in trained(model) if p.dtype in GATES}
@@ -200,19 +153,16 @@ def prove_step(
             named = group.pulse.named(broken)
             text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
             return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)]
-        own_reference = reference(training, how, scale)
-        proofs = _step(training, how, (loss_weights, scale), own_reference)
+        gradient, noise = reference(training, how, scale)
+        proofs = _step(training, how, (loss_weights, scale), gradient, noise)
     agreed: list[Proof] = group.from_first(proofs, list[Proof])
     return agreed
 
 
 def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> tuple[float, list[int]]:
-    """Finds a loss scale with finite gradients on all ranks, and leaves the gradients in place.
-
-    Returns the scale, and the ranks without finite gradients at any scale.
-    """
+    """Finds a loss scale with finite gradients, left in place, and the ranks without any."""
     model = training.model
-    scale = 1.0 if how.amp is None or training.scaler() is None else LOSS_SCALE
+    scale = LOSS_SCALE if how.amp == torch.float16 else 1.0
     while True:
         scaler = training.scaler(scale) if how.amp is not None else None
         batches = training.micro_batches(SEED)
@@ -220,39 +170,36 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         own = (grad for grad in grads(model) if grad is not None)
         finite = all(bool(torch.isfinite(piece).all()) for grad in own for piece in chunks(grad))
         broken = [rank for rank, good in enumerate(training.group.gather(finite)) if not good]
-        if not broken or scale <= 1:
-            break
+        if not broken:
+            return scale, []
         model.zero_grad(set_to_none=True)
+        if scale <= 1:
+            return scale, broken
         scale /= 16  # a scale that saves small gradients may take large ones out of float16's range
-    if broken:
-        model.zero_grad(set_to_none=True)
-    return scale, broken
 
 
 def _step(
-    training: Training, how: _How, step: tuple[list[float], float], reference: Reference
+    training: Training, how: _How, step: tuple[list[float], float], reference: Copies, noise: Difference
 ) -> list[Proof]:
     """Takes the real step; rank 0 has all proofs, and keeps the weights for all ranks."""
     group, model = training.group, training.model
     (loss_weights, scale), proofs = step, list[Proof]()
     before = copy_to_host(trained(model)) if group.rank == 0 else None
     scaler = training.scaler(scale) if how.amp is not None else None
-    optimizer = training.optimizer(model)
+    optimizer = training.optimizer()
     batches = training.micro_batches(SEED)
     training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
     sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
-    if reference.gradient is not None:
-        gradients = grads(model)
-        proof = _gradient(training, difference(gradients, reference.gradient), reference.off, how)
+    if before is not None:
+        proof = _gradient(training, difference(grads(model), reference), noise, how)
         if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
             # Ranks that differ explain any gradient: its factor would name a wrong cause.
             named = group.pulse.named(apart)
             when = "before the step" if training.apart else "after the all-reduce"
             proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
         proofs.append(proof)
-        del gradients  # else the gradients stay in memory
     if scaler is None:
         training.step(optimizer, None)
     else:
@@ -263,8 +210,8 @@ def _step(
     if before is not None:
         if how.amp is None:
             stepped = copy_to_host(trained(model))
-            put(model, before, reference.gradient)
-            training.step(training.optimizer(model), None)
+            put(model, before, reference)
+            training.step(training.optimizer(), None)
             steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
             proofs += _after(stepped, trained(model), before, how, exact=steady)
         put(model, before)
@@ -275,20 +222,16 @@ def _step(
 
 
 def _gradient(training: Training, error: Difference, noise: Difference, how: _How) -> Proof:
-    """Compares a gradient with the reference.
-
-    `error`: distance to it. `noise`: the reference's own distance to one process, if that cannot compute the
-    whole step.
-    """
+    """Judges a gradient by its distance to the reference, and the reference's own to one process."""
     name, gate, d = "gradient" + how.suffix, how.gate, error.after(noise)
     values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
-    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {how.name}"
+    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {name_of(how.coarse)}"
     if noise is not SAME:
         ranks = training.group.world_size
         values |= {"relative_l2_to_sum": error.error, "relative_l2_of_sum": noise.error}
         text = (
             f"relative L2 {error.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, "
-            f"and {noise.error:.2g} of that over {RANKS} ranks to one process, {how.name}"
+            f"and {noise.error:.2g} of that over {RANKS} ranks to one process, {name_of(how.coarse)}"
         )
     if how.smaller is not None:
         text += f"; {how.smaller}"
@@ -320,11 +263,8 @@ def _after(
     verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
         verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
-    likely = Cause.OTHER_UPDATE.likely()
-    return [
-        weights,
-        judge_claim("update" + how.suffix, verdict, text, likely, UPDATE_GATE, relative_l2=update),
-    ]
+    likely, name = Cause.OTHER_UPDATE.likely(), "update" + how.suffix
+    return [weights, judge_claim(name, verdict, text, likely, UPDATE_GATE, relative_l2=update)]
 
 
 def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Proof:
@@ -338,31 +278,23 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
 
 
 def prove(trial: Trial) -> list[Proof]:
-    """Proves the step in full precision, as far as there is room.
-
-    A plan with autocast is proven under it, too.
-    """
-    training = trial.training
-    proofs = _prove_fitting(training, trial.reduction, None)
-    if training.dtype is not None:
-        proofs += _prove_fitting(training, trial.reduction, training.dtype)
-    return proofs
+    """Proves the step in full precision and under the plan's autocast, as far as there is room."""
+    formats = dict.fromkeys((None, trial.training.dtype))
+    return [proof for amp in formats for proof in _prove_fitting(trial.training, trial.reduction, amp)]
 
 
 def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
-    """Calls `prove_step` with as many and as large micro-batches as time and room allow.
-
-    In eval mode, or in another format, a step may need more memory than in training, and on a GPU many times
-    as long. Without room for full precision the proof is skipped, since that is no fault of a plan in another
-    format.
-    """
-    needed = HOST_COPIES * parameter_bytes(training.model) if training.group.rank == 0 else 0
-    short = lacking(training.group, needed, free_on_host())
-    on_host = (0, 0.0, f"on rank 0's host: {short}")
-    most, seconds, why = _fitting(training, amp) if short is None else on_host
-    if why is not None:
-        return [skip_claim("gradient" if amp is None else f"gradient_{name_of(amp)}", why)]
-    planned = training.micro_batch
+    """Proves a step of as many and as large micro-batches as time and room in this format allow."""
+    name, planned = "gradient" if amp is None else f"gradient_{name_of(amp)}", training.micro_batch
+    own = HOST_COPIES * parameter_bytes(training.model) / 2**30, free_on_host() / 2**30
+    needed, free = training.group.from_first(own)
+    if needed > free:
+        text = f"on rank 0's host: no room ({needed:.3g} GiB needed, {free:.3g} GiB free)"
+        return [skip_claim(name, text)]
+    fitting = _fitting(training, amp)
+    if isinstance(fitting, str):
+        return [skip_claim(name, fitting)]
+    most, seconds = fitting
     if most < planned:
         training = training.of_sizes([[min(n, most) for n in row] for row in training.sizes])
     training, smaller = affordable(training, seconds)
@@ -371,11 +303,8 @@ def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -
     return prove_step(training, measured, amp, smaller)
 
 
-def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, str | None]:
-    """Finds the largest micro-batch with a gradient on all ranks in eval mode: the planned one, or a half.
-
-    Returns its samples and the slowest rank's seconds, or the reason why there is none.
-    """
+def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float] | str:
+    """Finds the largest micro-batch with a gradient on all ranks, its seconds, or why there is none."""
     group, n = training.group, training.micro_batch
     training.model.eval()
     while True:
@@ -389,12 +318,11 @@ def _fitting(training: Training, amp: torch.dtype | None) -> tuple[int, float, s
         trials = group.gather((fault, took))
         faults = [fault for fault, _ in trials if fault is not None]
         if not faults:
-            return n, max(seconds for _, seconds in trials), None
+            return n, max(seconds for _, seconds in trials)
         if any(faults):
-            why = f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
-            return 0, 0.0, why
+            return f"the workload cannot be computed in {name_of(amp)}: {next(filter(None, faults))}"
         if n == 1:
-            return 0, 0.0, f"not even one sample fits in {name_of(amp)} and eval mode"
+            return f"not even one sample fits in {name_of(amp)} and eval mode"
         n //= 2
 
 

@@ -42,64 +42,43 @@ MAX_NAMED_VARIABLES = 8
 
 
 def window(group: Group, work: Callable[[], object], seconds: float) -> float:
-    """Measures the mean seconds of a repetition in this rank's next window.
-
-    The ranks begin together; inside of the window none waits for another. It is a mean, not a median: a rank
-    that is stopped most of the time, and at full speed for the rest, is slow too. A GPU is timed by its own
-    clock, from the first kernel to the last.
-    """
+    """Measures the mean seconds of a repetition: a rank that is stopped now and then is slow, too."""
     group.barrier()
-    cuda, spent, count = group.device.type == "cuda", 0.0, 0
-    begun = time.perf_counter()
+    spent, count, begun = 0.0, 0, time.perf_counter()
     while True:
-        if cuda:
-            group.sync()
-            spent += clock(work, cuda=True)
-        else:
-            work()
+        group.sync()
+        spent += clock(work, cuda=group.device.type == "cuda")
         count += 1
         took = time.perf_counter() - begun
         if took >= seconds and (count >= MIN_REPETITIONS or took >= ENOUGH_SECONDS):
-            return (spent if cuda else took) / count
+            return spent / count
 
 
-def prove_equally_fast(
-    group: Group, work: Callable[[], object], seconds: float, name: str, description: str
-) -> Proof:
+def prove_ranks(group: Group, work: Callable[[], object], seconds: float) -> Proof:
     """Measures some work in windows of `seconds`; in many more if a rank looks slow."""
     if group.world_size == 1:
-        return skip_claim(name, "one rank: nothing to compare with")
+        return skip_claim("ranks", "one rank: nothing to compare with")
     begun = time.monotonic()
-    gates = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
     windows: list[list[float]] = [[] for _ in range(group.world_size)]
     group.pulse.grant(LIMIT_SECONDS)
     while True:
         more = [window(group, work, seconds) for _ in range(FIRST_WINDOWS)]
         for row, rank_windows in zip(windows, group.gather(more), strict=True):
             row += rank_windows
-        proof = judge_windows(np.array(windows), name, description, group.pulse.who, gates)
+        proof = judge_windows(group, np.array(windows), "ranks", "matrix product")
         late = group.from_first(time.monotonic() - begun > LIMIT_SECONDS)
         if proof.verdict is Verdict.PASS or len(windows[0]) >= MAX_WINDOWS or late:
             break
     if group.emulated:
-        return skip_claim(name, "several ranks share a GPU: function only, not performance", **proof.values)
+        text = "several ranks share a GPU: function only, not performance"
+        return skip_claim("ranks", text, **proof.values)
     return proof
 
 
-def judge_windows(
-    seconds: NDArray[np.float64],
-    name: str,
-    description: str,
-    who: Callable[[int], str],
-    gates: tuple[float, float] = (CAUTION, FAIL),
-) -> Proof:
-    """Judges by the windows of all ranks, a row for each, whether one is slow.
-
-    A slow rank is slower than the others' median in nine of ten windows; noise comes and goes, or hits any
-    rank.
-    """
-    caution, fail = gates
-    times = seconds / _others(seconds)
+def judge_windows(group: Group, seconds: NDArray[np.float64], name: str, description: str) -> Proof:
+    """Judges whether a rank is slow in nine of ten windows, a row for each rank: noise comes and goes."""
+    caution, fail = (GPU_CAUTION, GPU_FAIL) if group.device.type == "cuda" else (CAUTION, FAIL)
+    who, times = group.pulse.who, seconds / _others(seconds)
     typical, always = np.median(times, axis=1), np.quantile(times, 1 - ALWAYS, axis=1)
     slowest = int(typical.argmax())
     values = {
@@ -109,9 +88,8 @@ def judge_windows(
     }
     if typical[slowest] < caution:
         text = f"{typical[slowest]:.3f} × the median of the others; a caution from {caution} ×"
-        return pass_claim(
-            name, f"{description}: the slowest, {who(slowest)}, takes {text}", caution, **values
-        )
+        text = f"{description}: the slowest, {who(slowest)}, takes {text}"
+        return pass_claim(name, text, caution, **values)
     slow = [rank for rank, least in enumerate(always) if least >= caution]
     if not slow:
         count, often = seconds.shape[1], int((times[slowest] >= caution).sum())
@@ -127,11 +105,7 @@ def judge_windows(
 
 
 def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns for each value the median of the others in its column.
-
-    With the median of all, one of two ranks could never be slow. Leaving out a value moves those above it
-    down by one place of the sorted column.
-    """
+    """Returns the median of the others in each column: by that of all, one of two could never be slow."""
     count = len(values)
     ordered = np.sort(values, axis=0)
     low, high = (
@@ -148,7 +122,7 @@ def _others(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def prove_world(trial: Trial) -> list[Proof]:
     """Compares the ranks with the plan's replicas: as many, or a rehearsal with fewer."""
     ranks, planned = trial.group.world_size, trial.plan.data_parallel or 1
-    trial.add(rehearsal=f"{ranks}/{planned}" if ranks < planned else None)
+    trial.draft.add(rehearsal=f"{ranks}/{planned}" if ranks < planned else None)
     verdict, text = Verdict.PASS, f"{ranks} ranks, as planned"
     if ranks > planned:
         verdict, text = Verdict.FAIL, f"{ranks} ranks, but the plan has {planned} replicas"
@@ -188,25 +162,17 @@ def environment() -> dict[str, str]:
 
 
 def strays(group: Group) -> dict[int, list[str]]:
-    """Finds the ranks with another environment than rank 0's, and the differing variables."""
+    """Finds each rank's variables with other values than rank 0's."""
     own = {name: value for name, value in environment().items() if name not in OWN_VARIABLES}
     first: dict[str, str] = group.from_first(own)
     names = sorted(name for name in {*own, *first} if own.get(name) != first.get(name))
-    return {
-        rank: differing
-        for rank, differing in enumerate(group.gather(names[:MAX_NAMED_VARIABLES]))
-        if differing
-    }
+    return dict(enumerate(group.gather(names[:MAX_NAMED_VARIABLES])))
 
 
 def same_versions(
-    rank_versions: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]] | None = None
+    rank_versions: list[dict[str, str]], who: Callable[[int], str], strays: dict[int, list[str]]
 ) -> Proof:
-    """Judges whether all ranks have the same versions and environment, and names the others.
-
-    Args:
-        strays: by rank, the variables with another value than on rank 0.
-    """
+    """Names other versions, and `strays`, by rank the variables with other values than on rank 0."""
     differ = []
     for name in sorted(set().union(*rank_versions)):
         values = [versions.get(name, "none") for versions in rank_versions]
@@ -214,43 +180,36 @@ def same_versions(
         if len(first) > 1:
             differ.append(f"{name} " + ", ".join(f"{version} on {rank}" for version, rank in first.items()))
     ranks_by_variable: dict[str, list[str]] = {}
-    for rank, names in (strays or {}).items():
+    for rank, names in strays.items():
         for name in names:
             ranks_by_variable.setdefault(name, []).append(who(rank))
     differ += [f"{name} on {few(ranks)} differs from {who(0)}" for name, ranks in ranks_by_variable.items()]
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
-        differ.append(
-            "CUDA_LAUNCH_BLOCKING is set: each kernel waits for the one before it, and every time here is "
-            "too long"
-        )
+        blocking = "each kernel waits for the one before it, and every time here is too long"
+        differ.append(f"CUDA_LAUNCH_BLOCKING is set: {blocking}")
     verdict, text = Verdict.CAUTION if differ else Verdict.PASS, "; ".join(differ) or "the same on all ranks"
     return judge_claim("versions", verdict, text, Cause.OTHER_ENVIRONMENT.likely())
 
 
-class Product:
-    """Matrix products of random numbers on this rank's device, the work for comparing ranks.
+def make_work(device: torch.device, dtype: torch.dtype | None) -> Callable[[], None]:
+    """Makes matrix products in the plan's format; on a GPU several, since a launch takes longer than one."""
+    cuda = device.type == "cuda"
+    size, count = (8192, 20) if cuda else (384, 1)
+    factor = torch.randn(size, size, device=device, dtype=dtype if cuda else None)
+    result = torch.empty_like(factor)
 
-    A GPU works in the plan's format, on that format's units. It does several products in a row, since one
-    takes less than the host needs to launch it.
-    """
+    def work() -> None:
+        for _ in range(count):
+            torch.matmul(factor, factor, out=result)
 
-    def __init__(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        cuda = device.type == "cuda"
-        size, self._count = (8192, 20) if cuda else (384, 1)
-        self._a = torch.randn(size, size, device=device, dtype=dtype if cuda else None)
-        self.result = torch.empty_like(self._a)
-
-    def __call__(self) -> None:
-        for _ in range(self._count):
-            torch.matmul(self._a, self._a, out=self.result)
+    return work
 
 
 def prove(trial: Trial) -> list[Proof]:
     """Measures each rank's own speed, and compares the versions."""
     group = trial.group
-    work = Product(group.device, AUTOCAST[trial.plan.recipe.precision])
-    each = SECONDS[trial.options.extent] / FIRST_WINDOWS
-    slow_ranks = prove_equally_fast(group, work, each, "ranks", "matrix product")
+    work = make_work(group.device, AUTOCAST[trial.plan.recipe.precision])
+    slow_ranks = prove_ranks(group, work, SECONDS[trial.options.extent] / FIRST_WINDOWS)
     trial.machine = Machine(
         ranks=group.roster,
         nodes=group.nodes,
@@ -259,7 +218,7 @@ def prove(trial: Trial) -> list[Proof]:
         versions=versions(group),
         environment=environment(),
     )
-    trial.add(machine=trial.machine)
+    trial.draft.add(machine=trial.machine)
     same = same_versions(group.gather(versions(group)), group.pulse.who, strays(group))
     return [same, slow_ranks]
 

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import gc
-import mmap
 import sys
 import threading
 import time
@@ -29,14 +28,8 @@ SLACK_BYTES = 1 << 24  # two counts of the memory may differ by so little
 SECONDS = {"quick": 10.0, "usual": 30.0, "full": 60.0}
 
 
-# ---- room for what a proof needs beyond the training's own step ----
-
-
 def free_on_device(group: Group) -> int:
-    """Counts the bytes left to this rank on its device: free, or idle in the allocator.
-
-    On a CPU, it is this rank's share of its host's memory.
-    """
+    """Counts the bytes left to this rank: free or idle on its GPU, else its share of its host's memory."""
     if group.device.type == "cuda":
         return free_on_gpu(group.device)
     return free_on_host() // sum(rank.node == group.node for rank in group.roster)
@@ -55,46 +48,24 @@ def free_on_host() -> int:
     return min(free, default=1 << 62)
 
 
-def lacking(group: Group, needed: int, free: int) -> str | None:
-    """Explains a proof left out for want of memory, the same on all ranks; None if all have room.
-
-    A rank that ran out of memory alone would leave the others waiting.
-
-    Args:
-        needed, free: this rank's, bytes.
-    """
-    short = [(need, free_bytes) for need, free_bytes in group.gather((needed, free)) if need > free_bytes]
-    if not short:
-        return None
-    need, free_bytes = max(short)
-    return f"no room ({need / 2**30:.3g} GiB needed, {free_bytes / 2**30:.3g} GiB free)"
-
-
-# ---- the peak ----
-
-
 class PeakMemory:
-    """The peak memory of a block of work on this rank: `bytes` and `kind`.
-
-    On CUDA also `reserved`, and `left`: the device's free memory by its own count, other programs included.
-    """
+    """The peak memory of a block of work on this rank; on CUDA also `reserved`, and `free` on the GPU."""
 
     reserved: int | None = None
-    left: int | None = None
+    free: int | None = None
     _sampler: "_Sampler | None" = None
 
     def __init__(self, group: Group) -> None:
         self._group, self.bytes = group, 0
         self.kind = "cuda_allocated" if group.device.type == "cuda" else "resident"
 
-    def over_ranks(self) -> "PeakMemory":
+    def over_ranks(self) -> None:
         """Makes the figures those of the fullest rank, on all ranks."""
-        figures = self._group.gather((self.bytes, self.reserved, self.left))
+        figures = self._group.gather((self.bytes, self.reserved, self.free))
         peaks, reserved, free = zip(*figures, strict=True)
         self.bytes = max(peaks)
         if self.reserved is not None:
-            self.reserved, self.left = max(reserved), min(free)
-        return self
+            self.reserved, self.free = max(reserved), min(free)
 
     def __enter__(self) -> "PeakMemory":
         if self.kind == "resident":
@@ -108,72 +79,55 @@ class PeakMemory:
 
     def __exit__(self, *_: object) -> None:
         if self.kind == "resident":
-            self.bytes = _peak_resident() if self._sampler is None else self._sampler.stop()
+            self.bytes = _resident("VmHWM:") if self._sampler is None else self._sampler.stop()
             return
         device = self._group.device
         self.bytes = torch.cuda.max_memory_allocated(device)
         self.reserved = torch.cuda.max_memory_reserved(device)
         free, now = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
-        self.left = int(free) + now - self.reserved
+        self.free = int(free) + now - self.reserved
 
 
 def _reset_peak() -> bool:
-    """Restarts the system's count of the peak, and returns whether it did.
-
-    Some containers do not allow it.
-    """
+    """Restarts the system's count of the peak, and tells whether it did: some containers forbid it."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return False
-    return _peak_resident() <= _resident() + SLACK_BYTES
+    return _resident("VmHWM:") <= _resident("VmRSS:") + SLACK_BYTES
 
 
 class _Sampler:
     """Samples the process's memory, where the system only counts the peak of the process's whole life."""
 
     def __init__(self) -> None:
-        self._peak, self._end = _resident(), threading.Event()
+        self._peak, self._end = 0, threading.Event()
         self._thread = threading.Thread(target=self._watch, name="isobatch-memory", daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._end.wait(SAMPLE_SECONDS):
-            self._peak = max(self._peak, _resident())
+            self._peak = max(self._peak, _resident("VmRSS:"))
 
     def stop(self) -> int:
         """Ends the sampling, and returns the peak, bytes."""
         self._end.set()
         self._thread.join()
-        return max(self._peak, _resident())
+        return max(self._peak, _resident("VmRSS:"))
 
 
-def _resident() -> int:
-    """Returns the process's memory now, bytes."""
-    with contextlib.suppress(OSError):
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
-    return _peak_of_life()
-
-
-def _peak_resident() -> int:
+def _resident(name: str) -> int:
+    """Returns the process's memory, bytes, by Linux's count of this name; else the most it ever had."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
-    return _peak_of_life()
-
-
-def _peak_of_life() -> int:
-    """Returns the largest memory that this process ever had, bytes."""
     if sys.platform == "win32":
         return 0  # the validator is refused there
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-# ---- which micro-batch fits ----
 
 
 def limit_bytes(training: Training) -> int | None:
@@ -214,16 +168,13 @@ def attempt(training: Training, n: int) -> MicroBatchTry:
         peak_memory_bytes=memory.bytes,
         peak_memory_reserved_bytes=memory.reserved,
         fragmentation_bytes=None if memory.reserved is None else max(idle for _, idle in trials),
-        left_bytes=memory.left,
+        left_bytes=memory.free,
         peak_memory_kind=memory.kind,
     )
 
 
 def _device_works(group: Group) -> bool:
-    """Tells whether a device still computes.
-
-    After an illegal access or a kernel's failed assertion CUDA does not.
-    """
+    """Tells whether a device still computes: after an illegal access or a failed assertion CUDA does not."""
     try:
         return float(torch.ones(1, device=group.device)) == 1.0
     except RuntimeError:
@@ -231,10 +182,7 @@ def _device_works(group: Group) -> bool:
 
 
 def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
-    """Finds the largest micro-batch with the reserve free for NCCL's buffers and fragmentation.
-
-    Between two tried sizes, their memory is interpolated; None if no tried size leaves the reserve.
-    """
+    """Finds the largest micro-batch with the reserve free, interpolated between two tried sizes."""
     fitting = sorted((size for size in tries if size.fits), key=lambda size: size.micro_batch)
     roomy = [size for size in fitting if size.left_bytes is None or size.left_bytes >= reserve]
     if not roomy:
@@ -248,14 +196,7 @@ def recommended(tries: list[MicroBatchTry], reserve: int) -> int | None:
 
 
 def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
-    """Searches for the largest fitting micro-batch.
-
-    It starts at the planned one, doubles while it fits or halves until it does, then halves the distance. All
-    ranks try the same sizes.
-
-    Args:
-        ceiling: a size that is known not to fit; None: there is none.
-    """
+    """Searches for the largest fitting micro-batch below `ceiling`: doubles or halves, then bisects."""
     group, begun = training.group, time.monotonic()
     seconds = min(SECONDS[training.options.extent], group.limit.total_seconds() / 2)
     tries: list[MicroBatchTry] = []
@@ -280,43 +221,37 @@ def search(training: Training, ceiling: int | None = None) -> MicroBatchSearch:
     )
 
 
-def prove_fits(training: Training) -> Proof | None:
-    """Returns a failed proof, with the largest fitting size, if the planned micro-batch does not fit.
-
-    If it fits there is no proof here: the timed step has its memory.
-    """
+def prove_fits(training: Training) -> list[Proof]:
+    """Returns a failed proof if the planned micro-batch does not fit; else the timed step has its memory."""
     planned = attempt(training, training.micro_batch)
     if planned.fits:
-        return None
+        return []
     largest = search(training, ceiling=training.micro_batch).largest_micro_batch
     fit = "not even one sample fits" if largest is None else f"{largest} fit"
     text = f"micro-batch {training.micro_batch}: {planned.fault}; {fit}"
     values = {"largest_micro_batch": largest, "peak_memory_bytes": planned.peak_memory_bytes}
-    return judge_claim("memory", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely(), **values)
+    return [judge_claim("memory", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely(), **values)]
 
 
 def prove(trial: Trial) -> list[Proof]:
     """Takes a step of the planned micro-batch."""
     with trial.training.weights_kept():
-        unfit = prove_fits(trial.training)
-    return [] if unfit is None else [unfit]
+        return prove_fits(trial.training)
 
 
 def prove_search(trial: Trial) -> list[Proof]:
     """Searches for the largest micro-batch, on all ranks alike."""
     with trial.training.weights_kept():
         result = search(trial.training)
-    trial.add(micro_batch_search=result)
+    trial.draft.add(micro_batch_search=result)
     largest, best = result.largest_micro_batch, result.recommended_micro_batch
     if largest is None:  # noise: the planned micro-batch has fitted before
         text = f"nothing fits below micro-batch {result.tries[-1].micro_batch}"
         return [judge_claim("micro_batch", Verdict.FAIL, text, Cause.OUT_OF_MEMORY.likely())]
     trial.largest = largest
     tried = next(size for size in result.tries if size.micro_batch == largest)
-    text = (
-        f"{'' if result.complete else 'at least '}{largest} samples fit, "
-        f"{tried.peak_memory_bytes / 2**30:.3g} GiB"
-    )
+    text = "" if result.complete else "at least "
+    text += f"{largest} samples fit, {tried.peak_memory_bytes / 2**30:.3g} GiB"
     if tried.fragmentation_bytes is not None:
         text += f", {tried.fragmentation_bytes / 2**30:.3g} GiB of the allocator's lie idle"
     if best is None:
@@ -333,5 +268,5 @@ SEARCH = Claim(
     phase="micro-batch",
     names=("micro_batch",),
     prove=prove_search,
-    wanted=lambda options: options.find_micro_batch,
+    enabled=lambda options: options.find_micro_batch,
 )

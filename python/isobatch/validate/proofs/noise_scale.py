@@ -22,29 +22,18 @@ Hook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 
 
 class Norms:
-    """A communication hook around another one: it takes the squared norms before and after.
-
-    Each bucket's norms stay apart until the step is over: on a GPU the buckets are on streams of their own,
-    possibly at once.
-    """
+    """A communication hook around another one: takes each bucket's squared norms before and after."""
 
     def __init__(self, hook: Hook) -> None:
-        self._hook = hook
-        self.reset()
+        # Norms stay apart until the step is over: on a GPU buckets may be on streams of their own at once.
+        self._hook, self._local, self._averaged = hook, list[Tensor](), list[Tensor]()
 
-    def reset(self) -> None:
-        """Clears the norms before a step."""
-        self._local, self._averaged = list[Tensor](), list[Tensor]()
-
-    @property
-    def local(self) -> float:
-        """The squared norm of this rank's own gradient, after a step."""
-        return sum(map(float, self._local))
-
-    @property
-    def averaged(self) -> float:
-        """The squared norm of the averaged gradient, after a step."""
-        return sum(map(float, self._averaged))
+    def take(self) -> tuple[float, float]:
+        """Returns the squared norms of this rank's own and of the averaged gradient of the last step."""
+        sums = sum(map(float, self._local)), sum(map(float, self._averaged))
+        self._local.clear()
+        self._averaged.clear()
+        return sums
 
     def __call__(self, process_group: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """DDP's call for each bucket."""
@@ -62,19 +51,12 @@ class Norms:
 def noise_scale(
     local: NDArray[np.float64], averaged: NDArray[np.float64], small: float, large: float
 ) -> tuple[float | None, float | None, float, float]:
-    """Computes the simple noise scale from squared gradient norms at two batch sizes.
+    """Computes the simple noise scale from squared gradient norms, shape (steps,), at two batch sizes.
 
     McCandlish 2018, arXiv 1812.06162, appendix A: |G|² = (B·g_B − b·g_b)/(B − b) and tr Σ = (g_b − g_B)/(1/b
-    − 1/B), each averaged over the steps, then divided.
-
-    Args:
-        local: squared norms at the small batch, shape (steps,), the mean over ranks.
-        averaged: squared norms at the large batch, shape (steps,).
-        small, large: the batches, samples.
-
-    Returns:
-        (noise scale in samples, its standard error by the jackknife over steps, |G|², tr Σ); the first two
-        None where |G|² is not above 0, or would not be with a step less.
+    − 1/B), each averaged over the steps, then divided. Returns (noise scale in samples, its standard error by
+    the jackknife over steps, |G|², tr Σ); the first two None where |G|² is not above 0, or would not be with
+    a step less.
 
     >>> noise_scale(np.array([3.0, 3.0]), np.array([2.0, 2.0]), small=1, large=2)
     (2.0, 0.0, 1.0, 2.0)
@@ -109,16 +91,16 @@ def measure(training: Training, steps: int) -> tuple[Noise | None, Proof]:
     norms = Norms(training.hook or default_hooks.allreduce_hook)
     training.rewrap(norms)
     training.model.train()
-    optimizer, scaler = training.optimizer(training.model), training.scaler()
+    optimizer, scaler = training.optimizer(), training.scaler()
     local, averaged = [], []
     for step in range(steps):
-        norms.reset()
         weights = training.weights(training.micro_batches(100 + step))
         scale = 1.0 if scaler is None else scaler.get_scale()
         training.backward(training.micro_batches(100 + step), weights, scaler=scaler, dtype=training.dtype)
-        if np.isfinite(norms.averaged):  # on all ranks or on none; a scaler skips such a step, too
-            local.append(norms.local / scale**2)
-            averaged.append(norms.averaged / scale**2)
+        own, mean = norms.take()
+        if np.isfinite(mean):  # on all ranks or on none; a scaler skips such a step, too
+            local.append(own / scale**2)
+            averaged.append(mean / scale**2)
         training.step(optimizer, scaler)
         optimizer.zero_grad(set_to_none=True)
     if len(local) < 2:
@@ -155,10 +137,10 @@ def judge(noise: Noise, owner: str) -> Proof:
 def prove(trial: Trial) -> list[Proof]:
     """Trains some steps for a figure; it is never a fault."""
     noise, proof = measure(trial.timed, trial.options.noise_steps)
-    trial.add(noise=noise)
+    trial.draft.add(noise=noise)
     if noise is not None and proof.verdict is Verdict.PASS and trial.measurements is not None:
         measurements = msgspec.structs.replace(trial.measurements, noise_scale=noise.noise_scale)
-        trial.add(measurements=measurements)
+        trial.draft.add(measurements=measurements)
     return [proof]
 
 

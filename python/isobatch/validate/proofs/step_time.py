@@ -12,7 +12,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord
 from isobatch.validate.figures import AllReduce, Machine, MicroBatchTimes, StepTimes
 from isobatch.validate.proofs.all_reduce import interpolate
-from isobatch.validate.proofs.machine import CAUTION, FAIL, GPU_CAUTION, GPU_FAIL, judge_windows
+from isobatch.validate.proofs.machine import judge_windows
 from isobatch.validate.proofs.memory import PeakMemory
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -23,10 +23,7 @@ from isobatch.validate.workload import out_of_memory
 DISCARDED = 3  # DDP rebuilds its buckets after the first step
 MIN_SAMPLES, MAX_SAMPLES, ROUNDS = 2, 200, 6
 BLOCK, BLOCKS, SHORT_SECONDS = 20, 3, 0.02
-"""Free-running steps in a block, and blocks; only for steps no longer than this.
-
-Waiting for a clock is a part of a short step's time.
-"""
+"""Free-running steps in a block, and blocks, of steps so short that waiting for a clock is a part of them."""
 MIN_BLOCK = 5
 TRIED = 3  # for each size of the micro-batch: either of two would move their median
 HALVINGS = 4  # of the micro-batch
@@ -50,11 +47,7 @@ def spread(samples: list[float]) -> float:
 
 
 def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[MicroBatchTimes]:
-    """Measures time and memory of a step of one micro-batch, for forecasts, each rank alone.
-
-    The sizes are the planned one, smaller ones, and the largest that fits. A size is left out if it no longer
-    fits beside the validation's own memory.
-    """
+    """Measures time and memory of a step of one micro-batch, at the planned, smaller and largest size."""
     training = works.training
     group = training.group
     halvings = 2 if training.options.extent == "quick" else HALVINGS
@@ -63,17 +56,15 @@ def micro_batch_table(works: "Works", seconds: float, largest: int) -> list[Micr
     for n in sizes:
         if not works.take(n):
             continue
-        each = seconds / len(sizes)
+        half = seconds / len(sizes) / 2
         with PeakMemory(group) as memory:
-            seconds_each = group.slowest(_samples(group, works.small, each / 2, TRIED))
-            seconds_each = (
-                free_running(group, works.small, statistics.median(seconds_each), each / 2) or seconds_each
-            )
+            timed = group.slowest(_samples(group, works.small, half, TRIED))
+            free = free_running(group, works.small, statistics.median(timed), half)
         memory.over_ranks()
         rows.append(
             MicroBatchTimes(
                 micro_batch=n,
-                step_seconds=seconds_each,
+                step_seconds=free or timed,
                 peak_memory_bytes=memory.bytes,
                 peak_memory_reserved_bytes=memory.reserved,
                 peak_memory_kind=memory.kind,
@@ -92,11 +83,7 @@ class _Times(NamedTuple):
 
 
 class Works:
-    """The timed parts of a step.
-
-    `alone` computes, `reduced` adds the all-reduce, `whole` the optimizer; `small` is a step of one
-    micro-batch. They share one optimizer, as in the training.
-    """
+    """The timed parts of a step: `alone` computes, `reduced` adds the all-reduce, `whole` the optimizer."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -105,10 +92,9 @@ class Works:
         self._batches = training.few_in_turn(1)
         weights = training.weights(self._batches)
         # Both leave the gradients in place.
-        backward = partial(
-            training.backward, self._batches, weights, scaler=self._scaler, dtype=training.dtype
-        )
-        self.alone, self.reduced = (partial(backward, sync=sync) for sync in (False, True))
+        formats: Any = {"scaler": self._scaler, "dtype": training.dtype}
+        self.reduced = partial(training.backward, self._batches, weights, **formats)
+        self.alone = partial(self.reduced, sync=False)
 
     def whole(self) -> None:
         """Takes the whole step, with the optimizer's."""
@@ -118,11 +104,11 @@ class Works:
 
     def take(self, n: int) -> bool:
         """Makes `small` a step of one micro-batch of `n` samples, and tells whether it fits on all ranks."""
-        training, fits = self.training, True
+        group, fits = self.training.group, True
         self._small.clear()
         self._batches.clear()
         try:
-            self._small = [training.samples(n, 1, training.group.rank, 0)]
+            self._small = [self.training.samples(n, 1, group.rank, 0)]
             self.small()
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -131,7 +117,7 @@ class Works:
         if not fits:  # after the handler: the error's traceback holds the step's tensors
             self._small.clear()
             self.clear()
-        return all(training.group.gather(fits))
+        return all(group.gather(fits))
 
     def small(self) -> None:
         """Takes a step of one micro-batch, by this rank alone."""
@@ -146,12 +132,7 @@ class Works:
 
 
 def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _Times:
-    """Times the parts of a step in rounds, for a drift of the host's speed to affect all alike.
-
-    Args:
-        seconds: for all of it, less the time left for free-running steps.
-        free_seconds: the most to leave for free-running steps.
-    """
+    """Times the parts of a step in rounds, for a drift of the host's speed to affect all alike."""
     for _ in range(DISCARDED):
         took = group.time(works.whole)
     took = max(group.slowest([took]))  # all ranks must go on alike
@@ -172,11 +153,7 @@ def _times(group: Group, works: Works, seconds: float, free_seconds: float) -> _
 
 
 def free_running(group: Group, work: Callable[[], None], took: float, seconds: float) -> list[float]:
-    """Times some work by blocks without a clock between repetitions, for at most about `seconds` in all.
-
-    Returns the seconds of a repetition for each block; none if a repetition `took` too long for the clock to
-    matter. Equal on all ranks, as `took` must be.
-    """
+    """Times blocks without a clock between repetitions; none if `took`, equal on all ranks, is long."""
     if took > SHORT_SECONDS:
         return []
     count = min(BLOCK, max(MIN_BLOCK, int(seconds / BLOCKS / took)))
@@ -240,42 +217,33 @@ def measure(trial: Trial) -> tuple[StepTimes, PeakMemory, list[float]]:
 
 
 def judge_ranks(training: Training, own: list[float]) -> Proof:
-    """Compares the ranks' own steps without communication.
-
-    A rank may be slow in loading or in its loss alone.
-    """
+    """Compares the ranks' own steps without communication: one may be slow in loading or in its loss."""
     group, name = training.group, "rank_steps"
     if group.world_size == 1 or group.emulated:
         return skip_claim(name, "one rank, or several on a GPU: nothing to compare")
     if len(set(map(sum, training.sizes))) > 1:
         return skip_claim(name, "the ranks have different numbers of samples")
     rows = np.array(group.gather(own))
-    gates = (GPU_CAUTION, GPU_FAIL)
     if group.device.type != "cuda":
-        rows, gates = rows + HOST_NOISE_SECONDS, (CAUTION, FAIL)
-    proof = judge_windows(rows, name, "step without communication", group.pulse.who, gates)
+        rows += HOST_NOISE_SECONDS
+    proof = judge_windows(group, rows, name, "step without communication")
     # Few steps on a host with other programs say little: `ranks` looks closer.
     return skip_claim(name, proof.text, **proof.values) if proof.verdict is Verdict.INCONCLUSIVE else proof
-
-
-def _forecast(training: Training, option: float | None, planned: float | None) -> float | None:
-    """Returns the option, else the plan's own forecast: that is of the user's model, not of a stand-in."""
-    return option if option is not None or training.workload.stand_in else planned
 
 
 def judge_time(training: Training, step: StepTimes) -> Proof:
     """Judges the step's time by its forecast."""
     options, ranks, planned = training.options, training.group.world_size, training.plan.data_parallel
-    expected = _forecast(training, options.step_seconds, training.plan.step_seconds)
+    expected = options.step_seconds
+    if expected is None and not training.workload.stand_in:
+        expected = training.plan.step_seconds
     text = (
         f"{step.planned_step_seconds:.4g} s a step, {step.samples_per_second:.4g} samples/s, median of "
         f"{len(step.sync_seconds)} steps, spread {step.spread:.0%}"
     )
     if step.accumulation < step.planned_accumulation:
-        text += (
-            f" ({step.accumulation} of {step.planned_accumulation} micro-batches timed, the others by "
-            "arithmetic)"
-        )
+        timed = f"{step.accumulation} of {step.planned_accumulation} micro-batches timed"
+        text += f" ({timed}, the others by arithmetic)"
     values = {"step_seconds": step.planned_step_seconds, "spread": step.spread}
     why = None if expected else "no forecast of this workload (--step-seconds)"
     if training.group.emulated:
@@ -294,14 +262,15 @@ def judge_time(training: Training, step: StepTimes) -> Proof:
 
 def judge_memory(training: Training, peak: PeakMemory) -> Proof:
     """Judges the peak memory by its forecast, and reports the GPU's free memory."""
-    options = training.options
-    expected = _forecast(training, options.memory_gib, training.plan.memory_gib)
+    options, expected = training.options, training.options.memory_gib
+    if expected is None and not training.workload.stand_in:
+        expected = training.plan.memory_gib
     gib = peak.bytes / 2**30
     text = f"{gib:.3g} GiB ({peak.kind}) at micro-batch {training.micro_batch}"
     values = {"peak_memory_bytes": peak.bytes}
-    if peak.left is not None:
-        text += f", {peak.left / 2**30:.3g} GiB of the GPU left"
-        values["left_bytes"] = peak.left
+    if peak.free is not None:
+        text += f", {peak.free / 2**30:.3g} GiB of the GPU left"
+        values["left_bytes"] = peak.free
     if expected is None:
         return pass_claim("memory", f"fits: {text}; no forecast of this workload (--memory-gib)", **values)
     off = gib / expected - 1
@@ -311,14 +280,10 @@ def judge_memory(training: Training, peak: PeakMemory) -> Proof:
 
 
 def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Measurements | None:
-    """Returns the figures as a calibration reads them; None if several ranks share a GPU.
-
-    Each time is the slowest rank's, of free-running steps if they are short. Micro-batches without
-    communication count as steps of one GPU.
-    """
+    """Returns the figures as a calibration reads them: the slowest rank's; None if ranks share a GPU."""
     if machine.emulated:
         return None
-    per_node = max(1, step.ranks // step.nodes)
+    per_node, free = max(1, step.ranks // step.nodes), step.free_running_seconds
     alone = [
         StepRecord(
             gpus=1,
@@ -335,9 +300,7 @@ def measurements(machine: Machine, step: StepTimes, allreduce: AllReduce) -> Mea
         gpus_per_node=per_node,
         micro_batch=step.micro_batch,
         accumulation=step.accumulation,
-        step_seconds=tuple(step.sync_seconds)
-        if step.free_running_seconds is None
-        else (step.free_running_seconds,),
+        step_seconds=tuple(step.sync_seconds if free is None else [free]),
     )
     return Measurements(
         gradient_bytes=step.gradient_bytes,
@@ -362,7 +325,7 @@ def prove(trial: Trial) -> list[Proof]:
     """Times the step, compares the ranks' own times, and finds the step's peak memory."""
     step, peak, own = measure(trial)
     trial.measurements = measurements(trial.machine, step, trial.allreduce)
-    trial.add(step=step, measurements=trial.measurements)
+    trial.draft.add(step=step, measurements=trial.measurements)
     return [judge_ranks(trial.timed, own), judge_time(trial.timed, step), judge_memory(trial.timed, peak)]
 
 

@@ -1,20 +1,35 @@
-"""The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's."""
+"""The workload by itself: it runs and compiles, its loss is as declared, its learning rate the plan's.
 
+And its samples may be coupled: the gradient of a mean over samples is the mean of their gradients, however
+the batch is cut. With batch norm, in-batch negatives or a balance loss of experts it depends on the cut.
+"""
+
+import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.settings import differing_setting, planned_settings
-from isobatch.diagnosis.tensors import REDUCTION_GATE, float32_as, part, reduction_of, tensors_in, ulp
+from isobatch.diagnosis.tensors import (
+    REDUCTION_GATE,
+    difference,
+    float32_as,
+    part,
+    reduction_of,
+    tensors_in,
+    ulp,
+)
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
-from isobatch.validate.training import Training
+from isobatch.validate.training import Copies, Training, copy_to_host, grads
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
 from isobatch.words import few
@@ -23,19 +38,15 @@ MAX_SAMPLES = 8  # the loss is tried on
 COMPILE_SECONDS = 900.0  # in a phase of its own, so that compiling takes no other phase over its limit
 SEED = 20
 ROUNDED_GATE = 0.02  # for a loss rounded to 8 bits
+COUPLING_GATE = (
+    1e-4  # in float32: rounding stays at a tenth of it, a balance loss of 0.01 is three times above
+)
 T = TypeVar("T")
 MAX_LR_STEPS = {"quick": 2_000, "usual": 10_000, "full": 1_000_000}
 
 
 def prove_runs(trial: Trial) -> list[Proof]:
-    """Refuses, before all else, a workload without a computable loss.
-
-    Runs the loss once on some samples, on each rank alone.
-
-    Raises:
-        InputError: the loss is no scalar tensor with a gradient, is NaN on all ranks, or leaves parameters
-            out; the same error on all ranks.
-    """
+    """Refuses, on all ranks alike, a workload without a computable loss: runs it once on some samples."""
     training, fault, finite = trial.training, None, True
     with training.weights_kept():
         try:
@@ -65,12 +76,11 @@ def _try(training: Training) -> bool:
         batch, further = (training.samples(sample_count(training), 0, rank + shift, 0) for shift in (0, 1))
     with user_code("slicing the batch by sample"):
         part(batch, 0, 1)
-    if _same_samples(batch, further):
-        raise InputError(
-            "Workload.batch gives the same samples for every state of its generator, so that all ranks train "
-            "on the same data: draw them with generator=generator",
-            field="workload",
-        )
+    pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
+    if pairs and all(torch.equal(first, second) for first, second in pairs):
+        text = "Workload.batch gives the same samples for every state of its generator, so that all ranks"
+        text += " train on the same data: draw them with generator=generator"
+        raise InputError(text, field="workload")
     with user_code("Workload.loss"):
         loss: Any = training.loss(training.model, batch, training.dtype)
     if fault := fault_of_loss(loss):
@@ -91,18 +101,8 @@ def _try(training: Training) -> bool:
     return bool(torch.isfinite(loss.detach()))
 
 
-def _same_samples(batch: Any, further: Any) -> bool:
-    """Compares two batches, tensor by tensor; without a tensor they count as different."""
-    pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
-    return bool(pairs) and all(torch.equal(first, second) for first, second in pairs)
-
-
 def prove_compiles(trial: Trial) -> list[Proof]:
-    """Compiles the step, in up to minutes.
-
-    Its time is added to the limit of later phases: another size, eval mode or the all-reduce may compile
-    again.
-    """
+    """Compiles the step, in up to minutes; later phases may compile again, and get as much more time."""
     group, training = trial.group, trial.training
     group.allow(COMPILE_SECONDS)
     begun = time.monotonic()
@@ -143,10 +143,7 @@ def cut_batch(training: Training) -> CutBatch:
 def compute_exactly(
     training: Training, compute: Callable[[torch.dtype | None], T]
 ) -> tuple[T, torch.dtype | None]:
-    """Computes in float32, or in the training's own format if the workload refuses float32.
-
-    Returns the result and its format; None is float32.
-    """
+    """Computes in float32 (None), or in the training's own format if it must be; returns both."""
     with float32_as("ieee"):
         try:
             return compute(None), None
@@ -185,18 +182,90 @@ def prove_loss(trial: Trial) -> list[Proof]:
     return [judge_loss(trial.reduction, trial.workload.reduction)]
 
 
+def coupling(training: Training, reduction: str) -> tuple[float, float]:
+    """Measures the relative L2 distance of a gradient in two parts to the one-pass gradient, and its gate."""
+    batch, device = cut_batch(training), training.group.device
+    shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(batch.units) for unit in batch.units]
+
+    def distance(dtype: torch.dtype | None) -> float:
+        with _without_randomness(training.model):
+            whole, again = (_gradient(training, [batch.whole], [1.0], dtype) for _ in range(2))
+            if difference(again, whole, device=device).error > _coupling_gate(dtype):
+                training.model.eval()  # the model has randomness of its own, such as functional dropout
+                whole = _gradient(training, [batch.whole], [1.0], dtype)
+            return difference(_gradient(training, batch.parts, shares, dtype), whole, device=device).error
+
+    error, dtype = compute_exactly(training, distance)
+    return error, _coupling_gate(dtype)
+
+
+def _coupling_gate(dtype: torch.dtype | None) -> float:
+    return COUPLING_GATE if dtype is None else ROUNDED_GATE
+
+
+def _gradient(
+    training: Training, batches: list[Any], shares: list[float], dtype: torch.dtype | None
+) -> Copies:
+    training.model.zero_grad(set_to_none=True)
+    for batch, share in zip(batches, shares, strict=True):
+        training.lone_backward(batch, share, dtype)
+    gradient = copy_to_host(grads(training.model))
+    training.model.zero_grad(set_to_none=True)
+    return gradient
+
+
+@contextlib.contextmanager
+def _without_randomness(model: nn.Module) -> Iterator[None]:
+    """Trains without dropout: a balance loss may exist in training mode alone. Puts buffers back."""
+    model.train()
+    buffers = {name: value.clone() for name, value in model.named_buffers()}
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.eval()
+    try:
+        yield
+    finally:
+        for name, value in model.named_buffers():
+            value.copy_(buffers[name])
+
+
+def prove_coupling(trial: Trial) -> list[Proof]:
+    """Compares one pass with two; a plan with the tuned micro-batch passes anyway."""
+    training, plan, name = trial.training, trial.plan, "coupling"
+    if training.micro_batch == 1:
+        return [skip_claim(name, "a micro-batch of one sample has nothing to couple")]
+    if trial.reduction == "neither":
+        return [skip_claim(name, "the loss is neither a mean nor a sum over samples")]
+    try:
+        error, gate = coupling(training, trial.reduction)
+    except (RuntimeError, MemoryError) as failure:
+        if not out_of_memory(failure):
+            raise
+        error = gate = math.nan
+    error = training.group.from_first(error)  # the same samples on all ranks
+    if not math.isfinite(error):
+        return [skip_claim(name, "no room for a second gradient, or a gradient that is not finite")]
+    count = sample_count(training)
+    text = f"the gradient of {count} samples in one pass differs by {error:.2g} from that in two"
+    values = {"relative_l2": error, "samples": count}
+    if error <= gate:
+        return [pass_claim(name, text, gate, **values)]
+    tuned = plan.recipe.micro_batch
+    if tuned == plan.micro_batch:
+        return [pass_claim(name, f"{text}: coupled; the micro-batch is the tuned one", gate, **values)]
+    text += f": micro-batch {plan.micro_batch}, tuned at {tuned or 'an unknown one'}"
+    return [judge_claim(name, Verdict.CAUTION, text, Cause.COUPLED_SAMPLES.likely(), gate, **values)]
+
+
 def prove_optimizer(trial: Trial) -> list[Proof]:
     """Compares the settings of the real optimizer with the plan's."""
-    plan, recipe = trial.plan, trial.plan.recipe
-    optimizer = trial.workload.optimizer(p for p in trial.training.model.parameters() if p.requires_grad)
-    settings = planned_settings(plan)
-    difference = differing_setting(optimizer, recipe.optimizer, settings)
-    kind = type(optimizer).__name__
-    if difference is None:
-        named = [name for name, value in settings.items() if value is not None]
-        return [pass_claim("optimizer", f"{kind}{' with the planned ' if named else ''}{few(named)}")]
-    name, text = difference
-    return [judge_claim("optimizer", Verdict.FAIL, text, Cause.ANOTHER_SETTING.likely(name))]
+    optimizer, settings = trial.training.optimizer(), planned_settings(trial.plan)
+    if differs := differing_setting(optimizer, trial.plan.recipe.optimizer, settings):
+        name, text = differs
+        return [judge_claim("optimizer", Verdict.FAIL, text, Cause.ANOTHER_SETTING.likely(name))]
+    named = [name for name, value in settings.items() if value is not None]
+    text = f"{type(optimizer).__name__}{' with the planned ' if named else ''}{few(named)}"
+    return [pass_claim("optimizer", text)]
 
 
 def prove_learning_rate(trial: Trial) -> list[Proof]:
@@ -229,23 +298,20 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
         text = f"{observed[step]:.6g} at step {step}, {plan.lr_at(step):.6g} planned"
         return [judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)]
     if own is None and not faults.close(started, plan.lr, plan.lr, unit):
-        text = (
-            f"the optimizer is made with {started:g}, and the workload names no scheduler that sets the "
-            f"plan's {plan.lr:g}"
-        )
+        text = f"the optimizer is made with {started:g}, and the workload names no scheduler that sets"
+        text += f" the plan's {plan.lr:g}"
         likely = Cause.ANOTHER_LR.likely(f"{started / plan.lr:.4g}× the plan's")
         return [judge_claim(name, Verdict.FAIL, text, likely, gate, **values)]
-    text = (
-        f"as planned at {'all' if steps == plan.total_steps else f'the first {steps} of'} {plan.total_steps} "
-        "steps"
-    )
+    where = "all" if steps == plan.total_steps else f"the first {steps} of"
+    text = f"as planned at {where} {plan.total_steps} steps"
     if own is None:
         text += ", by PlanLR: the workload names no scheduler of its own"
     return [pass_claim(name, text, gate, **values)]
 
 
 TRY = Claim(phase="workload", names=(), prove=prove_runs)
-COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, wanted=lambda options: options.compile)
+COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, enabled=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
+COUPLING = Claim(phase="coupling", names=("coupling",), prove=prove_coupling)
 OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)
 LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)

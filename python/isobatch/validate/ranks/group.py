@@ -23,10 +23,7 @@ from isobatch.validate.ranks.pulse import Pulse
 
 SHORT_SECONDS = 1.0  # less than this needs no longer time limit
 LATER = timedelta(seconds=30)
-"""The time between a phase's limit and a collective's own.
-
-In it, the pulse can still say who hangs, before NCCL's watchdog ends the process.
-"""
+"""From a phase's limit to a collective's own: the pulse says who hangs before NCCL ends the process."""
 MAX_MESH = 128  # the most ranks that all connect to each other
 SLEEP_CYCLES = 1_000_000  # about half a millisecond of a GPU's clock
 
@@ -78,22 +75,18 @@ class Group:
 
     def _place(self) -> None:
         """Finds each rank's node, by the facts."""
-        facts = self.facts
-        nodes = nodes_of(
-            [f"{rank_facts.host} {rank_facts.machine}" for rank_facts in facts],
-            [rank_facts.local_rank for rank_facts in facts],
-        )
+        nodes = nodes_of([(f"{facts.host} {facts.machine}", facts.local_rank) for facts in self.facts])
         self.node, self.nodes = nodes[self.rank], max(nodes) + 1
         self.roster = [
             Rank(
                 rank=rank,
-                host=rank_facts.host,
+                host=facts.host,
                 node=nodes[rank],
-                local_rank=rank_facts.local_rank,
-                device=rank_facts.gpu or rank_facts.device,
-                device_memory_bytes=rank_facts.gpu_memory_bytes,
+                local_rank=facts.local_rank,
+                device=facts.gpu or facts.device,
+                device_memory_bytes=facts.gpu_memory_bytes,
             )
-            for rank, rank_facts in enumerate(facts)
+            for rank, facts in enumerate(self.facts)
         ]
 
     def _first_store(self, variables: dict[str, str]) -> TCPStore:
@@ -136,16 +129,12 @@ class Group:
         """Counts the collectives entered by this rank, with DDP's, by the groups' own sequence numbers."""
         groups: tuple[Any, ...] = (self.control, dist.group.WORLD)
         try:
-            count = sum(int(group._get_sequence_number_for_group()) for group in groups)
+            return sum(int(group._get_sequence_number_for_group()) for group in groups)
         except RuntimeError:  # a backend that does not count: then no rank is behind
             return 0
-        return count
 
     def gather(self, value: Any, kind: Any = Any) -> list[Any]:
-        """Returns the values of all ranks, on all ranks.
-
-        Values beyond numbers, texts and lists need their type.
-        """
+        """Returns all ranks' values, on all ranks; beyond numbers, texts and lists they need their `kind`."""
         return gather_values(value, self.control, kind)
 
     def from_first(self, value: Any, kind: Any = Any) -> Any:
@@ -153,10 +142,7 @@ class Group:
         return gather_values(value if self.rank == 0 else None, self.control, kind | None)[0]
 
     def barrier(self) -> None:
-        """Waits for all ranks.
-
-        A monitored barrier has rank 0 ask one after the other; the pulse names absent ranks.
-        """
+        """Waits for all ranks."""
         dist.barrier(group=self.control)
 
     def slowest(self, seconds: list[float]) -> list[float]:
@@ -180,32 +166,26 @@ class Group:
             torch.cuda.synchronize(self.device)
 
     def time(self, work: Callable[[], object]) -> float:
-        """Times some work on this rank's device, started together with the other ranks.
-
-        On GPUs a collective on the stream itself starts it; a sleeping kernel holds the stream until Python
-        has launched the work.
-        """
+        """Times some work on this rank's device, started together with the other ranks."""
         self.sync()
-        dist.barrier(group=self.control)
-        cuda = self.device.type == "cuda"
-        if cuda and self.backend == "nccl":
+        self.barrier()
+        if self.backend == "nccl":
+            # A sleeping kernel holds the stream until Python has launched the work behind a collective.
             torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
             dist.all_reduce(self._one)
-        return clock(work, cuda=cuda)
+        return clock(work, cuda=self.device.type == "cuda")
 
     def repeat(
         self, sample: Callable[[], float], seconds: float, warmup: int, least: int, most: int
     ) -> list[float]:
-        """Takes samples after a warmup, for about this many seconds by rank 0's clock.
-
-        The clock is checked less and less often: a check takes about as long as a small all-reduce.
-        """
+        """Takes samples after a warmup, for about this many seconds by rank 0's clock."""
         begun = time.monotonic()
         for _ in range(warmup):
             sample()
         samples = [sample() for _ in range(least)]
         while len(samples) < most:
             passed = time.monotonic() - begun
+            # The clock is checked less and less often: a check takes about as long as a small all-reduce.
             remaining = (seconds - passed) * (warmup + len(samples)) / max(passed, 1e-9)
             more = min(max(1, len(samples) // 2), most - len(samples), max(0, math.ceil(remaining)))
             (agreed,) = self.slowest([float(more) if self.rank == 0 else 0.0])
@@ -249,22 +229,19 @@ def copy_from_first(ranks: Any, tensors: Sequence[Tensor]) -> None:
         tensor.data.copy_(dense)
 
 
-def nodes_of(hosts: list[str], local_ranks: list[int]) -> list[int]:
-    """Returns the node of each rank, numbered in order of appearance.
+def nodes_of(places: list[tuple[str, int]]) -> list[int]:
+    """Returns the node of each rank by its host and local rank: one that recurs is on another node.
 
-    A local rank that occurs twice on a host counts as another node, such as a second torchrun there. Slurm
-    may deal ranks out in turn.
-
-    >>> nodes_of(["a", "b", "a", "b"], [0, 0, 1, 1]), nodes_of(["a", "a", "a", "a"], [0, 1, 0, 1])
-    ([0, 1, 0, 1], [0, 0, 1, 1])
+    >>> nodes_of([("a", 0), ("b", 0), ("a", 1), ("b", 1)]), nodes_of([("a", 0), ("a", 1), ("a", 0)])
+    ([0, 1, 0, 1], [0, 0, 1])
     """
     before: Counter[tuple[str, int]] = Counter()
-    keys = []
-    for place in zip(hosts, local_ranks, strict=True):
-        keys.append((place[0], before[place]))
+    numbers: dict[tuple[str, int], int] = {}
+    nodes = []
+    for place in places:
+        nodes.append(numbers.setdefault((place[0], before[place]), len(numbers)))
         before[place] += 1
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return [numbers[key] for key in keys]
+    return nodes
 
 
 def _environment() -> dict[str, str]:
@@ -275,13 +252,7 @@ def _environment() -> dict[str, str]:
 
 
 def own_device(options: Options) -> torch.device:
-    """Returns this rank's device, made the current one.
-
-    On a host with more ranks than GPUs the ranks share them; NCCL refuses that.
-
-    Raises:
-        InputError: a GPU was asked for and there is none, or neither torchrun nor srun started this process.
-    """
+    """Returns this rank's device, made the current one; more ranks than GPUs share them."""
     local_rank = int(_environment()["LOCAL_RANK"])
     gpus = torch.cuda.device_count() if options.device != "cpu" else 0
     if options.device == "cuda" and not gpus:
@@ -294,9 +265,6 @@ def own_device(options: Options) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """Returns the default group's backend for this kind of device.
-
-    A group may have another backend for each kind.
-    """
+    """Returns the default group's backend for this kind of device: each kind may have another."""
     kinds = dict(item.split(":") for item in dist.get_backend_config().split(",") if ":" in item)
     return kinds.get(device.type, dist.get_backend())

@@ -32,11 +32,7 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 
 
 def slurm_hosts(nodelist: str) -> list[str]:
-    """Lists the hosts of a Slurm node list.
-
-    >>> slurm_hosts("gpu[01-03,7],login")
-    ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
-    """
+    """Lists the hosts of a Slurm node list, such as `gpu[01-03,7],login`."""
     hosts = []
     for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodelist):
         if not ranges:
@@ -65,14 +61,13 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
         InputError: only a part of the variables is there.
     """
     if "RANK" in env and "WORLD_SIZE" in env:
-        missing = [name for name in TORCHRUN if name not in env]
-        if missing:
+        if missing := [name for name in TORCHRUN if name not in env]:
             raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun, or unset it")
         return {name: env[name] for name in TORCHRUN}
     if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return None
-    per_node: list[str] = []
     tasks = env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "1"))
+    per_node: list[str] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
         per_node += [count] * int(times or 1)
     hosts = slurm_hosts(env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", "")))
@@ -90,39 +85,25 @@ def environment(env: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def probe(host: str, port: int, seconds: float) -> None:
-    """Waits until somebody listens at this host and port.
-
-    Raises:
-        InputError: nobody did in that time, or the name does not resolve. torchrun alone would try for 15
-            minutes.
-    """
+    """Waits until somebody listens at this host and port: torchrun alone would try for 15 minutes."""
     end = time.monotonic() + seconds
     while True:
         try:
             with socket.create_connection((host, port), timeout=max(0.1, end - time.monotonic())):
                 return
         except socket.gaierror as error:
-            raise InputError(
-                f"the name {host!r} does not resolve: {error.strerror}", field="rendezvous"
-            ) from None
+            text = f"the name {host!r} does not resolve: {error.strerror}"
+            raise InputError(text, field="rendezvous") from None
         except OSError as error:
             if time.monotonic() > end:
-                raise InputError(
-                    f"no answer at {host}:{port} within {seconds:g} s ({error}): is rank 0 up, and the port "
-                    "open?",
-                    field="rendezvous",
-                ) from None
+                waited = f"no answer at {host}:{port} within {seconds:g} s ({error})"
+                text = f"{waited}: is rank 0 up, and the port open?"
+                raise InputError(text, field="rendezvous") from None
         time.sleep(0.1)
 
 
 def allow_connections(ranks: int) -> None:
-    """Raises this process's limit of open files, as the host of the store.
-
-    A rank connects up to four times.
-
-    Raises:
-        InputError: the system's own limit is lower.
-    """
+    """Raises the store's limit of open files: a rank connects up to four times."""
     if sys.platform == "win32":
         return  # no such limit
     import resource
@@ -169,16 +150,7 @@ def _interface_of(address: str) -> str | None:
 
 
 def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
-    """Sets the interface for gloo, unless the user has set one.
-
-    By itself gloo takes the interface of the host's name: on many hosts that is the loopback, and gloo fails
-    to connect. NCCL finds its own, as it will in the training.
-
-    Args:
-        own: this rank's address on the way to rank 0. On rank 0's host that may be the loopback too, such as
-            127.0.1.1.
-        addresses: those of all ranks.
-    """
+    """Sets gloo's interface by the way to another host: by itself it may take the loopback."""
     elsewhere = [address for address in addresses if address is not None and not address.startswith("127.")]
     if elsewhere and (own is None or own.startswith("127.")):
         own = address_towards(elsewhere[0])
@@ -187,15 +159,8 @@ def set_interface(own: str | None, addresses: Sequence[str | None]) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-# ---- what the ranks agree on before they connect: unlike hosts would wait for each other in silence ----
-
-
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's host and device.
-
-    `machine` is its host's own mark, since host names may repeat; `address` is its own on the way to rank 0;
-    `bus` is its GPU's place, shared by the slices of a divided GPU.
-    """
+    """One rank's host and device. `machine` marks a host (names repeat), `bus` a GPU with all its slices."""
 
     host: str
     machine: str
@@ -215,26 +180,26 @@ def find_facts(ranks: int, local_rank: int, device: torch.device, address: str |
     """Finds this rank's facts."""
     import torch
 
-    facts = Facts(
+    of_gpu: dict[str, Any] = {}
+    if device.type == "cuda":
+        gpu: Any = torch.cuda.get_device_properties(device)
+        parts = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        of_gpu = {
+            "gpu": gpu.name,
+            "gpu_memory_bytes": gpu.total_memory,
+            "gpus": torch.cuda.device_count(),
+            "bus": str(gpu.uuid) if None in parts else ":".join(f"{part:02x}" for part in parts),
+            "driver": _read("/sys/module/nvidia/version"),
+            "nccl": nccl_version(),
+        }
+    return Facts(
         host=socket.gethostname(),
         machine=_read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
         address=address,
         ranks=ranks,
         local_rank=local_rank,
         device=device.type,
-    )
-    if device.type != "cuda":
-        return facts
-    gpu: Any = torch.cuda.get_device_properties(device)
-    parts = [getattr(gpu, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    return msgspec.structs.replace(
-        facts,
-        gpu=gpu.name,
-        gpu_memory_bytes=gpu.total_memory,
-        gpus=torch.cuda.device_count(),
-        bus=str(gpu.uuid) if None in parts else ":".join(f"{part:02x}" for part in parts),
-        driver=_read("/sys/module/nvidia/version"),
-        nccl=nccl_version(),
+        **of_gpu,
     )
 
 
@@ -248,55 +213,40 @@ def nccl_version() -> str | None:
     """Returns the version of the loaded NCCL, perhaps not the one torch was built with; None without one."""
     import torch
 
+    if not torch.distributed.is_nccl_available():
+        return None
     version = ctypes.c_int()
     try:
-        loaded = ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0))
-        if loaded.ncclGetVersion(ctypes.byref(version)):
-            return None
-    except (OSError, AttributeError):  # NCCL is linked into torch itself
-        if not torch.distributed.is_nccl_available():
-            return None
+        ctypes.CDLL("libnccl.so.2", mode=getattr(os, "RTLD_NOLOAD", 0)).ncclGetVersion(ctypes.byref(version))
+    except OSError:  # NCCL is linked into torch itself
         return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    number = version.value
-    major, rest = divmod(number, 10_000 if number >= 10_000 else 1_000)
-    return f"{major}.{rest // 100}.{rest % 100}"
+    return f"{version.value // 10_000}.{version.value // 100 % 100}.{version.value % 100}"
 
 
 def agree(store: Store, run: str, rank: int, own: Facts, limit: timedelta) -> list[Facts]:
-    """Returns the facts of all ranks; all of them call this.
-
-    Args:
-        run: a name common to these ranks, and used by no others of the store.
-        limit: how long to wait for the last one.
-
-    Raises:
-        InputError: ranks did not come, were started as another number of ranks, or have another kind of
-            device.
-    """
+    """Returns the facts of all ranks, or refuses late and unlike ones; `run` names these ranks' keys."""
     keys = [f"{run}/facts/{peer}" for peer in range(own.ranks)]
+    missing: list[int] = []
     store.set(keys[rank], msgspec.json.encode(own).decode())
-    late = False
     try:
-        store.wait(keys, limit)
-    except RuntimeError:  # torch's DistStoreError is one
-        late = True
-    try:
-        present = {peer: key for peer, key in enumerate(keys) if not late or store.check([key])}
-        read = store.multi_get(list(present.values()))
+        try:
+            store.wait(keys, limit)
+        except RuntimeError:  # torch's DistStoreError is one
+            missing = [peer for peer, key in enumerate(keys) if not store.check([key])]
+        texts = store.multi_get([key for peer, key in enumerate(keys) if peer not in missing])
     except RuntimeError:  # rank 0 hosts the store, and has already left
         raise InputError("rank 0 ended the run before all ranks arrived: see its log") from None
-    facts = {peer: msgspec.json.decode(text, type=Facts) for peer, text in zip(present, read, strict=True)}
+    facts = [msgspec.json.decode(text, type=Facts) for text in texts]
     _refuse_unlike(facts)
-    if late:
-        missing = [peer for peer in range(own.ranks) if peer not in facts]
+    if missing:
         raise InputError(
             f"{few_ranks(missing)} of {own.ranks} did not arrive within {limit.total_seconds():g} s: start "
             "all of them, and see their logs"
         )
-    return [facts[peer] for peer in range(own.ranks)]
+    return facts
 
 
-def _refuse_unlike(facts: dict[int, Facts]) -> None:
+def _refuse_unlike(facts: list[Facts]) -> None:
     """Refuses hosts with differences in the way of a connection."""
     for field, description, todo in (
         ("ranks", "were started with different numbers of ranks", "use the same everywhere"),
@@ -304,7 +254,7 @@ def _refuse_unlike(facts: dict[int, Facts]) -> None:
         ("nccl", "have loaded different versions of NCCL", "use the same everywhere"),
     ):
         hosts: dict[object, dict[str, None]] = {}
-        for rank_facts in facts.values():
+        for rank_facts in facts:
             hosts.setdefault(getattr(rank_facts, field), {})[rank_facts.host] = None
         if len(hosts) > 1:
             each = ", ".join(f"{value} on {few(names)}" for value, names in hosts.items())
@@ -312,10 +262,6 @@ def _refuse_unlike(facts: dict[int, Facts]) -> None:
 
 
 def gpu_is_shared(facts: Iterable[Facts]) -> bool:
-    """Tells whether two ranks are on the same GPU, or on two slices of one: NCCL refuses both.
-
-    It goes by the GPU's place in its host, not by the number of GPUs in sight: under Slurm each task may see
-    just its own.
-    """
+    """Tells whether two ranks are on one GPU, by its place: under Slurm each may see just its own."""
     places = Counter((rank.machine, rank.bus) for rank in facts if rank.bus is not None)
     return any(count > 1 for count in places.values())

@@ -46,12 +46,8 @@ class Pulse:
     If a rank hangs, all others wait for it in a collective that it has not entered. So all are asked how many
     they have entered, and the ones behind are named. If rank 0 itself no longer runs, another rank asks.
 
-    Args:
-        rank, world_size: this rank, and how many are watched.
-        limit: the time limit of a phase.
-        connect: makes another connection to the store, for another thread.
-        key: the prefix of this run's keys in the store.
-        entered: counts the collectives that this rank has entered.
+    `connect` makes another connection to the store, for another thread; `entered` counts the collectives that
+    this rank has entered.
     """
 
     def __init__(
@@ -107,10 +103,7 @@ class Pulse:
         time.sleep(SUSPECT_SECONDS + 2 * GRACE_SECONDS)
 
     def stop(self) -> None:
-        """Ends this rank's signs of life.
-
-        Rank 0's watch must have ended before, or a clean exit looks like a lost rank.
-        """
+        """Ends this rank's signs of life; before rank 0's watch has ended this would look like a loss."""
         self._stop.set()
         self._thread.join()
         self._limiter.join()
@@ -145,11 +138,8 @@ class Pulse:
                     if count != counts[peer]:
                         counts[peer], moved[peer] = count, now
                 lost = [r for r, at in enumerate(moved) if r and now - at > self._patience]
-                failed: list[int] = []
-                if self._store.add(f"{self._key}/errors", 0):
-                    failed = [r for r, key in enumerate(self._keys("error")) if self._store.check([key])]
-                if failed or lost:
-                    self._end(self._store, partial(self._account, failed, lost))
+                if lost or self._store.add(f"{self._key}/errors", 0):
+                    self._end(self._store, partial(self._account, lost))
         except (dist.DistError, RuntimeError):
             # The store is gone, with rank 0's host or the way to it: the main thread's collective fails too.
             # Or all is done, rank 0 has left, and this rank is about to leave.
@@ -160,10 +150,11 @@ class Pulse:
     def _keys(self, kind: str) -> list[str]:
         return [f"{self._key}/{kind}/{rank}" for rank in range(self._world_size)]
 
-    def _account(self, failed: list[int], lost: list[int], store: Store) -> str:
+    def _account(self, lost: list[int], store: Store) -> str:
         reports = [
-            f"{self.who(r)} failed: {store.get(f'{self._key}/error/{r}').decode(errors='replace')}"
-            for r in failed
+            f"{self.who(rank)} failed: {store.get(key).decode(errors='replace')}"
+            for rank, key in enumerate(self._keys("error"))
+            if store.check([key])
         ]
         # A rank that only reports a broken connection or a time-out is a witness, not the cause.
         own = [text for text in reports if not any(sign in text for sign in WITNESS_SIGNS)]
@@ -203,11 +194,9 @@ class Pulse:
             os._exit(1)
 
     def _limit(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
-            if time.monotonic() > self._deadline:
-                break
-        else:
-            return
+        while time.monotonic() <= self._deadline:
+            if self._stop.wait(BEAT_SECONDS):
+                return
         store = self._connect()
         if self._rank:
             # Rank 0 asks everybody; where it no longer can, the first of the others does.
@@ -242,17 +231,13 @@ def judge_progress(progress: dict[int, Whereabouts], who: Callable[[int], str], 
 def place_of(thread: int) -> str:
     """Names a thread's place: the user's function (else this package's), and the innermost one."""
     top = sys._current_frames().get(thread)
-    stack = [] if top is None else [frame for frame, _ in traceback.walk_stack(top)]
-    if not stack:
+    if top is None:
         return "a thread that has ended"
+    stack = [frame for frame, _ in traceback.walk_stack(top)]
     own = str(Path(__file__).parents[2])
     libraries = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
     own_frames = [frame for frame in stack if frame.f_code.co_filename.startswith(own)]
-    users = [
-        frame
-        for frame in stack
-        if frame not in own_frames and not frame.f_code.co_filename.startswith(libraries)
-    ]
+    users = [frame for frame in stack if not frame.f_code.co_filename.startswith((own, *libraries))]
     chosen = next(iter(users or own_frames), stack[0])
     places = [
         f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"

@@ -28,9 +28,8 @@ def asking_nvml() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
+        del os.environ[_SWITCH]
+        if before is not None:
             os.environ[_SWITCH] = before
 
 
@@ -63,10 +62,10 @@ _TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)
 class Loopback(StaticTCPRendezvous):
     """The rendezvous of one agent with its own store, on a socket of the loopback."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, parameters: RendezvousParameters) -> None:
         listening = socket.create_server((HOST, 0))
         port = listening.getsockname()[1]
-        super().__init__(HOST, port, rank=0, world_size=1, run_id=run_id, timeout=SECONDS)
+        super().__init__(HOST, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=SECONDS)
         self._store = TCPStore(
             HOST,
             port,
@@ -83,11 +82,7 @@ class Loopback(StaticTCPRendezvous):
         return NAME
 
 
-def _make(parameters: RendezvousParameters) -> Loopback:
-    return Loopback(parameters.run_id)
-
-
 def register() -> str:
     """Registers the rendezvous with torch's launcher, and returns its name."""
-    rendezvous_handler_registry.register(NAME, _make)  # the same each time, or it refuses
+    rendezvous_handler_registry.register(NAME, Loopback)  # the same each time, or it refuses
     return NAME
