@@ -184,7 +184,7 @@ def _loop(calls: Calls, script: Script) -> dict[str, Any]:
         if call.name == "DataLoader":
             continue
         table = settings.setdefault(call.name, dict(call.settings))
-        for key in {*table, *call.settings}:
+        for key in table | call.settings:
             if repr(table.get(key)) != repr(call.settings.get(key)):
                 table[key] = Unknown(why=f"has another value in each {call.name}")
     if "Accelerator" in settings:

@@ -38,7 +38,7 @@ def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
                 options += field[1:] or "-"
             else:
                 values.append((name, value if equals else ..., False))
-    if not set(options) <= set(legal := _OPTIONS.get(kind, "aixr")):
+    if not set(options) <= set(legal := _OPTIONS.get(kind, "axr")):
         listed = " ".join(f"-{letter}" for letter in legal) or "no option"
         raise InputError(f"{kind} -{options} is not read: give it {listed}")
     if options and not values:
@@ -53,8 +53,6 @@ def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
             shell.declare_local(name)
         if kind == "export" or "x" in options:
             shell.exported.add(name)
-        if "i" in options:
-            shell.integers.add(name)
         if isinstance(new, EllipsisType):
             shell.check(name)
         else:
@@ -79,7 +77,6 @@ def _unset(_: Expansion, shell: Shell, words: list[str]) -> bool:
             )
         shell.set(name, None)
         shell.exported.discard(name)
-        shell.integers.discard(name)
     return True
 
 
@@ -139,7 +136,7 @@ BUILTINS: dict[str, Builtin] = {
     "false": lambda *_: False,
     **dict.fromkeys(("[", "test"), _test),
     **dict.fromkeys(("mapfile", "readarray", "getopts", "shopt"), _refuse),
-    **dict.fromkeys(("alias", "unalias", "enable", "builtin"), _refuse),
+    **dict.fromkeys(("alias", "unalias", "enable", "builtin", "let"), _refuse),
     "printf": _printf,
     "read": _read,
     "unset": _unset,
@@ -147,5 +144,5 @@ BUILTINS: dict[str, Builtin] = {
     "shift": _shift,
 }
 LEAVES = ("exit", "return", "break", "continue")
-NAMES = {*BUILTINS, *LEAVES, *DECLARES, "source", ".", "eval", "exec", "let"}
+NAMES = {*BUILTINS, *LEAVES, *DECLARES, "source", ".", "eval", "exec"}
 """Bash's own commands; those that are not in BUILTINS change what is followed next (see Execution)."""

@@ -145,7 +145,7 @@ class Execution:
                 self.expansion.check_files(shell, command.files)
                 return self._command(shell, command.command)
             case tree.Computation():
-                return self._compute(shell, command.inside), ""
+                return self.expansion.compute(shell, command.inside), ""
             case tree.Grouping(apart=True):
                 return self._apart(shell, command._replace(apart=False)), ""
             case tree.Grouping():
@@ -157,11 +157,6 @@ class Execution:
                     raise InputError(f"a function with the name {command.name} is not read")
                 shell.functions[command.name] = command.body
         return True, ""
-
-    def _compute(self, shell: Shell, *parts: tree.Sum) -> bool | None:
-        """`(( … ))` and `let`: what they set, and whether the last number is another than 0."""
-        value = [self.expansion.computed(shell, part) for part in parts][-1]
-        return value != "0" if is_known(value) else None
 
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
         """`if` and `case`, from the branch of this number on."""
@@ -293,7 +288,7 @@ class Execution:
         """
         name, shown = words[0], self.marks.shown(" ".join(words))
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
-        if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *builtins.LEAVES)):
+        if assigned or (command.files and name in ("unset", "set", "shift", "eval", *builtins.LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
         whole = name == "read" and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
         if whole and command.document and not command.assignments:
@@ -303,11 +298,6 @@ class Execution:
         if name in builtins.BUILTINS:
             status = builtins.BUILTINS[name](self.expansion, shell, words)
             return (None if command.files else status), ""
-        if name == "let" and words[1:]:
-            if any(map(is_several, words)):
-                raise InputError(f"{shown} is not read, as bash may replace a word of it by others: quote it")
-            sums = [tree.Sum((Text(word, True),), True, f"(({word}))") for word in words[1:]]
-            return self._compute(shell, *sums), ""
         if name in ("break", "continue"):
             if words[1:] not in ([], ["1"]) or not shell.loops:
                 raise InputError(f"{shown} {'outside of a loop ' if not shell.loops else ''}is not read")

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.arithmetic import plain
 from isobatch.tools.shells.tree import Command
 
 Value = str | tuple[str, ...] | None
@@ -54,11 +53,10 @@ class Shell:
 
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
-        local: what the local variables of a function had before it, and whether they were exported and
-            integers; None outside of one.
+        local: what the local variables of a function had before it, and whether they were exported; None
+            outside of one.
         outer: names of the local variables of the functions that called this one.
         constant: names that `readonly` keeps from another value; one set for all branches.
-        integers: names whose values are computed, as `declare -i` says.
         functions: None is one of which only the run knows what it does.
         loops: how many of them `break` may leave.
         errexit: whether `set -e` ends the script where a command fails.
@@ -71,14 +69,13 @@ class Shell:
     local: dict[str, Any] | None = None
     outer: frozenset[str] = frozenset()
     constant: set[str] = field(default_factory=set)
-    integers: set[str] = field(default_factory=set)
     loops: int = 0
     errexit: bool = False
 
     def copy(self) -> Shell:
         """Returns an independent copy."""
         copy = replace(self, variables={**self.variables}, functions={**self.functions})
-        copy.exported, copy.integers = {*self.exported}, {*self.integers}
+        copy.exported = {*self.exported}
         copy.local = None if self.local is None else {**self.local}
         return copy
 
@@ -102,9 +99,6 @@ class Shell:
         if isinstance(value, str) and isinstance(array, tuple):
             # A first value of unknown length may be none or several.
             value = (value, *array[bool(array) and not is_several(array[0]) :])
-        is_text = isinstance(value, str) and is_known(value)
-        if name in self.integers and (isinstance(value, tuple) or (is_text and plain(str(value)) is None)):
-            raise InputError(f"{name} is an integer, and set to another value, which is not read")
         if name not in ALWAYS_SET:
             self.variables[name] = value
 
@@ -112,18 +106,16 @@ class Shell:
         """Makes a variable local to the function, without a value; a local variable keeps its own."""
         self.check(name)
         if self.local is not None and name not in self.local:
-            self.local[name] = (self.variables.get(name, ...), name in self.exported, name in self.integers)
+            self.local[name] = (self.variables.get(name, ...), name in self.exported)
             self.set(name, None)
-            self.integers.discard(name)
 
     def leave(self, before: Shell) -> None:
         """Leaves a function: its arguments and its variables are again what they were."""
-        for name, (value, exported, integer) in (self.local or {}).items():
+        for name, (value, exported) in (self.local or {}).items():
             self.variables[name] = value
             if value is ...:
                 del self.variables[name]
             self.exported = self.exported | {name} if exported else self.exported - {name}
-            self.integers = self.integers | {name} if integer else self.integers - {name}
             self.constant.discard(name)
         self.arguments, self.local = before.arguments, before.local
         self.outer, self.loops = before.outer, before.loops
@@ -174,8 +166,8 @@ class Marks:
             Whether that changed it.
         """
         before = shell.copy()
-        if shell.local != branch.local or shell.integers != branch.integers:
-            raise InputError("a local variable of some runs, or an integer, is not read")
+        if shell.local != branch.local:
+            raise InputError("a local variable of some runs is not read")
         for name in {*shell.variables, *branch.variables}:
             first, second = (state.variables.get(name, ...) for state in (shell, branch))
             if first != second:
