@@ -56,7 +56,6 @@ class Examination(NamedTuple):
     """The issues of a configuration.
 
     Attributes:
-        reading: of the file.
         gpus: of the run to come; None where every row of a file was examined.
         batch: samples in a step on those GPUs, as the file is; None where it does not say.
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
@@ -163,7 +162,7 @@ class _Trial(NamedTuple):
 
     Attributes:
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
-        plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+        plan: None where the recipe is not known, or cannot be trained there.
         refusals: each with its reason; None of a setting that cannot be read.
     """
 

@@ -40,11 +40,7 @@ def parse(
 
     Args:
         aside: filled with what a script says beside its settings.
-        name: of the function, in a Python file of several configurations; the line of the training, in a
-            script of several.
-
-    Raises:
-        InputError: it has no such format, is too large or too deep, or holds no table.
+        name: of the function in a Python file of several, or the line of the training in a script of several.
 
     >>> parse('{"lr": 2e-5}', file="a.json"), parse("--lr 2e-5", file="a.sh")
     ({'lr': 2e-05}, {'lr': '2e-5'})
@@ -118,10 +114,7 @@ def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[st
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do.
-
-    A name beside a table of its name stays as it is.
-    """
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do, unless that is a value."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")

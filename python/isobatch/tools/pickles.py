@@ -22,12 +22,7 @@ MAX_PICKLE_BYTES = 1 << 20
 
 
 class InertObject:
-    """Stands for a class, or an object of one.
-
-    Attributes:
-        arguments: of its making.
-        attributes: that were set.
-    """
+    """Stands for a class or an object of one, with its arguments and attributes."""
 
     def __init__(self, arguments: Any = ()) -> None:
         self.arguments, self.attributes = arguments, dict[str, Any]()
@@ -37,11 +32,7 @@ class InertObject:
 
 
 def attributes(path: Path) -> dict[str, Any]:
-    """Reads the attributes of an object saved by torch or pickle; enumerations are their values.
-
-    Raises:
-        InputError: the file is no such pickle, or is larger than any that the Trainer writes.
-    """
+    """Reads the attributes of an object saved by torch or pickle; enumerations are their values."""
     file = str(path)
     data = read_bytes(path, MAX_ARCHIVE_BYTES)
     try:
@@ -73,10 +64,7 @@ def _pickle_in(data: bytes) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a record as a plain value.
-
-    One with a single argument is an enumeration's member; one with attributes is a table of those.
-    """
+    """Returns a record as a plain value: an enumeration's member by its argument, else its attributes."""
     if not isinstance(value, InertObject):
         return value
     if value.attributes:
@@ -129,10 +117,7 @@ _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
 class _Machine:
-    """Runs the operations of a pickle on a stack.
-
-    Each takes time in proportion to its own bytes, or to what it takes from the stack.
-    """
+    """Runs the operations of a pickle on a stack, each in time proportional to what it reads or takes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -141,11 +126,7 @@ class _Machine:
         self.copied = 0
 
     def run(self) -> Any:
-        """Returns the value of the pickle.
-
-        Raises:
-            ValueError, LookupError, TypeError, AttributeError: it is none.
-        """
+        """Returns the value of the pickle; an error of a value or a type says that it is none."""
         for operation, argument, _ in pickletools.genops(self.data):
             name = operation.name
             if name == "STOP":
@@ -160,12 +141,7 @@ class _Machine:
         raise ValueError("the pickle does not end")
 
     def pop(self) -> Any:
-        """Takes the top of the stack.
-
-        Raises:
-            ValueError: it is a mark.
-            IndexError: there is none.
-        """
+        """Takes the top of the stack; raises ValueError for a mark, IndexError for none."""
         if (value := self.stack.pop()) is _MARK:
             raise ValueError("a mark is no value")
         return value

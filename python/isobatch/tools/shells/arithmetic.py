@@ -43,11 +43,7 @@ _MOST_TOKENS, _MOST_BRACKETS, _MOST_NAMES = 200, 20, 8
 
 
 def compute(text: str, get: Get, depth: int = 0) -> Number:
-    """Returns the value of an expression, `depth` names deep; a mark (see Marks) is an unknown operand.
-
-    Raises:
-        ValueError: bash refuses it too, or it has a form that is not read.
-    """
+    """Returns the value of an expression, `depth` names deep; raises ValueError for one that is not read."""
     if depth > _MOST_NAMES:
         raise ValueError(f"has names in names, more than {_MOST_NAMES} deep")
     if twice := _TWICE.search(text):

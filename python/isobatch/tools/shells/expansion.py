@@ -1,6 +1,4 @@
-"""Expands words: parameters, computations, splitting at blanks. Anything only the run knows becomes a
-mark.
-"""
+"""Expands words: parameters, computations, splitting at blanks. What only the run knows becomes a mark."""
 
 import re
 from collections.abc import Iterator
@@ -24,9 +22,7 @@ _MOST_CHARACTERS = 1 << 18
 
 
 class Piece(NamedTuple):
-    """A part of a word, expanded: several values where it is an array; `splits` where blanks in it end a
-    word.
-    """
+    """A part of a word, expanded: several values of an array; `splits` where blanks in it end a word."""
 
     values: list[str]
     quoted: bool
@@ -181,9 +177,7 @@ class Expansion:
         return shell.variables[name]
 
     def _pieces(self, shell: Shell, word: Word, inner: bool = False) -> Iterator[Piece]:
-        """Args: inner: the word is the default of an unquoted parameter, which is split as its value would
-        be.
-        """
+        """Yields the parts expanded; `inner`: of an unquoted parameter's default, split as its value would be."""
         for part in word:
             if isinstance(part, Text):
                 yield Piece([part.text], part.quoted, inner and not part.quoted)

@@ -89,11 +89,7 @@ class Shell:
             raise InputError(f"{name} is readonly, or no name of a variable that is read")
 
     def set(self, name: str, value: Value) -> None:
-        """Sets a variable; a text becomes the first value of an array.
-
-        Raises:
-            InputError: bash refuses that, or does something else.
-        """
+        """Sets a variable, or the first value of an array to a text; raises InputError if bash refuses it."""
         self.check(name)
         array = self.variables.get(name)
         if isinstance(value, str) and isinstance(array, tuple):
@@ -160,11 +156,7 @@ class Marks:
         )
 
     def merge(self, shell: Shell, branch: Shell, why: str) -> bool:
-        """Merges two branches into the state after them: differing values become unknown.
-
-        Returns:
-            Whether that changed it.
-        """
+        """Merges two branches into the state after them, in which what differs is unknown; tells of a change."""
         before = shell.copy()
         if shell.local != branch.local:
             raise InputError("a local variable of some runs is not read")
@@ -197,9 +189,7 @@ def is_several(text: str) -> bool:
 
 
 def _common(first: object, second: object, mark: str) -> Value:
-    """Merges the values of a variable after two branches: if one only adds words, the common ones and a
-    mark.
-    """
+    """Merges the values of a variable after two branches; if one adds words, the common ones and a mark."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         pairs = zip(first, second, strict=False)
         same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(first), len(second)))
