@@ -56,7 +56,6 @@ class Shell:
         local: what the local variables of a function had before it, and whether they were exported; None
             outside of one.
         outer: names of the local variables of the functions that called this one.
-        constant: names that `readonly` keeps from another value; one set for all branches.
         functions: None is one of which only the run knows what it does.
         loops: how many of them `break` may leave.
         errexit: whether `set -e` ends the script where a command fails.
@@ -68,7 +67,6 @@ class Shell:
     arguments: tuple[str, ...] | None = None
     local: dict[str, Any] | None = None
     outer: frozenset[str] = frozenset()
-    constant: set[str] = field(default_factory=set)
     loops: int = 0
     errexit: bool = False
 
@@ -84,9 +82,9 @@ class Shell:
         return replace(self.copy(), loops=0)
 
     def check(self, name: str) -> None:
-        """Raises an InputError for a constant, or for text not usable as a variable's name."""
-        if not name.isidentifier() or not name.isascii() or name == "IFS" or name in self.constant:
-            raise InputError(f"{name} is readonly, or no name of a variable that is read")
+        """Raises an InputError for text not usable as a variable's name."""
+        if not name.isidentifier() or not name.isascii() or name == "IFS":
+            raise InputError(f"{name} is no name of a variable that is read")
 
     def set(self, name: str, value: Value) -> None:
         """Sets a variable, or the first value of an array to a text; raises InputError if bash refuses it."""
@@ -112,7 +110,6 @@ class Shell:
             if value is ...:
                 del self.variables[name]
             self.exported = self.exported | {name} if exported else self.exported - {name}
-            self.constant.discard(name)
         self.arguments, self.local = before.arguments, before.local
         self.outer, self.loops = before.outer, before.loops
 
