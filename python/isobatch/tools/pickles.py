@@ -76,32 +76,16 @@ def _plain(value: Any) -> Any:
 
 _MARK = object()
 _CLASS = InertObject()
+_LITERALS = {
+    operation.name
+    for operation in pickletools.opcodes
+    if operation.arg
+    and not operation.stack_before
+    and [*operation.stack_after] not in ([], [pickletools.anyobject])
+}
+"""Operations that put their argument on the stack."""
 _VALUES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        [
-            "INT",
-            "LONG",
-            "LONG1",
-            "LONG4",
-            "BININT",
-            "BININT1",
-            "BININT2",
-            "FLOAT",
-            "BINFLOAT",
-            "STRING",
-            "BINSTRING",
-            "SHORT_BINSTRING",
-            "BINBYTES",
-            "SHORT_BINBYTES",
-            "BINBYTES8",
-            "BYTEARRAY8",
-            "UNICODE",
-            "BINUNICODE",
-            "SHORT_BINUNICODE",
-            "BINUNICODE8",
-        ],
-        lambda argument: argument,
-    ),
+    **dict.fromkeys(_LITERALS, lambda argument: argument),
     "NONE": lambda _: None,
     "NEWTRUE": lambda _: True,
     "NEWFALSE": lambda _: False,
@@ -113,6 +97,7 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "PERSID": lambda _: None,  # a tensor's storage
 }
 """Operations that put a value on the stack."""
+_TUPLES = ("TUPLE1", "TUPLE2", "TUPLE3")
 _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
@@ -133,6 +118,8 @@ class _Machine:
                 return self.pop()
             if name in _VALUES:
                 self.stack.append(_VALUES[name](argument))
+            elif name in _TUPLES:
+                self._tuple_of(_TUPLES.index(name) + 1)
             elif name not in _IDLE:
                 step = getattr(self, f"_{name.lower()}", None)
                 if step is None:
@@ -188,25 +175,19 @@ class _Machine:
 
     _frozenset = _tuple
 
-    def _tuple1(self, _: Any) -> None:
-        self.stack[-1:] = [(self.stack[-1],)]
-
-    def _tuple2(self, _: Any) -> None:
-        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
-
-    def _tuple3(self, _: Any) -> None:
-        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+    def _tuple_of(self, size: int) -> None:
+        if len(self.stack) < size:
+            raise IndexError("a tuple of more than the stack has")
+        self.stack[-size:] = [tuple(self.stack[-size:])]
 
     def _list(self, _: Any) -> None:
         self.stack.append(self._marked())
 
     def _append(self, _: Any) -> None:
-        value = self.pop()
-        self._extend([value])
+        self._extend([self.pop()])
 
     def _appends(self, _: Any) -> None:
-        values = self._marked()
-        self._extend(values)
+        self._extend(self._marked())
 
     _additems = _appends
 
@@ -224,8 +205,7 @@ class _Machine:
         self._fill([key, value])
 
     def _setitems(self, _: Any) -> None:
-        pairs = self._marked()
-        self._fill(pairs)
+        self._fill(self._marked())
 
     def _fill(self, pairs: list[Any]) -> None:
         """Fills a table, allowing texts as keys alone: settings have no others."""
