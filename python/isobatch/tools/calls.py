@@ -162,7 +162,7 @@ class Script(Names):
         return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
 
     def _only_reads(self, node: ast.Name, value: Any) -> bool:
-        """Tells whether a table or list stays unchanged where it is read: a part, `**`, or a known setting."""
+        """Tells whether a table or list stays unchanged where it is read: by part, `**`, or as a setting."""
         around = self.above[node]
         if isinstance(around, ast.Subscript) and around.value is node:
             item = _item(value, self.value(around.slice))

@@ -275,7 +275,7 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
 
 
 def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
-    """Makes the record of a launcher, whose script may weight its losses and ramp up its batch."""
+    """Makes the record of a launcher; its script may weight its losses and ramp up its batch."""
     omitted = f"seq_len drop_last even_batches resume {leaves_out}"
     tool_writer = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=omitted)
     return Tool(name, title, writer=tool_writer)

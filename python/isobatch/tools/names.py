@@ -17,7 +17,7 @@ _METHODS = re.compile("update|pop|popitem|clear|setdefault|append|extend|insert|
 
 
 class Change(NamedTuple):
-    """An attribute that a node may set, and the name of the object, if it has one."""
+    """An attribute possibly set by a node, and the name of the object, if it has one."""
 
     attribute: str
     owner: str
@@ -62,7 +62,7 @@ class Names:
         return "" if is_own else f"{self._origins.get(head, head)}{dot}{rest}"
 
     def _changes(self, node: ast.AST) -> Iterator[Change]:
-        """Yields the attributes that a node may set, in any object; those of `self` are no other object's."""
+        """Yields the attributes possibly set by a node, in any object but `self`."""
         last, attributes = last_part(getattr(node, "func", node)), list[str]()
         target: Any = None
         if isinstance(node, ast.Call) and _SETTERS.fullmatch(last):

@@ -393,7 +393,7 @@ class SettingsPage:
         return math.prod(sizes.values())
 
     def read_experts(self, key: str, *beside: str, tensor: str = "") -> int:
-        """Reads the GPUs of one full set of experts, split by `key` and multiplied by the settings in `beside`.
+        """Reads the GPUs of one full set of experts: `key` splits them, the settings in `beside` multiply.
 
         `tensor` is of an expert's own tensors; without a value the first of `beside` stands in its place.
         """

@@ -114,7 +114,7 @@ def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[st
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do, unless that is a value."""
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do, unless it is a value."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")

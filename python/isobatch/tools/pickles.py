@@ -102,7 +102,7 @@ _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
 class _Machine:
-    """Runs the operations of a pickle on a stack, each in time proportional to what it reads or takes."""
+    """Runs the operations of a pickle on a stack, each in time proportional to its own bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -111,7 +111,7 @@ class _Machine:
         self.copied = 0
 
     def run(self) -> Any:
-        """Returns the value of the pickle; an error of a value or a type says that it is none."""
+        """Returns the value of the pickle; raises an error of values or types for no pickle."""
         for operation, argument, _ in pickletools.genops(self.data):
             name = operation.name
             if name == "STOP":

@@ -181,7 +181,7 @@ def recipe_fields(
 def joined_fields(
     pages: Sequence[Reading], values: Mapping[str, Any], *, ends: bool = False
 ) -> dict[str, Any]:
-    """Joins the fields of the files of a run and of values given beside them, each of which wins.
+    """Joins the fields of the files of a run; values given beside them win.
 
     Args:
         values: fields of a recipe, or `batch_per_gpu`.
@@ -282,7 +282,7 @@ def _is_said(page: Reading, field: str) -> bool:
 
 
 def is_default(page: Reading, field: str) -> bool:
-    """Tells whether a field has a value that the file does not say."""
+    """Tells whether a field has a value without a word in the file."""
     return field in page.fields and not _is_said(page, field)
 
 

@@ -1,7 +1,7 @@
 """Python files, read as their tools' own files would be.
 
-Of a training script, the arguments of `TrainingArguments(…)`, Lightning's `Trainer(…)` and the like; else what
-a function returns as a configuration, or what the file assigns.
+Of a training script, the arguments of `TrainingArguments(…)`, Lightning's `Trainer(…)` and the like; else a
+function's configuration, or what the file assigns.
 """
 
 import ast
@@ -37,7 +37,7 @@ Calls = list[Configuring]
 def read_python(
     text: str, file: str, name: str, notes: list[str], flags: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Reads a training script, or a function's configuration, or all that the file assigns; with the tool."""
+    """Reads a training script, a function's configuration, or all assigned values; with the tool."""
     if (name and not name.isdecimal()) or _RETURNS.search(text):
         return configuration(text, file, name), ""
     if any(maker in text for maker in (*_MAKERS, *_PARSERS)):

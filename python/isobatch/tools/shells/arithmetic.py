@@ -43,7 +43,7 @@ _MOST_TOKENS, _MOST_BRACKETS, _MOST_NAMES = 200, 20, 8
 
 
 def compute(text: str, get: Get, depth: int = 0) -> Number:
-    """Returns the value of an expression, `depth` names deep; raises ValueError for one that is not read."""
+    """Returns the value of an expression, `depth` names deep; raises ValueError for an unread form."""
     if depth > _MOST_NAMES:
         raise ValueError(f"has names in names, more than {_MOST_NAMES} deep")
     if twice := _TWICE.search(text):
@@ -93,7 +93,7 @@ class _Expression:
         return sign
 
     def close(self, bracket: str) -> None:
-        """Takes a bracket that must be here."""
+        """Takes a bracket, or fails."""
         if not self.take(bracket):
             self.fail()
 
@@ -153,16 +153,16 @@ class _Expression:
 
 def _combine(sign: str, first: Lazy, right: Lazy) -> Number:
     """Returns the value of `&&` or `||`; the right side counts only where the left one does not decide."""
-    left = first()
-    if left is not None and bool(left) == (sign == "||"):
+    start = first()
+    if start is not None and bool(start) == (sign == "||"):
         return int(sign == "||")
     value = right()
-    return None if left is None or value is None else int(bool(value))
+    return None if start is None or value is None else int(bool(value))
 
 
-def _apply(sign: str, left: Lazy, right: Lazy) -> Number:
+def _apply(sign: str, before: Lazy, behind: Lazy) -> Number:
     """Returns the value of a binary operator."""
-    first, second = left(), right()
+    first, second = before(), behind()
     if first is None or second is None:
         return None
     if sign in ("/", "%"):

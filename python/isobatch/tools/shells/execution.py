@@ -35,7 +35,7 @@ class Execution:
         self._depth = self._tested = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
-        """Follows a text of commands; raises InputError for one that cannot be read, or goes on and on."""
+        """Follows a text of commands; raises InputError for an unreadable or endless one."""
         if not self._depth and not is_known(text):
             raise InputError("has characters of Unicode's private use, which are not read")
         with self._deeper():
@@ -92,7 +92,7 @@ class Execution:
         return status, flow
 
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
-        """The right side of `&&` or `||` that may run or not; one that ends the script did not."""
+        """The right side of `&&` or `||` in doubt; if it ends the script, it did not run."""
         branch, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self.paths.under(place):
             _, flow = self._pipeline(branch, pipeline, chain)
@@ -100,7 +100,7 @@ class Execution:
         return operator == "||" if flow else None
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
-        """Commands joined by `|`; under `set -e` a failing one ends the script, a block by the commands in it."""
+        """Commands joined by `|`; under `set -e` a failing one ends the script, a block by its own."""
         last, flow, ends = pipeline.commands[-1], "", shell.errexit and not self._tested
         counts = len(pipeline.commands) > 1
         if counts:
@@ -166,7 +166,7 @@ class Execution:
         return None, self.paths.join(shell, first, branch, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        """Follows each round of a loop of known length; what any other loop sets is unknown."""
+        """Follows each round of a loop of known length; any other loop sets unknown values."""
         shell.loops += 1
         before, position = shell.copy(), self._position()
         outcome = self._rounds(shell, loop)

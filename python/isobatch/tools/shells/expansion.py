@@ -137,7 +137,7 @@ class Expansion:
         return self.marks.mark(part.source, why)
 
     def compute(self, shell: Shell, part: Sum) -> bool | None:
-        """Follows `(( … ))`, which may set variables, and tells whether its last number is not 0."""
+        """Follows `(( … ))` with its assignments, and tells whether its last number is not 0."""
 
         def number(text: str) -> str:
             return self.computed(shell, Sum((Text(text, True),), True, part.source))
@@ -177,7 +177,7 @@ class Expansion:
         return shell.variables[name]
 
     def _pieces(self, shell: Shell, word: Word, inner: bool = False) -> Iterator[Piece]:
-        """Yields the parts expanded; `inner`: of an unquoted parameter's default, split as its value would be."""
+        """Yields the parts expanded; `inner`: of an unquoted parameter's default, split as its value."""
         for part in word:
             if isinstance(part, Text):
                 yield Piece([part.text], part.quoted, inner and not part.quoted)

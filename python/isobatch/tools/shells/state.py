@@ -153,7 +153,7 @@ class Marks:
         )
 
     def merge(self, shell: Shell, branch: Shell, why: str) -> bool:
-        """Merges two branches into the state after them, in which what differs is unknown; tells of a change."""
+        """Merges two branches into the state after them, and tells whether it changes it."""
         before = shell.copy()
         if shell.local != branch.local:
             raise InputError("a local variable of some runs is not read")

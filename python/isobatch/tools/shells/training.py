@@ -163,7 +163,7 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
 
 
 def _field_given(name: str) -> str | None:
-    """The field of a recipe that `--set` takes for a setting; None where no plan has one."""
+    """The field of a recipe, as `--set` takes it, for a setting; None where no plan has one."""
     field = guess_field(name)
     return "batch_per_gpu" if field == "batch" else field
 

@@ -67,7 +67,7 @@ class Document:
 
 
 class Simple(NamedTuple):
-    """A command with the assignments before it, and the files that it is redirected to or from."""
+    """A command with the assignments before it, and the files of its redirections."""
 
     line: int
     assignments: tuple[Assignment, ...]
