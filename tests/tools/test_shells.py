@@ -396,20 +396,14 @@ def test_words_that_a_condition_adds_leave_the_others():
 
 
 def test_a_branch_that_ends_the_script_was_not_taken():
-    assert (
-        arguments(
-            'BS=4\nif [ -z "$KEY" ]; then BS=9; exit 1; fi\ncd data || exit 1\ntorchrun t.py --bs $BS --lr 1'
-        )["bs"]
-        == "4"
-    )
+    ends = 'if [ -z "$KEY" ]; then BS=9; exit 1; fi\ncd data || exit 1'
+    assert arguments(f"BS=4\n{ends}\ntorchrun t.py --bs $BS --lr 1")["bs"] == "4"
 
 
 def test_two_trainings_are_listed_and_one_is_chosen(tmp_path, ran):
     file = tmp_path / "train.sh"
     same = (
-        "torchrun --nproc_per_node 2 {} --per_device_train_batch_size {} --learning_rate 1e-4 "
-        "--max_steps "
-        "100\n"
+        "torchrun --nproc_per_node 2 {} --per_device_train_batch_size {} --learning_rate 1e-4 --max_steps 9\n"
     )
     file.write_text(same.format("sft.py", 4) + "python eval.py --batch_size 64\n" + same.format("dpo.py", 8))
     with pytest.raises(
@@ -446,22 +440,17 @@ def test_unknown_values_are_asked_for_in_one_message(tmp_path):
     assert all(name in str(caught.value) for name in ("$SLURM_NNODES", "$MBS", "$LR", "give lr a value"))
 
 
-def test_tables_of_a_flag_are_read(tmp_path):
+@pytest.mark.parametrize(
+    ("flags", "field", "value"),
+    [
+        (f"{SMALL} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{{\"min_lr\": 1e-5}}'", "min_lr", 1e-5),
+        ("--micro-batch-size 4 --global-batch-size 8 --lr 1e-4 --train-iters 9 --bf16 $MORE", "precision", "bf16"),
+    ],
+)  # fmt: skip
+def test_a_table_and_a_switch_before_an_unknown_word_are_read(tmp_path, flags, field, value):
     file = tmp_path / "train.sh"
-    file.write_text(
-        "torchrun --nproc_per_node 1 t.py --per_device_train_batch_size 4 --learning_rate 1e-4 --max_steps 9 "
-        "--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{\"min_lr\": 1e-5}'\n"
-    )
-    assert ib.Recipe.read(file).min_lr == 1e-5
-
-
-def test_a_switch_before_an_unknown_word_is_on(tmp_path):
-    file = tmp_path / "train.sh"
-    file.write_text(
-        "torchrun --nproc_per_node 1 t.py --micro-batch-size 4 --global-batch-size 8 --lr 1e-4 --train-iters "
-        "9 --bf16 $MORE\n"
-    )
-    assert ib.Recipe.read(file).precision == "bf16"
+    file.write_text(f"torchrun --nproc_per_node 1 t.py {flags}\n")
+    assert getattr(ib.Recipe.read(file), field) == value
 
 
 @pytest.mark.parametrize(
