@@ -161,7 +161,8 @@ CHANGED = {
                    "args = TrainingArguments(learning_rate=get())",
     "a function of two names": "def get(): return 1e-4\nget = lambda: 3e-5\n"
                                "args = TrainingArguments(learning_rate=get())",
-    "a caller's name": "def get(): return lr\ndef main(lr=3e-5): return TrainingArguments(learning_rate=get())"
+    "a caller's name": "def get(): return lr\ndef main(lr=3e-5): "
+                       "return TrainingArguments(learning_rate=get())"
                        "\nargs = main()",
     "a comprehension's name": "args = [TrainingArguments(learning_rate=lr) for lr in (3e-5,)][0]",
 }  # fmt: skip
@@ -208,7 +209,7 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
         CLASSES.format("bs", "D.lr"),
         r"is bs \(line 10\), which is set in lines 4, 7: (.|\n)*is D.lr",
     )
-    inside = "class C:\n    args = TrainingArguments('o', learning_rate=1e-4)\ndef f():\n    TrainingArguments('o')\n"
+    inside = "class C:\n    args = TrainingArguments('o')\ndef f():\n    TrainingArguments('o')\n"
     refused(tmp_path, inside, "2 configurations")
 
 
@@ -572,7 +573,8 @@ SPLIT = "gradient_accumulation_steps=2, dataloader_config=DataLoaderConfiguratio
          {"duration": "3000st"}),
         (SCHEDULED.format(scheduler="None", prepared="", arguments="split_batches=True"),
          {"schedule": "constant", "effective_batch": 32}),
-        (LOOP, {"effective_batch": 256, "lr": 3e-4, "weight_decay": 0.1, "clip_norm": 0.5, "schedule": "cosine",
+        (LOOP, {"effective_batch": 256, "lr": 3e-4, "weight_decay": 0.1, "clip_norm": 0.5,
+                "schedule": "cosine",
                 "warmup": "10%", "precision": "bf16", "optimizer": "adamw"}),
         (LOOP.replace("gradient_accumulation_steps=4", "parallelism_config=ParallelismConfig(tp_size=2), "
                       "gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=4)"),
@@ -658,8 +660,10 @@ def scheduled(scheduler, prepared=PREPARED, arguments=""):
          "get_cosine.* and get_scheduler: give schedule"),
         (textwrap.dedent(PLAIN) + AFTER.replace("\n    ", "\n").replace("  group", "    group"),
          r"AdamW.lr may be set by group\['lr'\]"),
-        (scheduled(COSINE.format(100, "", 3000)), "get_scheduler counts steps of its own.*give duration a value"),
-        (scheduled(COSINE.format(100, "", 3000), "", "gradient_accumulation_steps=2"), "give duration a value"),
+        (scheduled(COSINE.format(100, "", 3000)),
+         "get_scheduler counts steps of its own.*give duration a value"),
+        (scheduled(COSINE.format(100, "", 3000), "", "gradient_accumulation_steps=2"),
+         "give duration a value"),
         (scheduled("get_constant_schedule_with_warmup(optimizer, 100)"), "give warmup a value"),
         (scheduled(COSINE.format(100, "", f"3000{PER_PROCESS}")), "give warmup a value"),
     ],

@@ -176,7 +176,7 @@ REFUSED = {
     "a redirection's number in two lines": ("torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
      "line 2: a redirection after a bracket, or"),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
-    "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
+    "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is no name of a variable"),
     "tabs before a here-document": ("cat <<-E\n\tE\n", "line 1: "),
     "two lines in a sign": ("true &\\\n& A=1", "line 1: "),
@@ -443,8 +443,10 @@ def test_unknown_values_are_asked_for_in_one_message(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "field", "value"),
     [
-        (f"{SMALL} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{{\"min_lr\": 1e-5}}'", "min_lr", 1e-5),
-        ("--micro-batch-size 4 --global-batch-size 8 --lr 1e-4 --train-iters 9 --bf16 $MORE", "precision", "bf16"),
+        (f"{SMALL} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{{\"min_lr\": 1e-5}}'",
+         "min_lr", 1e-5),
+        ("--micro-batch-size 4 --global-batch-size 8 --lr 1e-4 --train-iters 9 --bf16 $MORE",
+         "precision", "bf16"),
     ],
 )  # fmt: skip
 def test_a_table_and_a_switch_before_an_unknown_word_are_read(tmp_path, flags, field, value):

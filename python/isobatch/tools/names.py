@@ -16,7 +16,7 @@ _METHODS = re.compile("update|pop|popitem|clear|setdefault|append|extend|insert|
 """Methods that change a table or a list."""
 
 
-class Change(NamedTuple):
+class AttributeChange(NamedTuple):
     """An attribute possibly set by a node, and the name of the object, if it has one."""
 
     attribute: str
@@ -61,7 +61,7 @@ class Names:
         is_own = not dot and any(not isinstance(node, ast.alias) for node in self.bindings.get(head, ()))
         return "" if is_own else f"{self._origins.get(head, head)}{dot}{rest}"
 
-    def _changes(self, node: ast.AST) -> Iterator[Change]:
+    def _changes(self, node: ast.AST) -> Iterator[AttributeChange]:
         """Yields the attributes possibly set by a node, in any object but `self`."""
         last, attributes = last_part(getattr(node, "func", node)), list[str]()
         target: Any = None
@@ -85,7 +85,7 @@ class Names:
         is_table = last in ("vars", "__dict__") and not isinstance(node, ast.Name)
         if is_table and not (is_load or isinstance(around, ast.Call | ast.keyword)):
             attributes.append(ANY)
-        return (Change(name, last_part(target), node) for name in attributes)
+        return (AttributeChange(name, last_part(target), node) for name in attributes)
 
 
 def bound_name(node: ast.AST) -> str:
