@@ -56,7 +56,6 @@ class Examination(NamedTuple):
     """The issues of a configuration.
 
     Attributes:
-        reading: of the file.
         gpus: of the run to come; None where every row of a file was examined.
         batch: samples in a step on those GPUs, as the file is; None where it does not say.
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
@@ -91,7 +90,7 @@ class Examination(NamedTuple):
 
 
 def examine(
-    path: str | os.PathLike[str], gpus: int | Cluster | None = None, *, tool: str | None = None, **given: Any
+    path: str | os.PathLike[str], gpus: int | Cluster | None = None, *, tool: str | None = None, **values: Any
 ) -> Examination:
     """Examines a configuration on a given number of GPUs.
 
@@ -100,7 +99,7 @@ def examine(
         gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each
             number of them.
         tool: whose it is; None: found by what is in it.
-        given: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
+        values: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
     Raises:
         InputError: the file cannot be read.
@@ -117,10 +116,10 @@ def examine(
         raise InputError(f"gpus must be a whole number from 1, got {gpus!r}", field="gpus")
     cluster = gpus if isinstance(gpus, Cluster) else Cluster(gpus_per_node=gpus)
     for name in ("tuned_gpus", "batch_per_gpu", "accumulation", "model_parallel", "effective_batch"):
-        if given.get(name) is not None:
-            given[name] = count_of(name, given[name])
+        if values.get(name) is not None:
+            values[name] = count_of(name, values[name])
     reading = read_file(path, tool)
-    own = {("gpus" if name == "tuned_gpus" else name): value for name, value in given.items()}
+    own = {("gpus" if name == "tuned_gpus" else name): value for name, value in values.items()}
     reading.notes += [
         error.message for to, error in reading.faults if to not in own and _is_open(reading, error)
     ]
@@ -163,7 +162,7 @@ class _Trial(NamedTuple):
 
     Attributes:
         tuned: samples in a step of the tuned run; None where its GPUs are not known.
-        plan: how to train the same there; None where the recipe is not known, or cannot be trained there.
+        plan: None where the recipe is not known, or cannot be trained there.
         refusals: each with its reason; None of a setting that cannot be read.
     """
 
@@ -247,7 +246,7 @@ def _has_accumulation(reading: Reading, own: Mapping[str, Any]) -> bool:
 
 
 def _is_open(reading: Reading, error: InputError) -> bool:
-    """Tells whether a refused setting lacks a value, or is "auto", which the run fills in."""
+    """Tells whether a refused setting lacks a value, or is "auto", to be filled in by the run."""
     if error.field in reading.gaps:
         return True
     name = error.field or ""
@@ -296,7 +295,7 @@ def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
 
 
 def _of_the_batch(case: Case) -> Iterator[str]:
-    """Yields what is not known of the batch, and how to check the file once it is changed."""
+    """Yields the unknowns of the batch, and how to check the file once it is changed."""
     if case.batch is None:
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     if case.tuned is None and case.fields.get("gpus") is None:

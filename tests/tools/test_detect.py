@@ -31,20 +31,29 @@ def test_everybodys_names_are_nobodys_file(tmp_path, ran):
         assert part in output.err, part
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"micro_batch_size": 16, "grad_accum": 4, "lr": 0.003, "optimizer": "adamw"},
-        {"lr": 0.003, "batch_size": 64, "optimizer": "adamw", "epochs": 2},
-        {"train": {"batch_size": 16, "lr": 0.003, "epochs": 2}},
-        {"batch_size": 16, "learning_rate": 3e-3, "max_iters": 94, "lr_decay_iters": 94, "min_lr": 1e-4},
-        {"batch_size": 16, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}}},
-    ],
-)
+LOOP = "from torch.utils.data import DataLoader\nbase_model = 'x'\nlearning_rate = 1e-4\nnum_epochs = 3\n"
+OF_NO_TOOL = [
+    {"micro_batch_size": 16, "grad_accum": 4, "lr": 0.003, "optimizer": "adamw"},
+    {"lr": 0.003, "batch_size": 64, "optimizer": "adamw", "epochs": 2},
+    {"train": {"batch_size": 16, "lr": 0.003, "epochs": 2}},
+    {"batch_size": 16, "learning_rate": 3e-3, "max_iters": 94, "lr_decay_iters": 94, "min_lr": 1e-4},
+    {"batch_size": 16, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}}},
+    {"num_generations": 4, "pass_rate_min": 0.1, "max_completion_length": 9},  # it only generates
+    LOOP,  # variables of a loop are no tool's settings
+]
+
+
+@pytest.mark.parametrize("settings", OF_NO_TOOL)
 def test_other_scripts_settings(tmp_path, settings):
+    name = "train.py" if settings is LOOP else "a.json"
     with pytest.raises(ib.InputError, match="no tool is recognized") as caught:
-        ib.Recipe.read(written(tmp_path, settings), gpus=1)
+        ib.Recipe.read(written(tmp_path, settings, name), gpus=1)
     assert "effective_batch=N" in str(caught.value)
+
+
+def test_an_empty_file_says_so(tmp_path):
+    with pytest.raises(ib.InputError, match="is empty"):
+        ib.Recipe.read(written(tmp_path, " \n"))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +108,6 @@ def test_no_tools_default_stands_for_a_length_by_another_name(tmp_path):
     assert ib.Recipe.read(file, gpus=8, dataset_size=1000, duration="1ep").duration == "1ep"
 
 
-def test_variables_of_a_loop_are_no_tools_settings(tmp_path):
-    text = "from torch.utils.data import DataLoader\nbase_model = 'x'\nlearning_rate = 1e-4\nnum_epochs = 3\n"
-    with pytest.raises(ib.InputError, match="no tool is recognized"):
-        ib.Recipe.read(written(tmp_path, text, "train.py"), gpus=8, dataset_size=1000)
-
-
 def test_the_advice_has_no_value_that_a_shell_would_replace(tmp_path):
     settings = {"optimizer": {"lr": 6e-4}, "scheduler": {"lr_min": "${eval:0.1 * ${optimizer.lr}}"}}
     with pytest.raises(ib.InputError, match=r"--set lr=0\.0006") as caught:
@@ -141,18 +144,6 @@ def test_a_plan_is_known_as_one(tmp_path):
     ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 2).save(path)
     with pytest.raises(ib.InputError, match="is a plan of isobatch"):
         ib.Recipe.read(path)
-
-
-def test_a_script_that_only_generates_is_no_training(tmp_path):
-    """It has a name of TRL's alone, and none of a Trainer's."""
-    settings = {"num_generations": 4, "pass_rate_min": 0.1, "max_completion_length": 9}
-    with pytest.raises(ib.InputError, match="no tool is recognized"):
-        ib.Recipe.read(written(tmp_path, settings))
-
-
-def test_an_empty_file_says_so(tmp_path):
-    with pytest.raises(ib.InputError, match="is empty"):
-        ib.Recipe.read(written(tmp_path, " \n"))
 
 
 @pytest.mark.parametrize("name", ["a.toml", "a.json", "a.yaml"])

@@ -25,16 +25,16 @@ MULTIPLIED = (
 MEGATRON = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4 --clip-grad 1 --adam-beta2 0.95"
 
 
-def found(tmp_path, settings, gpus=8, name="a.json", **given):
+def examined(tmp_path, settings, gpus=8, name="a.json", **fields):
     text = settings if isinstance(settings, str) else json.dumps(settings)
-    return examine(written(tmp_path, name, text), gpus, **given)
+    return examine(written(tmp_path, name, text), gpus, **fields)
 
 
 def test_the_same_gpus_with_nothing_odd(tmp_path):
-    diagnosis = found(tmp_path, CLEAN, tuned_gpus=8)
+    diagnosis = examined(tmp_path, CLEAN, tuned_gpus=8)
     assert diagnosis.batch == 64 and diagnosis.healthy
     assert [finding.what for finding in diagnosis.findings] == [MULTIPLIED.format(8)]
-    alone = found(tmp_path, CLEAN, 1, tuned_gpus=1)
+    alone = examined(tmp_path, CLEAN, 1, tuned_gpus=1)
     assert alone.text.endswith("the learning rate stays.\nNothing found.")
 
 
@@ -51,15 +51,15 @@ def test_the_same_gpus_with_nothing_odd(tmp_path):
 def test_the_trainers_factor_is_named_and_certain_for_a_model_that_the_file_names(
     tmp_path, settings, gpus, factor, healthy
 ):
-    diagnosis = found(tmp_path, {**CLEAN, **settings}, gpus)
-    (finding,) = [one for one in diagnosis.findings if "multiplies the gradient" in one.what]
+    diagnosis = examined(tmp_path, {**CLEAN, **settings}, gpus)
+    (finding,) = [finding for finding in diagnosis.findings if "multiplies the gradient" in finding.what]
     assert finding.what.endswith(f" by {factor}")
     assert diagnosis.healthy is healthy
     assert "accepts_loss_kwargs = False" in finding.change
 
 
 def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
-    diagnosis = found(tmp_path, CLEAN, 64, tuned_gpus=8)
+    diagnosis = examined(tmp_path, CLEAN, 64, tuned_gpus=8)
     assert diagnosis.batch == 512
     batch, rule, run, warmup, _ = diagnosis.findings
     assert batch.what == "a step has 512 samples, 8 × the 64 that it was tuned with"
@@ -68,11 +68,11 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
     assert run.change.startswith("max_steps: 13 ") and warmup.change.startswith("warmup_steps: 1 ")
     # The change does what it says: with it the batch is the tuned one.
     fixed = {**CLEAN, "per_device_train_batch_size": 1}
-    assert found(tmp_path, fixed, 64).batch == 64
+    assert examined(tmp_path, fixed, 64).batch == 64
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "what", "change"),
+    ("name", "settings", "says", "change"),
     [
         ("a.json", {**CLEAN, "num_train_epochs": 3}, "num_train_epochs 3 has no effect", "remove num_train_epochs"),
         ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
@@ -109,9 +109,9 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
          "one step late", "leave it, or drive it by"),
     ],
 )  # fmt: skip
-def test_what_a_tool_does_without_a_word(tmp_path, name, settings, what, change):
-    diagnosis = found(tmp_path, settings, name=name)
-    (finding,) = [finding for finding in diagnosis.findings if what in finding.what]
+def test_what_a_tool_does_without_a_word(tmp_path, name, settings, says, change):
+    diagnosis = examined(tmp_path, settings, name=name)
+    (finding,) = [finding for finding in diagnosis.findings if says in finding.what]
     assert change in finding.change
     assert all(all(finding[:4]) for finding in diagnosis.findings), (
         "what, cause, source and change are all said"
@@ -121,9 +121,9 @@ def test_what_a_tool_does_without_a_word(tmp_path, name, settings, what, change)
 
 @pytest.mark.parametrize("source", PUBLISHED)
 def test_published_configurations_have_a_batch(source, tmp_path):
-    name, text, given, fields = PUBLISHED[source]
-    own = {("tuned_gpus" if key == "gpus" else key): value for key, value in given.items()}
-    gpus = given.get("gpus") or fields.get("gpus") or 8
+    name, text, beside, fields = PUBLISHED[source]
+    own = {("tuned_gpus" if key == "gpus" else key): value for key, value in beside.items()}
+    gpus = beside.get("gpus") or fields.get("gpus") or 8
     assert examine(written(tmp_path, name, text), gpus, **own).batch == fields["effective_batch"]
 
 
@@ -137,12 +137,14 @@ def test_the_command_exits_with_what_it_found(tmp_path, ran):
 
 
 def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
-    diagnosis = found(tmp_path, {**CLEAN, "learning_rate": "fast", "weight_decay": "auto"}, 64, tuned_gpus=8)
+    diagnosis = examined(
+        tmp_path, {**CLEAN, "learning_rate": "fast", "weight_decay": "auto"}, 64, tuned_gpus=8
+    )
     assert diagnosis.batch == 512
     assert "learning_rate must be a number, got the text 'fast'" in diagnosis.text
     assert 'weight_decay: "auto" is not known before the run' in diagnosis.text
-    assert "weight_decay" not in found(tmp_path, {**CLEAN, "weight_decay": "auto"}, weight_decay=0.1).text
-    unusual = found(tmp_path, {**CLEAN, "adam_beta1": 2}, 64, tuned_gpus=8)
+    assert "weight_decay" not in examined(tmp_path, {**CLEAN, "weight_decay": "auto"}, weight_decay=0.1).text
+    unusual = examined(tmp_path, {**CLEAN, "adam_beta1": 2}, 64, tuned_gpus=8)
     assert unusual.batch == 512 and "betas" in unusual.text
     file = written(tmp_path, "b.json", json.dumps({**CLEAN, "adam_beta2": 0.95}))
     assert ib.Recipe.read(file, gpus=8).betas == (0.9, 0.95)
@@ -156,18 +158,18 @@ def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path
     settings = (
         "[training]\nlocal_batch_size = 2\nglobal_batch_size = 1024\nsteps = 120000\n[optimizer]\nlr = 3e-4\n"
     )
-    stopped = found(tmp_path, settings, 15, name="a.toml", tuned_gpus=16)
+    stopped = examined(tmp_path, settings, 15, name="a.toml", tuned_gpus=16)
     assert stopped.batch == 1024
     whats = [finding.what.partition(":")[0] for finding in stopped.findings]
     assert whats == ["the run stops", "the warmup is one step ahead"]
-    fewer = found(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
+    fewer = examined(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
     assert "a step has 1,024 samples = 2 × 64 × 8 replicas." in fewer.text
 
 
 def test_the_doctors_steps_are_rounded_as_the_plans(tmp_path):
     """100 steps of the warmup at an eighth of the batch are 12.5: half up, as a plan rounds."""
     settings = {**CLEAN, "warmup_steps": 100, "max_steps": 1000}
-    finding = next(f for f in found(tmp_path, settings, 64, tuned_gpus=8).findings if "warmup" in f.what)
+    finding = next(f for f in examined(tmp_path, settings, 64, tuned_gpus=8).findings if "warmup" in f.what)
     grown = ib.plan(ib.Recipe(effective_batch=64, lr=2e-5, warmup="100st", duration="1000st"), 64, policy=512)
     assert grown.warmup_steps == 13 and finding.change.startswith("warmup_steps: 13 ")
 
@@ -183,9 +185,9 @@ def test_a_checkpoints_steps_are_no_setting_where_its_arguments_say_epochs(
     (folder / "trainer_state.json").write_text(json.dumps(state))
     arguments = {**CLEAN, "max_steps": steps, "num_train_epochs": 2}
     monkeypatch.setattr("isobatch.tools.checkpoint._arguments", lambda folder: arguments)
-    whats = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
-    assert [what[:29] for what in whats if what.startswith("the run takes")] == named
-    assert not any("has no effect" in what for what in whats)
+    texts = [finding.what for finding in examine(str(folder), 16, tuned_gpus=4).findings]
+    assert [text[:29] for text in texts if text.startswith("the run takes")] == named
+    assert not any("has no effect" in text for text in texts)
 
 
 _INTERNAL = (
@@ -203,11 +205,11 @@ _INTERNAL = (
 @pytest.mark.parametrize("source", PUBLISHED)
 def test_no_finding_names_a_field_of_ours(source, tmp_path, tuned):
     """Whatever a file leaves out: its readers look for the line to change in their own file."""
-    name, text, given, _ = PUBLISHED[source]
-    own = {key: value for key, value in given.items() if key != "gpus"}
+    name, text, beside, _ = PUBLISHED[source]
+    own = {key: value for key, value in beside.items() if key != "gpus"}
     own |= {"tuned_gpus": tuned} if tuned else {}
     for gpus in (1, 8, 64):
-        diagnosis = found(tmp_path, text, gpus, name, **own)
+        diagnosis = examined(tmp_path, text, gpus, name, **own)
         for finding in diagnosis.findings:
             for word in _INTERNAL:
                 assert word not in f" {finding.what} {finding.cause} {finding.change}", (word, str(finding))
@@ -217,9 +219,9 @@ def test_deepspeeds_own_names(tmp_path):
     params = {"total_num_steps": 94, "warmup_num_steps": 20, "warmup_type": "linear"}
     settings = {"train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 4}
     settings |= {"optimizer": DS["optimizer"], "scheduler": {"type": "WarmupCosineLR", "params": params}}
-    first, *_ = found(tmp_path, settings, 8, tuned_gpus=1).findings
+    first, *_ = examined(tmp_path, settings, 8, tuned_gpus=1).findings
     assert first.change == "train_micro_batch_size_per_gpu: 8; gradient_accumulation_steps: 1"
-    (late,) = found(tmp_path, settings, 8).findings
+    (late,) = examined(tmp_path, settings, 8).findings
     assert late.what == "the warmup is one step late"
 
 
@@ -232,7 +234,7 @@ def test_every_tool_has_names_for_what_doctor_writes():
 
 def test_torchtitan_is_given_a_global_batch(tmp_path):
     text = "[training]\nlocal_batch_size = 8\nsteps = 1000\n[optimizer]\nlr = 3e-4\n"
-    first, *_ = found(tmp_path, text, 8, name="a.toml", tuned_gpus=1).findings
+    first, *_ = examined(tmp_path, text, 8, name="a.toml", tuned_gpus=1).findings
     assert first.change == "training.local_batch_size: 1; training.global_batch_size: 8"
 
 
@@ -284,7 +286,7 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "given", "what", "stops"),
+    ("name", "settings", "fields", "says", "stops"),
     [
         ("a.sh", f"{RUN} --train-iters 100 --lr-warmup-iters 200", {}, "the warmup does not end", True),
         ("a.json", {**HF, "max_steps": 50, "warmup_steps": 100}, {}, "the warmup does not end", False),
@@ -308,9 +310,9 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
          "8 GPUs are not a multiple of the 3", True),
     ],
 )  # fmt: skip
-def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given, what, stops):
-    diagnosis = found(tmp_path, settings, 8, name=name, **given)
-    (finding,) = [finding for finding in diagnosis.findings if what in finding.what]
+def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, fields, says, stops):
+    diagnosis = examined(tmp_path, settings, 8, name=name, **fields)
+    (finding,) = [finding for finding in diagnosis.findings if says in finding.what]
     assert finding.weight is (Weight.STOPS if stops else Weight.CHANGES) and not diagnosis.healthy
     assert f"{finding.weight}:\n" in diagnosis.text
     weights = [list(Weight).index(finding.weight) for finding in diagnosis.findings]
@@ -319,12 +321,16 @@ def test_a_planted_mistake_is_found_and_weighed(tmp_path, name, settings, given,
 
 def test_advice_that_would_not_work_is_not_given(tmp_path):
     """A batch that no accumulation makes has none offered; a split is found without the learning rate."""
-    (stopped,) = [f for f in found(tmp_path, {**DS, "train_batch_size": 100}).findings if "stops" in f.what]
+    (stopped,) = [
+        f for f in examined(tmp_path, {**DS, "train_batch_size": 100}).findings if "stops" in f.what
+    ]
     assert stopped.change == '"train_batch_size": 64'
-    (stopped,) = [f for f in found(tmp_path, {**DS, "train_batch_size": 128}).findings if "stops" in f.what]
+    (stopped,) = [
+        f for f in examined(tmp_path, {**DS, "train_batch_size": 128}).findings if "stops" in f.what
+    ]
     assert stopped.change.endswith('or "gradient_accumulation_steps": 2')
     without = {name: value for name, value in CLEAN.items() if name != "learning_rate"}
-    first, *_ = found(tmp_path, without, 64, tuned_gpus=8).findings
+    first, *_ = examined(tmp_path, without, 64, tuned_gpus=8).findings
     assert first.change == "per_device_train_batch_size: 1; gradient_accumulation_steps: 1"
     ramp = (
         "x --micro-batch-size 2 --lr 1e-4 --train-samples 9000 --rampup-batch-size 32 32 900 "
@@ -334,15 +340,15 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
         (960, "--rampup-batch-size 48 48 900"),
         (1000, "--global-batch-size 1008 --rampup-batch-size 48 48 900"),
     ):
-        findings = found(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings
-        (stopped,) = [it for it in findings if "ramp's" in it.what]
+        findings = examined(tmp_path, f"{ramp} {batch}", 24, name="r.sh").findings
+        (stopped,) = [finding for finding in findings if "ramp's" in finding.what]
         assert stopped.change.startswith(change)
-    shrunk = found(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
+    shrunk = examined(tmp_path, CLEAN, 2, tuned_gpus=8).findings[1]
     assert "only if the batch is to move" in shrunk.change
 
 
 @pytest.mark.parametrize(
-    ("settings", "gpus", "what"),
+    ("settings", "gpus", "says"),
     [
         ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6}, 12, "192 samples are not 6 × 2 × 12"),
         ({"train_batch_size": 192}, 7, "192 samples are not 27 × 1 × 7"),
@@ -351,9 +357,9 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
         ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": "auto"}, 7, None),
     ],
 )  # fmt: skip
-def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, settings, gpus, what):
-    said = [] if what is None else [f"DeepSpeed stops: {what} replicas"]
-    assert stops(found(tmp_path, settings, gpus, tool="deepspeed")) == said
+def test_deepspeed_stops_where_a_number_that_is_left_out_does_not_fit(tmp_path, settings, gpus, says):
+    expected = [] if says is None else [f"DeepSpeed stops: {says} replicas"]
+    assert stops(examined(tmp_path, settings, gpus, tool="deepspeed")) == expected
 
 
 def test_a_lightning_script_is_no_cli(tmp_path):
@@ -362,7 +368,7 @@ def test_a_lightning_script_is_no_cli(tmp_path):
         "lr=1e-3)\ntorch.optim.lr_scheduler.OneCycleLR(opt, 1)\n"
         "Trainer(max_steps=9)\nDataLoader(d, 4)"
     )
-    diagnosis = found(tmp_path, text, 8, name="l.py")
+    diagnosis = examined(tmp_path, text, 8, name="l.py")
     assert "LightningCLI" not in diagnosis.text and "constant learning rate" not in diagnosis.text
     assert "OneCycleLR (line 3), whose steps the script decides: give schedule a value" in diagnosis.text
 
@@ -373,15 +379,15 @@ def test_an_accumulation_that_only_the_run_knows_is_no_1(tmp_path):
         "per_device_train_batch_size=4, {}learning_rate=1e-5)"
     )
     known = script.format("gradient_accumulation_steps=2, ")
-    assert found(tmp_path, known, 8, name="t.py").batch == 64
+    assert examined(tmp_path, known, 8, name="t.py").batch == 64
     open_one = script.format("gradient_accumulation_steps=int(N), ")
-    diagnosis = found(tmp_path, open_one, 8, name="u.py", tuned_gpus=8)
+    diagnosis = examined(tmp_path, open_one, 8, name="u.py", tuned_gpus=8)
     assert diagnosis.batch is None and "give accumulation a value" in diagnosis.text
-    assert found(tmp_path, open_one, 8, name="u.py", accumulation=2).batch == 64
+    assert examined(tmp_path, open_one, 8, name="u.py", accumulation=2).batch == 64
 
 
 def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
-    said = "the run stops: 64 samples are not a multiple of 2 × 7 replicas"
-    assert stops(found(tmp_path, MEGATRON, 7, name="a.sh")) == [said]
+    expected = "the run stops: 64 samples are not a multiple of 2 × 7 replicas"
+    assert stops(examined(tmp_path, MEGATRON, 7, name="a.sh")) == [expected]
     lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
-    assert stops(found(tmp_path, lowered, 7, name="b.sh")) == []
+    assert stops(examined(tmp_path, lowered, 7, name="b.sh")) == []

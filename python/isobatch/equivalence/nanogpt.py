@@ -7,7 +7,7 @@ from typing import Any
 from isobatch.equivalence.settings import given_settings
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, must_be
-from isobatch.tools.literals import python_literals
+from isobatch.tools.scripts import python_literals
 
 NANOGPT = "nanogpt"
 _MICRO, _PASSES = "batch_size", "gradient_accumulation_steps"

@@ -24,8 +24,6 @@ _COUNTS = {"num_processes": ("accelerator", "state"), "estimated_stepping_batche
 """Attributes with a count of processes or steps of the run, and the objects that have them."""
 _PARSED = ("args", "opt", "opts")
 """Usual names of a function's argument for the command line."""
-_SET_LATER = ("lr", "gradient_accumulation_steps")
-_OF_LIGHTNING = ("accumulate_grad_batches", "max_steps", "max_epochs")
 
 
 class Configuring(NamedTuple):
@@ -44,55 +42,46 @@ class Script(Names):
     """A Python script.
 
     Attributes:
-        configuring: the calls that configure a training, by the identity of their nodes.
+        configuring: the calls that configure a training, by their nodes.
         defaults: the arguments whose default was taken, with their values.
         flags: the settings of the command line that starts the script.
         declared: the flags that its parsers declare.
-        intervals: of the schedulers in a table of Lightning's, by the identity of their arguments.
     """
 
     def __init__(self, tree: ast.Module, flags: Mapping[str, Any] | None = None) -> None:
         super().__init__(tree)
-        self.configuring: dict[int, Configuring] = {}
+        self.configuring: dict[ast.AST, Configuring] = {}
         self.defaults: dict[str, Any] = {}
-        self.intervals: dict[int, Any] = {}
-        self.flags = dict(flags or {})
+        self.flags = flags or {}
         self.declared: set[str] = set()
         self._parsed = Defaults()
-        # With the node, to keep it alive: another node could get its identity.
-        self._values: dict[int, tuple[ast.expr, Any]] = {}
+        self._values: dict[ast.expr, Any] = {}
         for call in self.calls:
             self._add_argument(call)
         for call in sorted(self.calls, key=lambda call: (call.lineno, call.col_offset)):
             self.value(call)
-        for node in self.nodes:
-            self._note_scheduler(node)
         for configuring in self.configuring.values():
             self._forget_changed(configuring.name, configuring.settings)
 
     def _forget_changed(self, name: str, settings: dict[str, Any]) -> None:
         """Forgets settings open to a change after the call."""
-        open_names = OPEN if is_trainers(name) else _OF_LIGHTNING if name == "Trainer" else ()
-        names = {*settings, *open_names} if open_names else {*settings} & {*_SET_LATER}
-        for changed, node in self.changes:
-            why = f"may be set by {ast.unparse(node)[:60]} (line {line_of(node)})"
-            target: Any = node.args[0] if isinstance(node, ast.Call) and node.args else node
-            while isinstance(target, ast.Attribute | ast.Subscript):
-                target = target.value
-            bindings = self.bindings.get(last_part(target), ()) if isinstance(target, ast.Name) else ()
-            is_own = any(self.bound_value(binding) is settings for binding in bindings)
-            lost = names if changed == ANY and open_names else {changed} if is_own else names & {changed}
+        is_open = is_trainers(name)
+        names = {*settings, *OPEN} if is_open else {*settings}
+        for changed, owner, node in self.changes:
+            is_own = any(self._bound_value(binding) is settings for binding in self.bindings.get(owner, ()))
+            lost = names if changed == ANY and is_open else {changed} if is_own else names & {changed}
+            why = f"may be set by {ast.unparse(node)[:60]} (line {line_of(node)})" if lost else ""
             settings.update(dict.fromkeys(lost, Unknown(why=why)))
 
     def value(self, node: ast.expr) -> Any:
-        """Returns the value of an expression; each is evaluated once."""
-        if id(node) not in self._values:
-            self._values[id(node)] = node, _PENDING
-            value = self._evaluate(node)
-            if value is _PENDING:
-                return self._values.pop(id(node))[1]
-            self._values[id(node)] = node, value
-        return self._values[id(node)][1]
+        """Returns the value of an expression, evaluated once; inside of itself it is pending."""
+        if node in self._values:
+            return self._values[node]
+        self._values[node] = _PENDING
+        value = self._values[node] = self._evaluate(node)
+        if value is _PENDING:
+            del self._values[node]
+        return value
 
     def _evaluate(self, node: ast.expr) -> Any:
         match node:
@@ -100,14 +89,15 @@ class Script(Names):
                 return node.value
             case ast.Name():
                 return self._name(node)
-            case ast.List():
-                return [self.value(item) for item in node.elts]
-            case ast.Tuple():
-                return tuple(self.value(item) for item in node.elts)
+            case ast.List() | ast.Tuple():
+                kind = list if isinstance(node, ast.List) else tuple
+                return kind(map(self.value, node.elts))
             case ast.Dict():
                 return self._table(node)
-            case ast.Attribute() | ast.Subscript():
-                return self._part(node)
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.Subscript():
+                return _item(self.value(node.value), self.value(node.slice))
             case ast.Call():
                 return self.call(node)
             case ast.UnaryOp(op=ast.USub()):
@@ -134,7 +124,7 @@ class Script(Names):
         bindings = self.bindings.get(node.id, [])
         if not bindings or hasattr(builtins, node.id) or self.is_open:
             return UNKNOWN
-        values = [value for binding in bindings if (value := self.bound_value(binding)) is not _PENDING]
+        values = [value for binding in bindings if (value := self._bound_value(binding)) is not _PENDING]
         if not values:
             return _PENDING
         if len(bindings) > 1 and any(value is not self._parsed for value in values):
@@ -152,17 +142,17 @@ class Script(Names):
                     return Unknown(why=f"may be changed in line {load.lineno}")
         return value
 
-    def bound_value(self, node: ast.AST) -> Any:
+    def _bound_value(self, node: ast.AST) -> Any:
         """Returns the value given to a name by a binding."""
+        around, place = self.above[node], None
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             return node
         if isinstance(node, ast.arg):
-            function = getattr(self.above[id(self.above[id(node)])], "name", "a function")
+            function = getattr(self.above[around], "name", "a function")
             is_parsed = node.arg in _PARSED and self._parsed
             return self._parsed if is_parsed else Unknown(why=f"is an argument of {function}")
-        around, place = self.above[id(node)], None
         if isinstance(around, ast.Tuple | ast.List) and isinstance(node, ast.Name):
-            place, node, around = around.elts.index(node), around, self.above[id(around)]
+            place, node, around = around.elts.index(node), around, self.above[around]
         targets = around.targets if isinstance(around, ast.Assign) else [getattr(around, "target", None)]
         if not isinstance(around, ast.Assign | ast.AnnAssign) or around.value is None or node not in targets:
             return UNKNOWN
@@ -172,20 +162,19 @@ class Script(Names):
         return value[place] if isinstance(value, list | tuple) and len(value) == len(node.elts) else UNKNOWN
 
     def _only_reads(self, node: ast.Name, value: Any) -> bool:
-        """Tells whether a table or a list stays unchanged where a name is read: by a part, or after `**`."""
-        around = self.above[id(node)]
+        """Tells whether a table or list stays unchanged where it is read: by part, `**`, or as a setting."""
+        around = self.above[node]
         if isinstance(around, ast.Subscript) and around.value is node:
             item = _item(value, self.value(around.slice))
             return isinstance(around.ctx, ast.Load) and not isinstance(item, dict | list)
-        items = value.values() if isinstance(value, dict) else value
-        call = self.above[id(around)] if isinstance(around, ast.keyword) else around
-        is_copied = isinstance(around, ast.keyword) and around.arg is None
-        is_copied |= isinstance(around, ast.Dict) and (None, node) in zip(
-            around.keys, around.values, strict=True
-        )
+        call = self.above[around] if isinstance(around, ast.keyword) else around
         is_used = (
             isinstance(call, ast.Call) and call.func is not node and configures(self.full_name(call.func))
         )
+        is_copied = (isinstance(around, ast.keyword) and around.arg is None) or (
+            isinstance(around, ast.Dict) and (None, node) in zip(around.keys, around.values, strict=True)
+        )
+        items = value.values() if isinstance(value, dict) else value
         return (is_copied or is_used) and not any(isinstance(item, dict | list) for item in items)
 
     def text_value(self, node: ast.expr) -> Any:
@@ -198,34 +187,29 @@ class Script(Names):
             return Multiple(value.number, value.of, why) if isinstance(value, Multiple) else Unknown(why=why)
         return value
 
-    def _part(self, node: ast.Attribute | ast.Subscript) -> Any:
-        """Returns a part of a table or a list, of a class of the file, or of the defaults of a parser."""
+    def _attribute(self, node: ast.Attribute) -> Any:
+        """Returns a field of a class of the file or of the defaults of a parser, or a count of the run."""
         holder = self.value(node.value)
-        if isinstance(node, ast.Subscript):
-            return _item(holder, self.value(node.slice))
         holder = self._fields(holder) if isinstance(holder, ast.ClassDef) else holder
         is_count = last_part(node.value).lower().endswith(_COUNTS.get(node.attr, ()))
         if is_count and not isinstance(holder, Defaults):
             return Multiple(1, node.attr)
         if not isinstance(holder, dict):
             return UNKNOWN
-        if {node.attr, ANY} & self.changed:
+        if any(change.attribute in (node.attr, ANY) for change in self.changes):
             return Unknown(why=f"may be set elsewhere, as {node.attr}")
         value = holder.get(node.attr, UNKNOWN)
         if isinstance(holder, Defaults) and node.attr not in self.flags:
             self.defaults[node.attr] = value
         return UNKNOWN if isinstance(value, dict | list) else value
 
-    # ---- calls ----
-
     def call(self, node: ast.Call) -> Any:
         """Returns the arguments of a call as a table, and for a function of the file its result."""
-        full = self.full_name(node.func)
-        last = last_part(node.func)
+        full, last = self.full_name(node.func), last_part(node.func)
         target = self.value(node.func) if isinstance(node.func, ast.Name) else None
         only = node.args[0] if len(node.args) == 1 else None
         if configures(full):
-            return self._configure(node, full.rpartition(".")[2], {})
+            return self._configure(node, last, {})
         if isinstance(target, ast.FunctionDef):
             return self._result(target)
         if isinstance(target, ast.ClassDef):
@@ -239,21 +223,21 @@ class Script(Names):
             return self.value(node.func.value)
         if full in ("int", "float") and only is not None:
             number = self.value(only)
-            kind = {"int": int, "float": float}[full]
-            return kind(number) if type(number) in (int, float) else number
+            return getattr(builtins, full)(number) if type(number) in (int, float) else number
         return self.keywords(node, "") if (full == "dict" or last in TABLES) and not node.args else UNKNOWN
 
     def _configure(self, node: ast.Call, name: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Notes the settings of a configuring call, over the `fields` of a subclass."""
-        if id(node) not in self.configuring:
-            names = first_arguments(name)
-            settings = {key: self.text_value(item) for key, item in zip(names, node.args, strict=False)}
-            if len(node.args) > len(names) or any(isinstance(item, ast.Starred) for item in node.args):
-                why = f"may be an argument without a name (line {node.lineno}), which is not read"
-                settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
-            settings = fields | settings | self.keywords(node, name)
-            self.configuring[id(node)] = Configuring(node.lineno, name, settings)
-        return self.configuring[id(node)].settings
+        names = first_arguments(name)
+        settings = {key: self.text_value(item) for key, item in zip(names, node.args, strict=False)}
+        if len(node.args) > len(names) or any(isinstance(item, ast.Starred) for item in node.args):
+            why = f"may be an argument without a name (line {node.lineno}), which is not read"
+            settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
+        settings = fields | settings | self.keywords(node, name)
+        for trained in ("params", "parameters", "optimizer"):
+            settings.pop(trained, None)
+        self.configuring[node] = Configuring(node.lineno, name, settings)
+        return settings
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
         """Returns the named arguments of a call."""
@@ -271,23 +255,19 @@ class Script(Names):
 
     def _result(self, function: ast.FunctionDef) -> Any:
         """Returns the result of a function with a single return, its last statement."""
-        kinds = ast.Return | ast.Yield | ast.YieldFrom
-        returns = [inner for inner in ast.walk(function) if isinstance(inner, kinds)]
-        last = function.body[-1]
-        if function.decorator_list or returns != [last] or not isinstance(last, ast.Return) or not last.value:
-            return Unknown(why=f"is the result of {function.name}, and {_why(None)}")
-        return self.value(last.value)
+        last, exits = function.body[-1], ast.Return | ast.Yield | ast.YieldFrom
+        is_only = [inner for inner in ast.walk(function) if isinstance(inner, exits)] == [last]
+        if isinstance(last, ast.Return) and last.value and is_only and not function.decorator_list:
+            return self.value(last.value)
+        return Unknown(why=f"is the result of {function.name}, and {_why(None)}")
 
     def _is_command_line(self, node: ast.Call) -> bool:
-        """Tells whether a method gets the command line.
-
-        That is nothing, `sys.argv[1:]`, or an argument of the function around it.
-        """
+        """Tells whether a parser gets the command line: nothing, `sys.argv[1:]`, or a function's argument."""
         words = [*node.args, *(word.value for word in node.keywords)]
-        names = [self.bindings.get(last_part(word), [None])[0] for word in words]
         return isinstance(node.func, ast.Attribute) and all(
-            isinstance(name, ast.arg) or ast.unparse(word) in ("None", "sys.argv[1:]")
-            for word, name in zip(words, names, strict=True)
+            isinstance(self.bindings.get(last_part(word), [None])[0], ast.arg)
+            or ast.unparse(word) in ("None", "sys.argv[1:]")
+            for word in words
         )
 
     def _add_argument(self, node: ast.Call) -> None:
@@ -315,16 +295,17 @@ class Script(Names):
 
     def _fields(self, node: ast.ClassDef) -> Any:
         """Returns the fields of a dataclass, or of a class used as a table; Unknown for one with methods."""
-        is_plain = all(
-            isinstance(item, ast.AnnAssign | ast.Assign | ast.Expr | ast.Pass) for item in node.body
-        )
+        plain = ast.AnnAssign | ast.Assign | ast.Expr | ast.Pass
         is_dataclass = "dataclass" in "".join(map(ast.unparse, node.decorator_list))
+        is_more = node.keywords or len(node.decorator_list) > is_dataclass
         bases = all(is_trainers(last_part(base)) for base in node.bases)
-        if not is_plain or not bases or node.keywords or len(node.decorator_list) > is_dataclass:
+        if is_more or not bases or not all(isinstance(item, plain) for item in node.body):
             return UNKNOWN
         table = Defaults() if is_dataclass else {}
         for item in node.body:
-            name = last_part(getattr(item, "target", None) or getattr(item, "targets", [item])[0])
+            name = last_part(
+                item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", item)
+            )
             value = getattr(item, "value", None)
             if isinstance(value, ast.Call) and last_part(value.func) == "field":
                 value = next((word.value for word in value.keywords if word.arg == "default"), value)
@@ -342,20 +323,6 @@ class Script(Names):
         if not isinstance(fields, Defaults) or call.args or not all(word.arg for word in call.keywords):
             return UNKNOWN
         return Defaults(fields | self.keywords(call, ""))
-
-    def _note_scheduler(self, node: ast.AST) -> None:
-        """Notes each unknown scheduler of a returned table, as a scheduler without arguments."""
-        schedulers: list[Any] = []
-        match node:
-            case ast.Dict():
-                items = zip(map(constant_of, node.keys), node.values, strict=True)
-                table = {key: self.value(item) for key, item in items if isinstance(key, str)}
-                schedulers = [table.get("scheduler"), table.get("lr_scheduler")]
-                self.intervals[id(schedulers[0])] = table.get("interval", "epoch")
-            case ast.Return(value=ast.Tuple(elts=[ast.List(), ast.List() as listed])):
-                schedulers = [self.value(item) for item in listed.elts]
-        if any(isinstance(scheduler, Unknown) for scheduler in schedulers):
-            self.configuring[id(node)] = Configuring(line_of(node), "lr_scheduler", {})
 
 
 def _computed(compute: Callable[[Any, Any], Any] | None, first: Any, second: Any) -> Any:

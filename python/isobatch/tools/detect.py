@@ -135,11 +135,7 @@ def writers() -> list[str]:
 
 
 def reader(name: str) -> Tool:
-    """Returns the tool of this name, with its reader.
-
-    Raises:
-        InputError: there is none, or it is a faulty one of another distribution.
-    """
+    """Returns the tool of this name; raises InputError for none with a reader, or a faulty one."""
     if plain(name) not in readers():
         way_out = "" if nearest(name, readers()) else _OTHER
         fault = _installed().faults.get(plain(name))
@@ -148,11 +144,7 @@ def reader(name: str) -> Tool:
 
 
 def writer(name: str) -> Tool:
-    """Returns the tool of this name, with its writer.
-
-    Raises:
-        InputError: there is none, or it is a faulty one of another distribution.
-    """
+    """Returns the tool of this name; raises InputError for none with a writer, or a faulty one."""
     tool = tool_of(plain(name)) if plain(name) in keys() else None
     if tool is not None and tool.writer is not None:
         return tool
@@ -173,11 +165,7 @@ def writer(name: str) -> Tool:
 
 
 def detect(settings: Mapping[str, Any], file: str) -> str:
-    """Detects the tool with most of a file's keys.
-
-    Raises:
-        InputError: it is a recipe or a plan of isobatch, or no tool's clearly; the message says what to do.
-    """
+    """Detects the tool with most of a file's keys; raises InputError for isobatch's own, or no clear one."""
     refuse_own_files(settings, file)
     scores = _scores(settings)
     best = max(scores.values(), default=0)
@@ -209,11 +197,7 @@ def looks_like(settings: Mapping[str, Any]) -> str | None:
 
 
 def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
-    """Refuses a script of slime or miles: beside Megatron's arguments, its batch has rules of its own.
-
-    Raises:
-        InputError: it is such a script; the message has the recipe to plan instead.
-    """
+    """Refuses a script of slime or miles: beside Megatron's arguments, its batch has rules of its own."""
     rollout, batch = settings.get("rollout_batch_size"), settings.get("global_batch_size")
     if "num_rollout" not in settings and (rollout is None or batch is None):
         return
@@ -233,11 +217,7 @@ def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
 
 
 def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
-    """Refuses a file of isobatch's own in the place of another tool's.
-
-    Raises:
-        InputError: it is a recipe, or a saved plan.
-    """
+    """Refuses a recipe or a saved plan in the place of another tool's file."""
     if is_plan(settings):
         raise InputError(
             f"is a plan of isobatch, not another tool's file: isobatch plan {file} --to TOOL writes it for a "
@@ -253,11 +233,7 @@ def refuse_own_files(settings: Mapping[str, Any], file: str) -> None:
 
 
 def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
-    """Refuses a plan or another tool's configuration in the place of a recipe.
-
-    Raises:
-        InputError: it is a plan or a configuration, or its settings are in tables.
-    """
+    """Refuses a plan, another tool's configuration or settings in tables in the place of a recipe."""
     if is_plan(fields):
         todo = "isobatch replan moves the run that follows it (in Python: Plan.load and replan)"
         raise InputError(f"is a plan, not a recipe: {todo}", file=file)

@@ -53,17 +53,11 @@ class Fields:
 
 
 class Row(Fields):
-    """A row of a fleet's plans as a plan.
-
-    Its schedule is known if the table, or the table of jobs, has it.
-    """
+    """A row of a fleet's plans as a plan; its schedule is known if a table has it."""
 
     @cached_property
     def recipe(self) -> Any:
-        """The recipe's known fields.
-
-        The tuned batch is computed from the batch and its change.
-        """
+        """The recipe's known fields; the tuned batch is computed from the batch and its change."""
         change, batch = self.values.get("batch_change") or 0.0, self.values["effective_batch"]
         return Fields({**self.values, "effective_batch": round(batch / (1 + change))})
 
@@ -119,17 +113,11 @@ def export_rows(
     """Writes `folder/JOB/FILE` for each feasible row; `folder/JOB/CLUSTER/FILE` where a job has several.
 
     Args:
-        rows: of a fleet's plans.
-        tool: as for `export`.
-        folder: made if it is missing.
         job: what launchers need; its name is replaced by the row's.
         jobs, clusters: rows by their id, for columns that the plans do not have.
         gpus_per_node: of clusters that no table describes.
         force: replace existing files; without it, one existing file stops all writing.
         source: the table's name, for messages.
-
-    Raises:
-        InputError: a row cannot be exported, or a file exists or cannot be written: then none is written.
     """
     how = writer(tool).writer
     assert how is not None

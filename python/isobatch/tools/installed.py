@@ -1,7 +1,4 @@
-"""Tools of other distributions: each is a `Tool` behind an entry point of the group `isobatch.tools`.
-
-They are loaded when tools are first needed.
-"""
+"""Tools of other distributions, each behind an entry point of `isobatch.tools`, loaded when first needed."""
 
 from collections.abc import Collection
 from functools import cache
@@ -15,12 +12,7 @@ GROUP = "isobatch.tools"
 
 
 class Installed(NamedTuple):
-    """Tools of other distributions, by their names.
-
-    Attributes:
-        tools: the working ones.
-        faults: of the others; each names its distribution.
-    """
+    """The working tools of other distributions, and the faults of the others, by their names."""
 
     tools: dict[str, Tool]
     faults: dict[str, InputError]
@@ -28,11 +20,7 @@ class Installed(NamedTuple):
 
 @cache
 def installed(own: Collection[str]) -> Installed:
-    """Loads the tools of other distributions; a faulty one stops no other.
-
-    Args:
-        own: names that isobatch has itself, which no other tool may take.
-    """
+    """Loads the tools of other distributions, none with a name in `own`; a faulty one stops no other."""
     tools, faults = dict[str, Tool](), dict[str, InputError]()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
         name = plain(entry.name)

@@ -15,12 +15,7 @@ from isobatch.words import few
 
 
 def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | None:
-    """Reads the launch line among several files of a run, where its flags are no tool's.
-
-    Returns:
-        Its place among the files, its reading with the processes, and the flags of what it starts; None where
-        no file is one.
-    """
+    """Reads the launch line among files: its place, its processes, and the flags of what it starts."""
     for place, path in enumerate(paths if len(paths) > 1 else ()):
         file, _, line = str(path).partition(":")
         if Path(file).suffix.lower() not in SHELLS:

@@ -23,10 +23,7 @@ FIRST_PORT, PORTS = 15000, 15000
 
 
 def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
-    """Returns the nodes, and the processes on each.
-
-    A plan for a bare number of GPUs does not say how they are spread over machines.
-    """
+    """Returns the nodes and the processes on each; a bare number of GPUs does not say how they are spread."""
     nodes, each = plan.cluster.nodes, plan.cluster.gpus_per_node
     if nodes == 1 and each > MAX_NODE_GPUS:
         if each % GPUS_PER_NODE == 0:
@@ -40,10 +37,7 @@ def layout(plan: Planned, sheet: SettingsSheet) -> tuple[int, int]:
 
 
 def launcher(plan: Planned, job: Job) -> SettingsSheet:
-    """Returns the settings common to all launchers.
-
-    An elastic job plans for itself, on the GPUs it is started on.
-    """
+    """Returns the settings common to all launchers; an elastic job plans for itself, where it starts."""
     sheet = SettingsSheet()
     nodes, each = layout(plan, sheet)
     sheet.settings = {"nodes": nodes, "gpus_per_node": each, "env": {} if job.elastic else variables(plan)}
@@ -62,13 +56,7 @@ def launcher(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def check(job: Job, tool: str, gpus: str) -> str:
-    """Writes the lines to end a shell script on other GPUs than the plan's; nothing for an elastic job.
-
-    Args:
-        job: with the command to plan anew.
-        tool: that the file is for.
-        gpus: the shell's product of nodes and the GPUs of each.
-    """
+    """Writes the lines to end a script on other GPUs than the plan's (`gpus`: the shell's product)."""
     if job.elastic:
         return ""
     again = re.sub(r'([\\"$`])', r"\\\1", job.again)
@@ -121,10 +109,7 @@ def _torchrun(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _torchrun_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Starts torchrun in a rendezvous of its own, after the check.
-
-    The numbers at the top are there to be checked: changing one changes the batch.
-    """
+    """Starts torchrun in a rendezvous of its own, after the check of the numbers at the top."""
     settings = sheet.settings
     return (
         f"#!/usr/bin/env bash\n{top}set -euo pipefail\n{exports(settings['env'], remarks)}"
@@ -146,10 +131,7 @@ def start(nodes: int, name: str) -> str:
 
 
 def _ray_train(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes workers and the environment.
-
-    Ray places a worker on any free GPU, so it needs no nodes.
-    """
+    """Writes workers and the environment; Ray places a worker on any free GPU, so it needs no nodes."""
     sheet = launcher(plan, job)
     sheet.comments = [comment for comment in sheet.comments if "nodes" not in str(comment)]
     sheet.settings = {"num_workers": plan.world_size, "env": sheet.settings["env"]}
@@ -236,11 +218,7 @@ def _literal(text: str) -> str:
 
 
 def _skypilot(plan: Planned, job: Job) -> SettingsSheet:
-    """Writes a task of nodes with accelerators.
-
-    Raises:
-        InputError: the GPU type is not known; SkyPilot chooses machines by it.
-    """
+    """Writes a task of nodes with accelerators; SkyPilot chooses machines by the type of GPU."""
     if plan.cluster.gpu is None:
         raise missing(
             "gpu", "SkyPilot chooses machines by the GPU type: --gpu H100, in Python Cluster(gpu='H100')"
@@ -270,11 +248,7 @@ def _skypilot(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Writes `torchx run dist.ddp -j NxM`; add `--scheduler` to choose where it runs.
-
-    Raises:
-        InputError: a value has a comma or a semicolon, at which TorchX would cut it.
-    """
+    """Writes `torchx run dist.ddp -j NxM`; TorchX would cut a value at a comma or a semicolon."""
     settings = sheet.settings
     for name, value in settings["env"].items():
         if "," in value or ";" in value:
@@ -301,10 +275,7 @@ def _torchx_script(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, j
 
 
 def record(name: str, title: str, *writer: Any, leaves_out: str = "") -> Tool:
-    """Makes the record of a launcher.
-
-    The script that it starts may weight its losses, and ramp up its batch.
-    """
+    """Makes the record of a launcher; its script may weight its losses and ramp up its batch."""
     omitted = f"seq_len drop_last even_batches resume {leaves_out}"
     tool_writer = Writer(*writer, runs_ragged=True, runs_ramps=True, is_part=False, leaves_out=omitted)
     return Tool(name, title, writer=tool_writer)

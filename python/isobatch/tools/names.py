@@ -1,37 +1,42 @@
 """The names of a Python file: their bindings, and the attributes that a statement may set."""
 
 import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 ANY = "*"
 """Any attribute, and any name of an `import *`."""
-_SETTERS = (
-    "setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "__delitem__", "set_defaults",
-    "set_training",
-    "set_optimizer", "set_lr_scheduler", "set_dataloader", "set_save", "set_evaluate", "set_logging",
-)  # fmt: skip
+_SETTERS = re.compile(
+    "(set|del)attr|__(set|del)(attr|item)__"
+    "|set_(defaults|training|optimizer|lr_scheduler|dataloader|save|evaluate|logging)"
+)
 """Functions that set the attribute named by an argument; without such an argument, any attribute."""
-_CHANGES = (
-    "update", "pop", "popitem", "clear", "setdefault", "append", "extend", "insert", "remove", "reverse",
-    "sort",
-)  # fmt: skip
+_METHODS = re.compile("update|pop|popitem|clear|setdefault|append|extend|insert|remove|reverse|sort")
+"""Methods that change a table or a list."""
+
+
+class AttributeChange(NamedTuple):
+    """An attribute possibly set by a node, and the name of the object, if it has one."""
+
+    attribute: str
+    owner: str
+    node: ast.AST
 
 
 class Names:
     """The nodes of a file.
 
     Attributes:
-        above: by the identity of a node, the node around it.
+        above: the node around each node.
         bindings, loads: by each name, the nodes that give it a value or take it away, and those that read it.
-        changes: attributes that a node may set, in any object, with the node.
         is_open: whether code in texts may set any name.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.nodes = list(ast.walk(tree))
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.above = {id(inner): node for node in self.nodes for inner in ast.iter_child_nodes(node)}
+        self.above = {inner: node for node in self.nodes for inner in ast.iter_child_nodes(node)}
         self.bindings: dict[str, list[ast.AST]] = {}
         self.loads: dict[str, list[ast.Name]] = {}
         self._origins: dict[str, str] = {}
@@ -46,8 +51,8 @@ class Names:
                 self._origins[alias.asname or whole] = f"{module}{whole}"
         self.is_open = any(last_part(call.func) in ("exec", "globals", "locals") for call in self.calls)
         self.last_star = max(map(line_of, self.bindings.get(ANY, ())), default=0)
-        self.changes = [(name, node) for node in self.nodes for name in self._changes(node)]
-        self.changed = {name for name, _ in self.changes}
+        self._has_groups = any(last_part(node) == "param_groups" for node in self.nodes)
+        self.changes = [change for node in self.nodes for change in self._changes(node)]
 
     def full_name(self, node: ast.expr) -> str:
         """Returns a dotted name with its module; empty for a name of the file's own."""
@@ -56,34 +61,31 @@ class Names:
         is_own = not dot and any(not isinstance(node, ast.alias) for node in self.bindings.get(head, ()))
         return "" if is_own else f"{self._origins.get(head, head)}{dot}{rest}"
 
-    def _changes(self, node: ast.AST) -> Iterator[str]:
-        """Yields attributes possibly set by a node, in any object; those of `self` are no other object's."""
-        around, last = self.above.get(id(node)), last_part(getattr(node, "func", node))
-        target: Any = node if isinstance(node, ast.Attribute | ast.Subscript) else None
-        if isinstance(node, ast.Call) and last in _SETTERS:
-            names = [] if last.startswith("set_") else map(constant_of, node.args)
-            yield from [name for name in names if isinstance(name, str)] or [ANY]
-        elif isinstance(node, ast.Call) and last in _CHANGES:
+    def _changes(self, node: ast.AST) -> Iterator[AttributeChange]:
+        """Yields the attributes possibly set by a node, in any object but `self`."""
+        last, attributes = last_part(getattr(node, "func", node)), list[str]()
+        target: Any = None
+        if isinstance(node, ast.Call) and _SETTERS.fullmatch(last):
+            named = [] if last.startswith("set_") else [constant_of(item) for item in node.args]
+            attributes += [name for name in named if isinstance(name, str)] or [ANY]
+            target = node.args[0] if node.args else None
+        elif isinstance(node, ast.Call) and _METHODS.fullmatch(last):
             target = getattr(node.func, "value", None)
-        elif target is not None and isinstance(target.ctx, ast.Load):
-            target = None
-        if isinstance(target, ast.Subscript) and constant_of(target.slice) == "lr":
-            yield from ["lr"] if self._is_group(target.value) else []
+        elif not isinstance(getattr(node, "ctx", None), ast.Load):
+            target = node
+        if isinstance(target, ast.Subscript) and constant_of(target.slice) == "lr" and self._has_groups:
+            attributes.append("lr")  # of an optimizer's group
         while isinstance(target, ast.Attribute | ast.Subscript):
             if isinstance(target, ast.Attribute) and last_part(target.value) != "self":
-                yield target.attr
+                attributes.append(target.attr)
             target = target.value
         # A table of attributes is set, changed or kept: `vars(args)["lr"] = 1`, `d = args.__dict__`.
-        is_table = last in ("vars", "__dict__") and not isinstance(node, ast.Name)
+        around = self.above.get(node)
         is_load = isinstance(around, ast.Subscript) and isinstance(around.ctx, ast.Load)
+        is_table = last in ("vars", "__dict__") and not isinstance(node, ast.Name)
         if is_table and not (is_load or isinstance(around, ast.Call | ast.keyword)):
-            yield ANY
-
-    def _is_group(self, node: ast.expr) -> bool:
-        """Tells whether a table is a parameter group of an optimizer."""
-        loops = [self.above[id(binding)] for binding in self.bindings.get(last_part(node), ())]
-        sources = [node, *(loop.iter for loop in loops if isinstance(loop, ast.For))]
-        return any("param_groups" in ast.unparse(source) for source in sources)
+            attributes.append(ANY)
+        return (AttributeChange(name, last_part(target), node) for name in attributes)
 
 
 def bound_name(node: ast.AST) -> str:

@@ -1,7 +1,4 @@
-"""Settings of a file, taken one at a time.
-
-Each is checked, and remembered with the recipe's field that it gives.
-"""
+"""Settings of a file, taken one at a time: each is checked, and remembered with the field that it gives."""
 
 import math
 import re
@@ -32,14 +29,11 @@ _TRUE = ("true", "yes", "on", "1")
 
 
 class Unknown:
-    """A value without a literal, never taken for one.
-
-    It is a call, a sum of names, an import, or a variable of a shell known only in the run.
+    """A value without a literal: a call, an import, or a variable of a shell known only in the run.
 
     Attributes:
         name: of what was imported, such as the class of an optimizer; else empty.
-        why: it is not known, as the end of a sentence about a setting; if empty, the setting counts as
-            missing.
+        why: ends a sentence about a setting; if empty, the setting counts as missing.
     """
 
     def __init__(self, name: str = "", why: str = "") -> None:
@@ -77,7 +71,6 @@ class Joined:
     """The fields of a run, once all its files and settings are joined.
 
     Attributes:
-        fields: of the recipe, with the batch and the GPUs worked out where they are known.
         owners: the file of each field; a field given by hand has none.
         tools: of the run's files.
     """
@@ -97,21 +90,17 @@ class Reading:
     """The contents of a tool's file.
 
     Attributes:
-        tool: the reader's name.
-        title: the tool's, as people write it.
+        tool, title: the reader's name, and the tool's as people write it.
         fields: of a recipe, and `batch_per_gpu`.
         keys: for each of them what the file calls it.
         notes: what was assumed, or is not read.
-        faults: what is wrong, by the field that would be given instead; a field that is given by hand needs
-            no key.
-        settings: the file's own values.
+        faults: what is wrong, by the field that mends it.
         step: of a checkpoint, the optimizer steps done.
         used: the settings that were asked for, by their places in the file.
         absent: for each field without a value what the file would call it.
         misspelt: settings that are not known, and the names that they are probably meant as.
         guessed: whether the tool was found by what is in the file.
-        multiple, accumulation_multiple: what a batch, and its micro-batches on a replica, must be a multiple
-            of.
+        multiple, accumulation_multiple: of a batch, and of its micro-batches on a replica.
         gaps: settings among the faults that lack a value, such as a length that the script counts to.
         later: steps to take once all files and settings of the run are joined.
     """
@@ -201,13 +190,7 @@ class SettingsPage:
         self.note_until(text, is_answered)
 
     def derive(self, field: str, compute: Callable[[Mapping[str, Any]], Any], key: str) -> None:
-        """Gives a field computed from others of this file, and again from those of the whole run.
-
-        Args:
-            field: of the recipe.
-            compute: takes the fields; returns None if they do not tell.
-            key: the setting.
-        """
+        """Gives a field computed from others of this file, and again from those of the whole run."""
         reading = self.reading
         if (value := compute(reading.fields)) is not None:
             self.give(field, value, key)
@@ -220,12 +203,7 @@ class SettingsPage:
         reading.later.append(give_anew)
 
     def leave_out_rest(self, rollout: Callable[[Mapping[str, Any]], int], why: str) -> None:
-        """Shortens the dataset to whole rollouts, before steps are counted.
-
-        Args:
-            rollout: its samples, from the fields.
-            why: begins the note on what is left out.
-        """
+        """Shortens the dataset to whole rollouts before steps are counted; `why` begins the note."""
 
         def shorten(run: Joined) -> None:
             unit = rollout(run.fields) if epochs_of(run.fields) else 0
@@ -357,10 +335,7 @@ class SettingsPage:
             self.give("betas", (beta1, beta2), first)
 
     def torch_optimizer(self) -> None:
-        """Reads the numbers of torch's optimizers, by torch's own names and defaults.
-
-        The optimizer must have been read before.
-        """
+        """Reads the numbers of torch's optimizers by its names and defaults, after the optimizer itself."""
         name = self.reading.fields.get("optimizer")
         self.pair("betas")
         self.number("eps", "eps")
@@ -406,10 +381,7 @@ class SettingsPage:
         return SettingsPage(fill(self.settings), self.reading)
 
     def read_launch_line(self) -> None:
-        """Reads the GPUs of a torchrun, accelerate or deepspeed launch line.
-
-        A flag's value may be followed by the script's name.
-        """
+        """Reads the GPUs of a torchrun, accelerate or deepspeed line; the script may follow a value."""
         first = {key: value[0] for key, value in self.settings.items() if isinstance(value, list) and value}
         page = SettingsPage({**self.settings, **first}, self.reading, dashes=self.dashes)
         nodes = page.whole(page.first("nnodes", "num_nodes", "num_machines"), default=1)
@@ -431,12 +403,9 @@ class SettingsPage:
         return math.prod(sizes.values())
 
     def read_experts(self, key: str, *beside: str, tensor: str = "") -> int:
-        """Reads the GPUs of one full set of experts.
+        """Reads the GPUs of one full set of experts: `key` splits them, the settings in `beside` multiply.
 
-        Args:
-            key: over how many the experts are split.
-            beside: other settings that multiply them, such as the pipeline's stages.
-            tensor: of an expert's own tensors; without a value the first of `beside` stands in its place.
+        `tensor` is of an expert's own tensors; without a value the first of `beside` stands in its place.
         """
         experts = self.whole(key, default=1) or 1
         own = self.whole(tensor) if tensor else None
@@ -453,11 +422,7 @@ class SettingsPage:
             self.give("adapter", "lora", key)
 
     def ask(self, field: str, why: str, key: str, *, is_gap: bool = False) -> None:
-        """Adds a setting's fault, by its name in the file: a field of the recipe stays open.
-
-        Args:
-            is_gap: nothing is wrong in the file; it lacks the value.
-        """
+        """Adds a setting's fault, and leaves a field open; `is_gap`: the file only lacks the value."""
         if is_gap:
             self.reading.gaps.add(key)
         self.fault(field, InputError(f"{why}: give {field} a value", field=key))

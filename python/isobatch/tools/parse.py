@@ -39,13 +39,8 @@ def parse(
     """Parses the table in a file; the format is told by the content, then by the suffix.
 
     Args:
-        aside: filled with what a script says beside its settings; None: a Python file has only what it
-            assigns.
-        name: of the function, in a Python file of several configurations; the line of the training, in a
-            script of several.
-
-    Raises:
-        InputError: it has no such format, is too large or too deep, or holds no table.
+        aside: filled with what a script says beside its settings.
+        name: of the function in a Python file of several, or the line of the training in a script of several.
 
     >>> parse('{"lr": 2e-5}', file="a.json"), parse("--lr 2e-5", file="a.sh")
     ({'lr': 2e-05}, {'lr': '2e-5'})
@@ -60,7 +55,7 @@ def parse(
     if not text.strip():
         raise InputError("is empty: a configuration must have settings", file=file)
     try:
-        data = _read(text, file, suffix, aside, name)
+        data = _read(text, file, suffix, aside or Aside(), name)
     except (RecursionError, MemoryError):  # Python's own parser raises the latter
         raise too_deep(file) from None
     except (ValueError, SyntaxError) as error:
@@ -73,21 +68,15 @@ def parse(
     return data
 
 
-def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> Any:
+def _read(text: str, file: str, suffix: str, aside: Aside, name: str) -> Any:
     is_json = text.lstrip()[:1] == "{"
     if suffix in SHELLS or (suffix != ".py" and text.startswith("#!") and "sh" in text.partition("\n")[0]):
-        return _command_line(text, file, aside, int(name) if name else None)
+        return _command_line(text, file, aside, name)
     if suffix == ".py" or (suffix == "" and not is_json and _PYTHON.search(text)):
-        from isobatch.tools.literals import configuration, has_functions, python_literals
-        from isobatch.tools.scripts import is_script, script_settings
+        from isobatch.tools.scripts import read_python
 
-        if (name and not name.isdecimal()) or has_functions(text):
-            return configuration(text, file, name)
-        if aside is not None and is_script(text):
-            settings, aside.tool = script_settings(text, file, name, aside.notes, aside.flags)
-            if settings:
-                return settings
-        return python_literals(text, file)
+        settings, aside.tool = read_python(text, file, name, aside.notes, aside.flags)
+        return settings
     if is_json:
         data = _json(text, file)
     elif suffix not in (".yaml", ".yml") and (
@@ -97,39 +86,35 @@ def _read(text: str, file: str, suffix: str, aside: Aside | None, name: str) -> 
     elif suffix in (".yaml", ".yml") or not _FLAG.search(text):
         data = parse_yaml(text, file, tagged=UNKNOWN)
     else:
-        data = _command_line(text, file, aside, int(name) if name else None)
+        data = _command_line(text, file, aside, name)
     if isinstance(data, Mapping) and data.get("kind") in _JOBS and "apiVersion" in data:
         from isobatch.tools import kubernetes
 
         try:
-            line, started = kubernetes.command(data, [] if aside is None else aside.notes)
+            line, started = kubernetes.command(data, aside.notes)
         except InputError as error:
             raise error.at(file=file) from None
         return {**started, **_command_line(line, file, aside)}
     return data
 
 
-def _command_line(text: str, file: str, aside: Aside | None, line: int | None = None) -> dict[str, Any]:
+def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[str, Any]:
     """Reads the settings of a shell script's training."""
     from isobatch.tools.shells.configs import SWIFT
     from isobatch.tools.shells.training import arguments
 
     try:
-        beside = () if aside is None else aside.beside
-        notes = None if aside is None else aside.notes
-        settings = _nested(arguments(text, line=line, notes=notes, beside=beside))
+        number = int(line) if line else None
+        settings = _nested(arguments(text, line=number, notes=aside.notes, beside=aside.beside))
     except InputError as error:
         raise error.at(file=file) from None
-    if aside is not None and SWIFT in settings:
+    if SWIFT in settings:
         aside.tool = "ms_swift"
     return settings
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do.
-
-    A name beside a table of its name stays as it is.
-    """
+    """Puts `trainer.nnodes` into the table trainer, as Hydra and jsonargparse do, unless it is a value."""
     nested: dict[str, Any] = {}
     for name, value in settings.items():
         *path, last = name.split(".")

@@ -22,12 +22,7 @@ MAX_PICKLE_BYTES = 1 << 20
 
 
 class InertObject:
-    """Stands for a class, or an object of one.
-
-    Attributes:
-        arguments: of its making.
-        attributes: that were set.
-    """
+    """Stands for a class or an object of one, with its arguments and attributes."""
 
     def __init__(self, arguments: Any = ()) -> None:
         self.arguments, self.attributes = arguments, dict[str, Any]()
@@ -37,11 +32,7 @@ class InertObject:
 
 
 def attributes(path: Path) -> dict[str, Any]:
-    """Reads the attributes of an object saved by torch or pickle; enumerations are their values.
-
-    Raises:
-        InputError: the file is no such pickle, or is larger than any that the Trainer writes.
-    """
+    """Reads the attributes of an object saved by torch or pickle; enumerations are their values."""
     file = str(path)
     data = read_bytes(path, MAX_ARCHIVE_BYTES)
     try:
@@ -73,10 +64,7 @@ def _pickle_in(data: bytes) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a record as a plain value.
-
-    One with a single argument is an enumeration's member; one with attributes is a table of those.
-    """
+    """Returns a record as a plain value: an enumeration's member by its argument, else its attributes."""
     if not isinstance(value, InertObject):
         return value
     if value.attributes:
@@ -88,32 +76,16 @@ def _plain(value: Any) -> Any:
 
 _MARK = object()
 _CLASS = InertObject()
+_LITERALS = {
+    operation.name
+    for operation in pickletools.opcodes
+    if operation.arg
+    and not operation.stack_before
+    and [*operation.stack_after] not in ([], [pickletools.anyobject])
+}
+"""Operations that put their argument on the stack."""
 _VALUES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(
-        [
-            "INT",
-            "LONG",
-            "LONG1",
-            "LONG4",
-            "BININT",
-            "BININT1",
-            "BININT2",
-            "FLOAT",
-            "BINFLOAT",
-            "STRING",
-            "BINSTRING",
-            "SHORT_BINSTRING",
-            "BINBYTES",
-            "SHORT_BINBYTES",
-            "BINBYTES8",
-            "BYTEARRAY8",
-            "UNICODE",
-            "BINUNICODE",
-            "SHORT_BINUNICODE",
-            "BINUNICODE8",
-        ],
-        lambda argument: argument,
-    ),
+    **dict.fromkeys(_LITERALS, lambda argument: argument),
     "NONE": lambda _: None,
     "NEWTRUE": lambda _: True,
     "NEWFALSE": lambda _: False,
@@ -125,14 +97,12 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "PERSID": lambda _: None,  # a tensor's storage
 }
 """Operations that put a value on the stack."""
+_TUPLES = ("TUPLE1", "TUPLE2", "TUPLE3")
 _IDLE = ("PROTO", "FRAME", "READONLY_BUFFER")
 
 
 class _Machine:
-    """Runs the operations of a pickle on a stack.
-
-    Each takes time in proportion to its own bytes, or to what it takes from the stack.
-    """
+    """Runs the operations of a pickle on a stack, each in time proportional to its own bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -141,17 +111,15 @@ class _Machine:
         self.copied = 0
 
     def run(self) -> Any:
-        """Returns the value of the pickle.
-
-        Raises:
-            ValueError, LookupError, TypeError, AttributeError: it is none.
-        """
+        """Returns the value of the pickle; raises an error of values or types for no pickle."""
         for operation, argument, _ in pickletools.genops(self.data):
             name = operation.name
             if name == "STOP":
                 return self.pop()
             if name in _VALUES:
                 self.stack.append(_VALUES[name](argument))
+            elif name in _TUPLES:
+                self._tuple_of(_TUPLES.index(name) + 1)
             elif name not in _IDLE:
                 step = getattr(self, f"_{name.lower()}", None)
                 if step is None:
@@ -160,12 +128,7 @@ class _Machine:
         raise ValueError("the pickle does not end")
 
     def pop(self) -> Any:
-        """Takes the top of the stack.
-
-        Raises:
-            ValueError: it is a mark.
-            IndexError: there is none.
-        """
+        """Takes the top of the stack; raises ValueError for a mark, IndexError for none."""
         if (value := self.stack.pop()) is _MARK:
             raise ValueError("a mark is no value")
         return value
@@ -212,25 +175,19 @@ class _Machine:
 
     _frozenset = _tuple
 
-    def _tuple1(self, _: Any) -> None:
-        self.stack[-1:] = [(self.stack[-1],)]
-
-    def _tuple2(self, _: Any) -> None:
-        self.stack[-2:] = [(self.stack[-2], self.stack[-1])]
-
-    def _tuple3(self, _: Any) -> None:
-        self.stack[-3:] = [(self.stack[-3], self.stack[-2], self.stack[-1])]
+    def _tuple_of(self, size: int) -> None:
+        if len(self.stack) < size:
+            raise IndexError("a tuple of more than the stack has")
+        self.stack[-size:] = [tuple(self.stack[-size:])]
 
     def _list(self, _: Any) -> None:
         self.stack.append(self._marked())
 
     def _append(self, _: Any) -> None:
-        value = self.pop()
-        self._extend([value])
+        self._extend([self.pop()])
 
     def _appends(self, _: Any) -> None:
-        values = self._marked()
-        self._extend(values)
+        self._extend(self._marked())
 
     _additems = _appends
 
@@ -248,8 +205,7 @@ class _Machine:
         self._fill([key, value])
 
     def _setitems(self, _: Any) -> None:
-        pairs = self._marked()
-        self._fill(pairs)
+        self._fill(self._marked())
 
     def _fill(self, pairs: list[Any]) -> None:
         """Fills a table, allowing texts as keys alone: settings have no others."""

@@ -15,11 +15,7 @@ Counts: TypeAlias = Any
 
 
 def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, tuple[str, ...]]:
-    """Writes the table of a platform, and notes on counts left out.
-
-    Raises:
-        InputError: a platform that is none, or no count that it can hold.
-    """
+    """Writes the table of a platform, and notes on counts left out."""
     if platform not in PLATFORMS:
         raise unknown("platform", platform, PLATFORMS, field="platform")
     request = _Request(counts, job or Job(), [])

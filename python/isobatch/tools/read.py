@@ -44,14 +44,10 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
     """Reads one file of a tool.
 
     Args:
-        path: a file, a folder with a checkpoint of transformers' Trainer, or a function of a Python file:
-            `registry.py:llama3_8b`; or the settings themselves: a dict, or an object with `to_dict`, such as
-            TrainingArguments.
+        path: a file, a folder with a checkpoint of transformers' Trainer, or `registry.py:llama3_8b`; or the
+            settings themselves: a dict, or an object with `to_dict`, such as TrainingArguments.
         tool: of the file; None: the tool is detected.
         flags: of the command that starts a Python script; those that it declares are taken out.
-
-    Raises:
-        InputError: it cannot be read, or it is of no known tool.
     """
     if tool is not None:
         reader(tool)
@@ -130,15 +126,7 @@ def _refuse_script(tool: Tool, of: str, file: str) -> None:
 
 
 def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, of: str = "") -> Reading:
-    """Reads settings as those of a tool.
-
-    Args:
-        settings: of the file.
-        tool: as the user named it; None: the tool is detected.
-        file: its name, for messages.
-        suffix: of the file.
-        of: the tool whose class a script makes.
-    """
+    """Reads settings as those of a tool: the user's, or `of`, whose class a script makes, or the detected."""
     refuse_slime(settings, file)
     name = plain(tool or of or detect(settings, file))
     if suffix == ".py" and tool is None and not of and name in TOOLS and name not in _IN_PYTHON:
@@ -185,20 +173,7 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
 def recipe_fields(
     paths: Sequence[Any], values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[dict[str, Any], list[Reading]]:
-    """Reads the fields of a recipe from the files of one run, and from values given beside them.
-
-    Args:
-        paths: such as TrainingArguments and the Accelerate configuration that it was launched with.
-        values: fields of a recipe, or `batch_per_gpu`; each wins over the files.
-        tool: of the first file.
-        ends: whether the run's length is needed too, as for other tools' files.
-
-    Returns:
-        The fields, and the reading of each file.
-
-    Raises:
-        InputError: all that is wrong or missing, in one message.
-    """
+    """Reads the fields of a recipe from the files of one run and values beside them, with the readings."""
     pages = _read_files(paths, tool)
     return joined_fields(pages, values, ends=ends), pages
 
@@ -206,11 +181,10 @@ def recipe_fields(
 def joined_fields(
     pages: Sequence[Reading], values: Mapping[str, Any], *, ends: bool = False
 ) -> dict[str, Any]:
-    """Joins the fields of the files of a run, and of values given beside them.
+    """Joins the fields of the files of a run; values given beside them win.
 
     Args:
-        pages: of the files.
-        values: fields of a recipe, or `batch_per_gpu`; each wins over the files.
+        values: fields of a recipe, or `batch_per_gpu`.
         ends: whether the run's length is needed.
 
     Raises:
@@ -251,10 +225,7 @@ def joined_fields(
 
 
 def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
-    """Reads the files of a run.
-
-    The arguments on a launch line go to its script, as far as the script declares them.
-    """
+    """Reads the files of a run; the arguments on a launch line go to its script, if it declares them."""
     launch = read_launch(paths)
     if launch is None:
         paths = without_parsers(paths)
@@ -269,16 +240,7 @@ def _read_files(paths: Sequence[Any], tool: str | None) -> list[Reading]:
 def read_recipe(
     kind: type[_Kind], path: Any, values: Mapping[str, Any], *, tool: str | None = None, ends: bool = False
 ) -> tuple[_Kind, list[Reading]]:
-    """Reads a recipe from the files of one run, and from values given beside them.
-
-    Args:
-        kind: the class of the recipe.
-        path: a file, or a list of them.
-        values, tool, ends: as for `recipe_fields`.
-
-    Raises:
-        InputError: all that is wrong or missing, in one message.
-    """
+    """Reads a recipe of this class from the files of one run and values beside them, with the readings."""
     paths = list(path) if isinstance(path, list | tuple) else [path]
     if not paths:
         raise must_be("a path, or several", path, field="path")
@@ -294,10 +256,7 @@ def read_recipe(
 def _merged(
     pages: Sequence[Reading], values: Mapping[str, Any], faults: list[InputError]
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
-    """Joins the fields of all files, with their names there and their files.
-
-    A value wins over another file's default; two different values are a fault.
-    """
+    """Joins the fields of all files, with their names and files; a value wins over another file's default."""
     fields: dict[str, Any] = {}
     keys: dict[str, str] = {}
     owners: dict[str, Reading] = {}
@@ -323,7 +282,7 @@ def _is_said(page: Reading, field: str) -> bool:
 
 
 def is_default(page: Reading, field: str) -> bool:
-    """Tells whether a field has a value that the file does not say."""
+    """Tells whether a field has a value without a word in the file."""
     return field in page.fields and not _is_said(page, field)
 
 
@@ -369,10 +328,7 @@ def _has_another_batch(unknown: Sequence[str], reading: Reading) -> bool:
 
 
 def count_of(name: str, value: Any) -> int:
-    """Reads a number of GPUs, samples or micro-batches; a NumPy integer is one.
-
-    Raises:
-        InputError: it is no whole number from 1: a text, a flag, 1.0.
+    """Reads a number of GPUs, samples or micro-batches; raises InputError for a text, a flag, 1.0.
 
     >>> count_of("gpus", 8)
     8
@@ -386,11 +342,7 @@ def complete(fields: Mapping[str, Any], keys: Mapping[str, str] | None = None) -
     """Returns the fields with `effective_batch` and, if they follow, micro-batch, accumulation and GPUs.
 
     Args:
-        fields: of a recipe; `batch_per_gpu` is another name of the micro-batch.
         keys: what the file calls them, for messages.
-
-    Raises:
-        InputError: the numbers contradict each other, or one is no whole number from 1.
 
     >>> complete({"batch_per_gpu": 8, "accumulation": 4, "gpus": 8, "lr": 0.1})
     {'accumulation': 4, 'gpus': 8, 'lr': 0.1, 'micro_batch': 8, 'effective_batch': 256}

@@ -30,10 +30,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
 
 
 def render(sheet: SettingsSheet, remarks: Mapping[str, str], top: str, job: Job) -> str:
-    """Writes directives, environment, check and command.
-
-    One task a node runs torchrun, which starts a process for each GPU.
-    """
+    """Writes directives, environment, check and command; one task a node runs torchrun."""
     settings = sheet.settings
     head = "".join(f"#SBATCH --{line}\n" for line in _directives(sheet, job))
     notes = remark_lines({at: text for at, text in remarks.items() if not at.startswith("env.")})

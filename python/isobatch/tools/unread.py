@@ -85,14 +85,7 @@ _MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
 def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
-    """Judges the settings left unread by a reader.
-
-    A setting known to matter is a fault, mended by a value for the recipe's field; an unknown one is named in
-    a note.
-
-    Returns:
-        The unknown settings.
-    """
+    """Adds a fault for each unread setting known to matter, notes the unknown ones, and returns these."""
     reading = page.reading
     unknown = []
     for key, value in _switched_on(page.settings, reading.used):
@@ -119,9 +112,7 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
 
 
 def standing_of(key: str, reader: Reader) -> str | None:
-    """Returns the field to give if this setting matters.
-
-    The text is empty for a harmless setting, and None stands for an unknown one.
+    """Returns the field to give if this setting matters; empty: it is harmless, None: it is unknown.
 
     >>> standing_of("logging_dir", Reader("1", print, print, harmless="dpo_beta"))
     ''
@@ -162,9 +153,7 @@ def _text(value: Any) -> str:
 
 
 def guess_field(key: str) -> str | None:
-    """Guesses a name's meaning: a field of a recipe, or "batch".
-
-    The latter leaves open whether it counts per GPU.
+    """Guesses a name's meaning: a field of a recipe, or "batch", which may count per GPU.
 
     >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "eval_steps")]
     ['batch', 'accumulation', 'lr', 'duration', None]
@@ -262,10 +251,7 @@ def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
 
 
 def _count(value: Any) -> int | None:
-    """Reads a whole number from 1, also as a text.
-
-    Of a launcher's flag in front of the script, the first word is read.
-    """
+    """Reads a whole number from 1, also as a text, or as the first word behind a launcher's flag."""
     value = value[0] if isinstance(value, list) and value else value
     is_text = isinstance(value, str) and value.isdecimal()
     return int(value) if (is_text or type(value) is int) and int(value) > 0 else None

@@ -1,4 +1,7 @@
-"""Bash's arithmetic: signed 64-bit whole numbers, with the operators and precedence of C, and `**`."""
+"""Bash's arithmetic: signed 64-bit whole numbers, with the operators and precedence of C, and `**`.
+
+`?:` and an expression that sets a variable are refused; `((X += 2))` is read by `Expansion`.
+"""
 
 import operator
 import re
@@ -8,16 +11,20 @@ from typing import NoReturn
 
 Number = int | None
 """None: only the run knows it."""
+Lazy = Callable[[], Number]
+"""A part of an expression: bash computes no branch that it does not take."""
+Get = Callable[[str, int | None], str | None]
+"""The text of a variable, or of an array's value at a place; None where only the run knows it."""
 
 _PLAIN = re.compile(r"[ \t\n]*(-?(?:0|[1-9]\d{0,17}))[ \t\n]*", re.ASCII)
 _UNKNOWN = "\U000f0000-\U0010ffff"
 _TOKEN = re.compile(
-    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|(?:<<|>>|[-+*/%&|^])=|\*\*|<<|>>|&&|\|\||[<>=!]="
-    r"|\+\+|--|[-+*/%<>=!~&|^?:,()\[\]])",
+    rf"[ \t\n]*(\w*[{_UNKNOWN}][\w{_UNKNOWN}]*|\w+|\*\*|<<|>>|&&|\|\||[<>=!]=|[-+*/%<>!~&|^()\[\]])",
     re.ASCII,
 )
+_TWICE = re.compile(r"\+\+|--|\w[ \t\n]+\[")
+"""Signs that change a variable, and a blank before an index."""
 _LITERAL = re.compile(r"0[0-7]*|0[xX][0-9a-fA-F]{1,15}|[1-9]\d{0,17}", re.ASCII)
-_ASSIGNS = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
 _PRECEDENCE = {
     sign: level
     for level, signs in enumerate(("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %"))
@@ -25,10 +32,9 @@ _PRECEDENCE = {
 }
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "|": operator.or_, "^": operator.xor, "&": operator.and_, "==": operator.eq, "!=": operator.ne,
-    "<": operator.lt, ">": operator.gt,
-    "<=": operator.le, ">=": operator.ge, "<<": operator.lshift, ">>": operator.rshift, "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul, "**": lambda base, exponent: pow(base, exponent, 1 << 64),
+    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "<<": operator.lshift,
+    ">>": operator.rshift, "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "**": lambda base, exponent: pow(base, exponent, 1 << 64),
 }  # fmt: skip
 _UNARY: dict[str, Callable[[int], int]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert, "!": operator.not_,
@@ -36,34 +42,26 @@ _UNARY: dict[str, Callable[[int], int]] = {
 _MOST_TOKENS, _MOST_BRACKETS, _MOST_NAMES = 200, 20, 8
 
 
-Get = Callable[[str, int | None], str | None]
-"""The text of a variable, or of an array's value at a place; None where only the run knows it."""
-Put = Callable[[str, Number], None]
-"""Sets a variable."""
-
-
-def compute(text: str, get: Get, put: Put, depth: int = 0, runs: bool | None = True) -> Number:
-    """Returns the value of an expression; a mark (see Marks) is an unknown operand.
-
-    Args:
-        depth: of the names whose values are expressions too.
-        runs: whether it counts, as for `_Expression`.
-
-    Raises:
-        ValueError: bash refuses it too, or it has a form that is not read.
-    """
+def compute(text: str, get: Get, depth: int = 0) -> Number:
+    """Returns the value of an expression, `depth` names deep; raises ValueError for an unread form."""
     if depth > _MOST_NAMES:
         raise ValueError(f"has names in names, more than {_MOST_NAMES} deep")
-    tokens = _tokens(text)
+    if twice := _TWICE.search(text):
+        raise ValueError(f"has {twice[0]!r}, which is not read")
+    tokens, at = list[str](), 0
+    while text[at:].strip(" \t\n"):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(f"has {text[at:].strip()[:1]!r}, which is not read")
+        tokens.append(match[1])
+        at = match.end()
     if len(tokens) > _MOST_TOKENS or tokens.count("(") + tokens.count("[") > _MOST_BRACKETS:
         raise ValueError(f"has more than {_MOST_TOKENS} parts or {_MOST_BRACKETS} brackets")
-    if not tokens:
-        return 0
-    expression = _Expression(tokens, get, put, depth, runs)
-    value = expression.comma()
+    expression = _Expression(tokens, get, depth)
+    value = expression.binary(0) if tokens else lambda: 0
     if expression.sign():
         expression.fail()
-    return value
+    return value()
 
 
 def plain(text: str) -> int | None:
@@ -72,47 +70,19 @@ def plain(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _tokens(text: str) -> list[str]:
-    """The parts of an expression. `++` and `--` are one where a name or an index is before them, or a name
-    behind, else two signs.
-    """
-    text, at, out = text.rstrip(" \t\n"), 0, list[str]()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise ValueError(f"has {text[at:].strip()[:1]!r}, which is not read")
-        token, at = match[1], match.end()
-        if token == "[" and match.start(1) > match.start():
-            raise ValueError("has a blank before [")
-        beside = (out and (_is_name(out[-1]) or out[-1] == "]")) or re.match(r"[ \t\n]*[A-Za-z_]", text[at:])
-        if token in ("++", "--") and not beside:
-            token, at = token[0], at - 1
-        out.append(token)
-    return out
-
-
-def _is_name(token: str) -> bool:
-    return token.isidentifier() and token.isascii()
-
-
 class _Expression:
-    """A recursive descent through the tokens.
+    """A recursive descent through the tokens."""
 
-    Attributes:
-        runs: whether this part counts: False behind `0 &&`, None where that depends on what is not known.
-    """
-
-    def __init__(self, tokens: list[str], get: Get, put: Put, depth: int, runs: bool | None) -> None:
-        self.tokens, self.get, self.put, self.depth = tokens, get, put, depth
-        self.at, self.runs = 0, runs
+    def __init__(self, tokens: list[str], get: Get, depth: int) -> None:
+        self.tokens, self.get, self.depth, self.at = tokens, get, depth, 0
 
     def fail(self) -> NoReturn:
         """Refuses the expression."""
         raise ValueError(f"has {self.sign() or 'its end'!r} where it is not read")
 
-    def sign(self, ahead: int = 0) -> str:
+    def sign(self) -> str:
         """The token at the place; empty behind the last."""
-        return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else ""
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
     def take(self, *signs: str) -> str:
         """Takes one of these, if it is here."""
@@ -122,117 +92,87 @@ class _Expression:
         self.at += 1
         return sign
 
-    def comma(self) -> Number:
-        """Reads assignments, and returns the value of the last."""
-        value = self.assignment()
-        while self.take(","):
-            value = self.assignment()
-        return value
-
-    def assignment(self) -> Number:
-        name, sign = self.sign(), self.sign(1)
-        if not _is_name(name) or sign not in _ASSIGNS:
-            return self.choice()
-        self.at += 2
-        before = self.value(name) if sign != "=" else None
-        right = self.assignment()
-        return self.set(name, right if sign == "=" else self.apply(sign[:-1], before, right))
-
-    def choice(self) -> Number:
-        test = self.binary(0)
-        if not self.take("?"):
-            return test
-        first = self.under(None if test is None else bool(test), self.comma)
-        if not self.take(":"):
+    def close(self, bracket: str) -> None:
+        """Takes a bracket, or fails."""
+        if not self.take(bracket):
             self.fail()
-        second = self.under(None if test is None else not test, self.choice)
-        return (first if first == second else None) if test is None else first if test else second
 
-    def under(self, condition: bool | None, part: Callable[[], Number]) -> Number:
-        """Reads a part of an expression under a condition."""
-        before = self.runs
-        self.runs = False if False in (before, condition) else None if None in (before, condition) else True
-        value = part()
-        self.runs = before
-        return value
-
-    def binary(self, level: int) -> Number:
+    def binary(self, level: int) -> Lazy:
         first = self.power()
         while (rank := _PRECEDENCE.get(self.sign(), -1)) >= level:
             sign = self.take(self.sign())
-            if sign in ("&&", "||"):
-                decides = None if first is None else bool(first) == (sign == "||")
-                right = self.under(None if decides is None else not decides, partial(self.binary, rank + 1))
-                first = int(sign == "||") if decides else None if None in (first, right) else int(bool(right))
-            else:
-                first = self.apply(sign, first, self.binary(rank + 1))
+            combine = _combine if sign in ("&&", "||") else _apply
+            first = partial(combine, sign, first, self.binary(rank + 1))
         return first
 
-    def apply(self, sign: str, first: Number, right: Number) -> Number:
-        """Applies a binary operator; 0 in a part not taken."""
-        if first is None or right is None or not self.runs:
-            return 0 if self.runs is False else None
-        if sign in ("/", "%"):
-            if right == 0:
-                raise ValueError("divides by 0")
-            quotient = abs(first) // abs(right) * (1 if (first < 0) == (right < 0) else -1)
-            return _wrapped(quotient if sign == "/" else first - right * quotient)
-        if (sign in ("<<", ">>") and right >= 64) or (sign in ("<<", ">>", "**") and right < 0):
-            raise ValueError(f"has {right} behind {sign}")
-        return _wrapped(int(_BINARY[sign](first, right)))
-
-    def power(self) -> Number:
+    def power(self) -> Lazy:
         base = self.unary()
-        return self.apply("**", base, self.power()) if self.take("**") else base
+        return partial(_apply, "**", base, self.power()) if self.take("**") else base
 
-    def unary(self) -> Number:
-        if sign := self.take(*_UNARY):
-            value = self.unary()
+    def unary(self) -> Lazy:
+        if not (sign := self.take(*_UNARY)):
+            return self.primary()
+        inner = self.unary()
+
+        def turned() -> Number:
+            value = inner()
             return None if value is None else _wrapped(int(_UNARY[sign](value)))
-        if sign := self.take("++", "--"):
-            name = self.take(self.sign())
-            return self.set(name, self.apply(sign[0], self.value(name), 1))
-        return self.primary()
 
-    def primary(self) -> Number:
+        return turned
+
+    def primary(self) -> Lazy:
         token = self.take(self.sign())
         if token == "(":
-            value = self.comma()
-            if not self.take(")"):
-                self.fail()
+            value = self.binary(0)
+            self.close(")")
             return value
         if any(char > "\U000effff" for char in token):
-            return None
-        if _is_name(token):
+            return lambda: None
+        if token.isidentifier():
             return self.variable(token)
         if not _LITERAL.fullmatch(token):
             self.at -= token != ""
             self.fail()
-        return _wrapped(int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" else 10))
+        number = int(token, 16 if token[:2] in ("0x", "0X") else 8 if token[0] == "0" else 10)
+        return lambda: _wrapped(number)
 
-    def variable(self, name: str) -> Number:
+    def variable(self, name: str) -> Lazy:
+        """Reads a name with its index: the variable's text is an expression too."""
+        index = None
         if self.take("["):
-            place = self.comma()
-            if not self.take("]"):
-                self.fail()
-            return None if place is None else self.value(name, place)
-        value = self.value(name)
-        if sign := self.take("++", "--"):
-            self.set(name, self.apply(sign[0], value, 1))
+            index = self.binary(0)
+            self.close("]")
+
+        def value() -> Number:
+            place = index() if index else None
+            text = None if index and place is None else self.get(name, place)
+            return None if text is None else compute(text, self.get, self.depth + 1)
+
         return value
 
-    def value(self, name: str, place: int | None = None) -> Number:
-        """Of a variable: its text is an expression too."""
-        if self.runs is False:
-            return 0
-        text = self.get(name, place)
-        return None if text is None else compute(text, self.get, self.put, self.depth + 1, self.runs)
 
-    def set(self, name: str, value: Number) -> Number:
-        """Sets a variable, where this part may count."""
-        if self.runs is not False:
-            self.put(name, value if self.runs else None)
-        return value
+def _combine(sign: str, first: Lazy, right: Lazy) -> Number:
+    """Returns the value of `&&` or `||`; the right side counts only where the left one does not decide."""
+    start = first()
+    if start is not None and bool(start) == (sign == "||"):
+        return int(sign == "||")
+    value = right()
+    return None if start is None or value is None else int(bool(value))
+
+
+def _apply(sign: str, before: Lazy, behind: Lazy) -> Number:
+    """Returns the value of a binary operator."""
+    first, second = before(), behind()
+    if first is None or second is None:
+        return None
+    if sign in ("/", "%"):
+        if second == 0:
+            raise ValueError("divides by 0")
+        quotient = abs(first) // abs(second) * (1 if (first < 0) == (second < 0) else -1)
+        return _wrapped(quotient if sign == "/" else first - second * quotient)
+    if (sign in ("<<", ">>") and second >= 64) or (sign in ("<<", ">>", "**") and second < 0):
+        raise ValueError(f"has {second} behind {sign}")
+    return _wrapped(int(_BINARY[sign](first, second)))
 
 
 def _wrapped(value: int) -> int:

@@ -12,55 +12,44 @@ from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import ALWAYS_SET, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import Assignment, Simple
 
-_OPTIONS = {"export": "", "readonly": "a"}
-"""Of the commands that set variables; of the others, all that are read."""
 Builtin = Callable[[Expansion, Shell, list[str]], bool | None]
 
 
 def declare(expansion: Expansion, shell: Shell, command: Simple) -> None:
-    """Follows `export`, `local`, `readonly` and `declare`. All words are expanded before the first is set."""
+    """Follows `export` and `local`. All words are expanded before the first is set."""
     kind = command.words[0][0].text  # type: ignore[union-attr]
-    is_local = kind not in ("export", "readonly") and (kind == "local" or shell.local is not None)
+    if kind not in ("export", "local"):
+        raise InputError(f"{kind} is not read: write NAME=value")
     if command.assignments or command.files:
         raise InputError(
             f"{kind} with {'an assignment before it' if command.assignments else 'a redirection'} is not read"
         )
     if kind == "local" and shell.local is None:
         raise InputError("local outside of a function is an error of bash")
-    options, values = "", list[tuple[str, Value | EllipsisType, bool]]()
+    values = list[tuple[str, Value | EllipsisType, bool]]()
     for word in command.words[1:]:
         if isinstance(word, Assignment):
             values.append((word.name, expansion.assigned(shell, word), word.append))
             continue
         for field in expansion.fields(shell, word):
+            if field[:1] == "-":
+                raise InputError(f"{kind} {field} is not read: give it no option")
             name, equals, value = field.partition("=")
-            if field[:1] == "-" and not values:
-                options += field[1:] or "-"
-            else:
-                values.append((name, value if equals else ..., False))
-    if not set(options) <= set(legal := _OPTIONS.get(kind, "aixr")):
-        listed = " ".join(f"-{letter}" for letter in legal) or "no option"
-        raise InputError(f"{kind} -{options} is not read: give it {listed}")
-    if options and not values:
-        raise InputError(f"{kind} -{options} without a name is not read")
+            values.append((name, value if equals else ..., False))
     arrays = [isinstance(new, tuple) for _, new, _ in values]
     if len({name for name, _, _ in values}) < len(values) or (any(arrays) and len(arrays) > 1):
         raise InputError(f"{kind} with a name twice, or an array beside others, is not read")
     for name, new, append in values:
-        if (append and is_local) or ("a" in options and isinstance(new, str)):
-            raise InputError(f"{kind} with += or with a text as an array is not read")
-        if is_local:
+        if append and kind == "local":
+            raise InputError("local with += is not read")
+        if kind == "local":
             shell.declare_local(name)
-        if kind == "export" or "x" in options:
+        else:
             shell.exported.add(name)
-        if "i" in options:
-            shell.integers.add(name)
         if isinstance(new, EllipsisType):
             shell.check(name)
         else:
             expansion.assign(shell, name, new, append)
-        if kind == "readonly" or "r" in options:
-            shell.constant.add(name)
 
 
 def assign(expansion: Expansion, shell: Shell, assignment: Assignment) -> None:
@@ -79,7 +68,6 @@ def _unset(_: Expansion, shell: Shell, words: list[str]) -> bool:
             )
         shell.set(name, None)
         shell.exported.discard(name)
-        shell.integers.discard(name)
     return True
 
 
@@ -139,7 +127,7 @@ BUILTINS: dict[str, Builtin] = {
     "false": lambda *_: False,
     **dict.fromkeys(("[", "test"), _test),
     **dict.fromkeys(("mapfile", "readarray", "getopts", "shopt"), _refuse),
-    **dict.fromkeys(("alias", "unalias", "enable", "builtin"), _refuse),
+    **dict.fromkeys(("alias", "unalias", "enable", "builtin", "let"), _refuse),
     "printf": _printf,
     "read": _read,
     "unset": _unset,
@@ -147,5 +135,5 @@ BUILTINS: dict[str, Builtin] = {
     "shift": _shift,
 }
 LEAVES = ("exit", "return", "break", "continue")
-NAMES = {*BUILTINS, *LEAVES, *DECLARES, "source", ".", "eval", "exec", "let"}
+NAMES = {*BUILTINS, *LEAVES, *DECLARES, "source", ".", "eval", "exec"}
 """Bash's own commands; those that are not in BUILTINS change what is followed next (see Execution)."""

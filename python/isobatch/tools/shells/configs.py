@@ -1,6 +1,4 @@
-"""Training commands with their settings in a file, such as those of axolotl, LLaMA-Factory, TRL and
-ms-swift.
-"""
+"""Training commands with their settings in a file: axolotl's, LLaMA-Factory's, TRL's, ms-swift's …"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -38,14 +36,7 @@ _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
 class Configured(NamedTuple):
-    """A command with its settings in a file.
-
-    Attributes:
-        command: as people write it: `axolotl train`, `train.py`.
-        file: the file, as written.
-        is_tool: whether the command is one of a known tool, for which the file is the whole configuration.
-        arguments: the words beside the file.
-    """
+    """A command with its settings in a file: for a known tool's command, it is the whole configuration."""
 
     command: str
     file: str
@@ -91,9 +82,7 @@ def configured(words: Sequence[str]) -> Configured | None:
 
 
 def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
-    """Yields each possible program of a command: its name, whether it is a known tool's, and its
-    arguments.
-    """
+    """Yields each possible program of a command: its name, whether a known tool's, and its arguments."""
     for place, word in enumerate(words):
         name, arguments = PurePosixPath(word).name, tuple(words[place + 1 :])
         if not is_known(word):

@@ -44,9 +44,7 @@ def job_components(text: str) -> list[dict[str, str]]:
 
 
 def job_variables(components: list[dict[str, str]]) -> dict[str, str]:
-    """Names the variables set by Slurm: plain names for the first component, `_HET_GROUP_1` for the
-    second.
-    """
+    """Names the variables set by Slurm; those of the second component end in `_HET_GROUP_1`."""
     variables = {}
     for number, component in enumerate(components):
         if "ntasks" not in component and {"nodes", "ntasks-per-node"} <= component.keys():

@@ -23,13 +23,7 @@ MAX_ROUNDS = 200
 
 
 class Execution:
-    """Follows one script.
-
-    Attributes:
-        launches: the commands, in their order.
-        unread: what is not read, in words.
-        paths: what depends on the run.
-    """
+    """Follows one script: `launches` are its commands in order, `unread` says what is not read."""
 
     def __init__(self) -> None:
         self.marks = Marks()
@@ -41,11 +35,7 @@ class Execution:
         self._depth = self._tested = 0
 
     def run(self, text: str, shell: Shell, line: int = 1) -> Outcome:
-        """Follows a text of commands.
-
-        Raises:
-            InputError: it cannot be read, or goes on and on.
-        """
+        """Follows a text of commands; raises InputError for an unreadable or endless one."""
         if not self._depth and not is_known(text):
             raise InputError("has characters of Unicode's private use, which are not read")
         with self._deeper():
@@ -102,9 +92,7 @@ class Execution:
         return status, flow
 
     def _maybe(self, shell: Shell, operator: str, pipeline: Pipeline, chain: Chain) -> bool | None:
-        """The right side of `&&` or `||` where only the run knows whether it runs. One that ends the script
-        did not run: we go on.
-        """
+        """The right side of `&&` or `||` in doubt; if it ends the script, it did not run."""
         branch, place = shell.copy(), f"{chain.source} (line {chain.line})"
         with self.paths.under(place):
             _, flow = self._pipeline(branch, pipeline, chain)
@@ -112,9 +100,7 @@ class Execution:
         return operator == "||" if flow else None
 
     def _pipeline(self, shell: Shell, pipeline: Pipeline, chain: Chain) -> Outcome:
-        """A command, or several joined by `|`. What fails under `set -e` ends the script; blocks and loops do
-        by the commands in them.
-        """
+        """Commands joined by `|`; under `set -e` a failing one ends the script, a block by its own."""
         last, flow, ends = pipeline.commands[-1], "", shell.errexit and not self._tested
         counts = len(pipeline.commands) > 1
         if counts:
@@ -145,7 +131,7 @@ class Execution:
                 self.expansion.check_files(shell, command.files)
                 return self._command(shell, command.command)
             case tree.Computation():
-                return self._compute(shell, command.inside), ""
+                return self.expansion.compute(shell, command.inside), ""
             case tree.Grouping(apart=True):
                 return self._apart(shell, command._replace(apart=False)), ""
             case tree.Grouping():
@@ -157,11 +143,6 @@ class Execution:
                     raise InputError(f"a function with the name {command.name} is not read")
                 shell.functions[command.name] = command.body
         return True, ""
-
-    def _compute(self, shell: Shell, *parts: tree.Sum) -> bool | None:
-        """`(( … ))` and `let`: what they set, and whether the last number is another than 0."""
-        value = [self.expansion.computed(shell, part) for part in parts][-1]
-        return value != "0" if is_known(value) else None
 
     def _choice(self, shell: Shell, choice: tree.Choice, number: int) -> Outcome:
         """`if` and `case`, from the branch of this number on."""
@@ -185,9 +166,7 @@ class Execution:
         return None, self.paths.join(shell, first, branch, second, place)
 
     def _loop(self, shell: Shell, loop: tree.Repetition) -> Outcome:
-        """Follows each round of a loop of known length. Variables set in any other loop are unknown, in it
-        and after it.
-        """
+        """Follows each round of a loop of known length; any other loop sets unknown values."""
         shell.loops += 1
         before, position = shell.copy(), self._position()
         outcome = self._rounds(shell, loop)
@@ -288,12 +267,10 @@ class Execution:
         return None, ""
 
     def _builtin(self, shell: Shell, command: tree.Simple, words: list[str]) -> Outcome:
-        """A command of bash itself. A redirection may keep it from being run: then what it changes is not
-        read.
-        """
+        """A command of bash itself; if a redirection may keep it from being run, its changes are not read."""
         name, shown = words[0], self.marks.shown(" ".join(words))
         assigned = bool(command.assignments) and name not in ("read", "exec", "command")
-        if assigned or (command.files and name in ("let", "unset", "set", "shift", "eval", *builtins.LEAVES)):
+        if assigned or (command.files and name in ("unset", "set", "shift", "eval", *builtins.LEAVES)):
             raise InputError(f"{name} with an assignment or a redirection is not read")
         whole = name == "read" and sorted(words[1:-1]) in (["", "-d", "-r"], ["", "-rd"])
         if whole and command.document and not command.assignments:
@@ -303,11 +280,6 @@ class Execution:
         if name in builtins.BUILTINS:
             status = builtins.BUILTINS[name](self.expansion, shell, words)
             return (None if command.files else status), ""
-        if name == "let" and words[1:]:
-            if any(map(is_several, words)):
-                raise InputError(f"{shown} is not read, as bash may replace a word of it by others: quote it")
-            sums = [tree.Sum((Text(word, True),), True, f"(({word}))") for word in words[1:]]
-            return self._compute(shell, *sums), ""
         if name in ("break", "continue"):
             if words[1:] not in ([], ["1"]) or not shell.loops:
                 raise InputError(f"{shown} {'outside of a loop ' if not shell.loops else ''}is not read")

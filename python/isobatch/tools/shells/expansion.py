@@ -1,13 +1,11 @@
-"""Expands words: parameters, computations, splitting at blanks. Anything only the run knows becomes a
-mark.
-"""
+"""Expands words: parameters, computations, splitting at blanks. What only the run knows becomes a mark."""
 
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.arithmetic import Number, compute
+from isobatch.tools.shells.arithmetic import compute
 from isobatch.tools.shells.state import ALWAYS_SET, Marks, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import NOT_COMPUTED, Assignment, Output, Parameter, Sum, Text, Word
 
@@ -16,15 +14,15 @@ _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.).*\}", re.DOTALL)
 _EXPR = re.compile(r" (?:0|[1-9]\d{0,8})(?: [-+*/%] (?:0|[1-9]\d{0,8})){0,2} ?")
 """What `expr` reads as bash does: no sign, no leading zero."""
+_SETS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.ASCII | re.DOTALL)
+"""`X++`, `X = 3`, `X += 3`."""
 _REPLACED, _FILES = "whose ~ or {…} bash replaces", "which may name files"
 """Why a word is not known that is one at least."""
 _MOST_CHARACTERS = 1 << 18
 
 
 class Piece(NamedTuple):
-    """A part of a word, expanded: several values where it is an array; `splits` where blanks in it end a
-    word.
-    """
+    """A part of a word, expanded: several values of an array; `splits` where blanks in it end a word."""
 
     values: list[str]
     quoted: bool
@@ -106,17 +104,12 @@ class Expansion:
                     f"{name} is an array of unknown length, and += to its first value is not read"
                 )
             value = f"{''.join(before[:1])}{value}"
-        elif name in shell.integers:
-            text = f"({before or 0}) + ({value or 0})" if append else value or "0"
-            value = self.computed(shell, Sum((Text(text, True),), True, f"$(({text}))"))
         else:
             value = f"{before or ''}{value}"
         shell.set(name, value)
 
     def computed(self, shell: Shell, part: Sum) -> str:
-        """The number of an arithmetic expression, as a text. `$(( … ))` sets no variables, `(( … ))` and
-        `let` do.
-        """
+        """The number of an arithmetic expression, as a text."""
         text = self.text(shell, part.inside)
         is_expr = part.source[:1] != "(" and not part.source.startswith("$((")
         reasons = [self.marks.reason(text)]
@@ -130,26 +123,39 @@ class Expansion:
                 return None
             return values[at] if -len(values) <= at < len(values) else ""
 
-        def put(name: str, value: Number) -> None:
-            if part.source[:1] != "(":
-                raise InputError(f"{part.source} sets a variable, which is not read: write NAME=$(( … ))")
-            mark = self.marks.mark(f"${name}", f"which {part.source} sets to what is not known")
-            shell.set(name, mark if value is None else str(value))
-
-        value: Number = None
-        whole = None if reasons[0] else True  # empty, it would be an error also where it does not count
         try:
-            number = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get, put, runs=whole)
-            value = number if whole else None
+            value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get)
         except ValueError as error:
             if not is_expr:
                 raise InputError(f"{part.source} cannot be computed: {error}") from None
-        if value is not None:
+            value = None
+        if value is not None and reasons[0] is None:
             return str(value)
         self.may_fail = True
         reason = next((cause for cause in reasons if cause is not None), None)
         why = f"in which {reason.source} is not known" if reason else "which is not worked out"
         return self.marks.mark(part.source, why)
+
+    def compute(self, shell: Shell, part: Sum) -> bool | None:
+        """Follows `(( … ))` with its assignments, and tells whether its last number is not 0."""
+
+        def number(text: str) -> str:
+            return self.computed(shell, Sum((Text(text, True),), True, part.source))
+
+        text, value = self.text(shell, part.inside), ""
+        for item in [text] if set(text) & set("([") else text.split(","):
+            match = _SETS.fullmatch(item)
+            if match is None:
+                value = number(item)
+                continue
+            name, step, sign, right = match.groups()
+            before = number(name) if step else ""
+            shell.set(
+                name,
+                number(f"{name} {step[0]} 1" if step else f"{name if sign else 0} {sign or '+'} ({right})"),
+            )
+            value = before or number(name)
+        return value != "0" if is_known(value) else None
 
     def check_files(self, shell: Shell, files: tuple[Word, ...]) -> None:
         """Raises an InputError for a redirection to no file, or to several: bash does not run the command."""
@@ -171,9 +177,7 @@ class Expansion:
         return shell.variables[name]
 
     def _pieces(self, shell: Shell, word: Word, inner: bool = False) -> Iterator[Piece]:
-        """Args: inner: the word is the default of an unquoted parameter, which is split as its value would
-        be.
-        """
+        """Yields the parts expanded; `inner`: of an unquoted parameter's default, split as its value."""
         for part in word:
             if isinstance(part, Text):
                 yield Piece([part.text], part.quoted, inner and not part.quoted)

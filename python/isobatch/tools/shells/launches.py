@@ -30,9 +30,7 @@ class Launch(NamedTuple):
 
 
 def inner_script(words: Sequence[str], document: str | None) -> tuple[str, tuple[str, ...]]:
-    """The script inside a command, and its arguments: of `bash -c TEXT`, or in a here-document of `bash` and
-    `sbatch`.
-    """
+    """The script inside of `bash -c TEXT`, or a here-document of `bash` or `sbatch`; and its arguments."""
     for place, word in enumerate(words[:-2]):
         option = words[place + 1]
         if PurePosixPath(word).name in _SHELLS and option[:1] == "-" != option[1:2] and "c" in option:

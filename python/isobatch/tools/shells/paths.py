@@ -9,13 +9,7 @@ from isobatch.tools.shells.state import Marks, Outcome, Shell
 
 
 class Departure(NamedTuple):
-    """Where some runs leave a loop or a function earlier than others.
-
-    Attributes:
-        flow: how: `break`, `continue` or `return`.
-        shell: the variables of these runs.
-        place: the condition under which they do.
-    """
+    """Where some runs leave a loop or a function by `flow`, under the condition `place`."""
 
     flow: str
     shell: Shell

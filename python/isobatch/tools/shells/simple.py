@@ -68,11 +68,7 @@ class SimpleReader(WordReader):
         return word
 
     def redirections(self, of: list[Document] | None = None) -> tuple[bool, tuple[Word, ...]]:
-        """Reads redirections; `of` gets the here-documents.
-
-        Returns:
-            Whether there was any, and the files.
-        """
+        """Reads redirections, whether there is any, and its files; `of` gets the here-documents."""
         any_there, files = False, list[Word]()
         while True:
             self.match(BLANKS)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.shells.arithmetic import plain
 from isobatch.tools.shells.tree import Command
 
 Value = str | tuple[str, ...] | None
@@ -54,11 +53,9 @@ class Shell:
 
     Attributes:
         arguments: `$1` and those after it; None where they are not known.
-        local: what the local variables of a function had before it, and whether they were exported and
-            integers; None outside of one.
+        local: what the local variables of a function had before it, and whether they were exported; None
+            outside of one.
         outer: names of the local variables of the functions that called this one.
-        constant: names that `readonly` keeps from another value; one set for all branches.
-        integers: names whose values are computed, as `declare -i` says.
         functions: None is one of which only the run knows what it does.
         loops: how many of them `break` may leave.
         errexit: whether `set -e` ends the script where a command fails.
@@ -70,15 +67,13 @@ class Shell:
     arguments: tuple[str, ...] | None = None
     local: dict[str, Any] | None = None
     outer: frozenset[str] = frozenset()
-    constant: set[str] = field(default_factory=set)
-    integers: set[str] = field(default_factory=set)
     loops: int = 0
     errexit: bool = False
 
     def copy(self) -> Shell:
         """Returns an independent copy."""
         copy = replace(self, variables={**self.variables}, functions={**self.functions})
-        copy.exported, copy.integers = {*self.exported}, {*self.integers}
+        copy.exported = {*self.exported}
         copy.local = None if self.local is None else {**self.local}
         return copy
 
@@ -87,24 +82,17 @@ class Shell:
         return replace(self.copy(), loops=0)
 
     def check(self, name: str) -> None:
-        """Raises an InputError for a constant, or for text not usable as a variable's name."""
-        if not name.isidentifier() or not name.isascii() or name == "IFS" or name in self.constant:
-            raise InputError(f"{name} is readonly, or no name of a variable that is read")
+        """Raises an InputError for text not usable as a variable's name."""
+        if not name.isidentifier() or not name.isascii() or name == "IFS":
+            raise InputError(f"{name} is no name of a variable that is read")
 
     def set(self, name: str, value: Value) -> None:
-        """Sets a variable; a text becomes the first value of an array.
-
-        Raises:
-            InputError: bash refuses that, or does something else.
-        """
+        """Sets a variable, or the first value of an array to a text; raises InputError if bash refuses it."""
         self.check(name)
         array = self.variables.get(name)
         if isinstance(value, str) and isinstance(array, tuple):
             # A first value of unknown length may be none or several.
             value = (value, *array[bool(array) and not is_several(array[0]) :])
-        is_text = isinstance(value, str) and is_known(value)
-        if name in self.integers and (isinstance(value, tuple) or (is_text and plain(str(value)) is None)):
-            raise InputError(f"{name} is an integer, and set to another value, which is not read")
         if name not in ALWAYS_SET:
             self.variables[name] = value
 
@@ -112,19 +100,16 @@ class Shell:
         """Makes a variable local to the function, without a value; a local variable keeps its own."""
         self.check(name)
         if self.local is not None and name not in self.local:
-            self.local[name] = (self.variables.get(name, ...), name in self.exported, name in self.integers)
+            self.local[name] = (self.variables.get(name, ...), name in self.exported)
             self.set(name, None)
-            self.integers.discard(name)
 
     def leave(self, before: Shell) -> None:
         """Leaves a function: its arguments and its variables are again what they were."""
-        for name, (value, exported, integer) in (self.local or {}).items():
+        for name, (value, exported) in (self.local or {}).items():
             self.variables[name] = value
             if value is ...:
                 del self.variables[name]
             self.exported = self.exported | {name} if exported else self.exported - {name}
-            self.integers = self.integers | {name} if integer else self.integers - {name}
-            self.constant.discard(name)
         self.arguments, self.local = before.arguments, before.local
         self.outer, self.loops = before.outer, before.loops
 
@@ -168,14 +153,10 @@ class Marks:
         )
 
     def merge(self, shell: Shell, branch: Shell, why: str) -> bool:
-        """Merges two branches into the state after them: differing values become unknown.
-
-        Returns:
-            Whether that changed it.
-        """
+        """Merges two branches into the state after them, and tells whether it changes it."""
         before = shell.copy()
-        if shell.local != branch.local or shell.integers != branch.integers:
-            raise InputError("a local variable of some runs, or an integer, is not read")
+        if shell.local != branch.local:
+            raise InputError("a local variable of some runs is not read")
         for name in {*shell.variables, *branch.variables}:
             first, second = (state.variables.get(name, ...) for state in (shell, branch))
             if first != second:
@@ -205,9 +186,7 @@ def is_several(text: str) -> bool:
 
 
 def _common(first: object, second: object, mark: str) -> Value:
-    """Merges the values of a variable after two branches: if one only adds words, the common ones and a
-    mark.
-    """
+    """Merges the values of a variable after two branches; if one adds words, the common ones and a mark."""
     if isinstance(first, tuple) and isinstance(second, tuple):
         pairs = zip(first, second, strict=False)
         same = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(first), len(second)))

@@ -116,12 +116,7 @@ def _count_processes(settings: dict[str, Any], launch: Launch, component: dict[s
 
 
 def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[str]) -> dict[str, Any]:
-    """Returns the flags of a launch; for ms-swift also its variables for processes, as in its YAML files.
-
-    Raises:
-        InputError: it is ms-swift's Megatron, whose names and defaults are its own; or a file has its
-            settings.
-    """
+    """Returns the flags of a launch; for ms-swift also its variables for processes, as in its YAML files."""
     settings, command = flags(launch.words, marks, notes), swift_command(launch.words)
     if command is not None and command[0] == "megatron":
         raise InputError(
@@ -168,7 +163,7 @@ def refuse_configured(launches: Sequence[Launch], marks: Marks, beside: Sequence
 
 
 def _field_given(name: str) -> str | None:
-    """The field of a recipe that `--set` takes for a setting; None where no plan has one."""
+    """The field of a recipe, as `--set` takes it, for a setting; None where no plan has one."""
     field = guess_field(name)
     return "batch_per_gpu" if field == "batch" else field
 
@@ -231,9 +226,7 @@ def kinds(launch: Launch) -> set[str]:
 
 
 def is_training(launch: Launch) -> bool:
-    """A learning rate beside a batch or a length, or ms-swift's own command; an evaluation has a batch
-    alone.
-    """
+    """A learning rate beside a batch or a length, or ms-swift's own command; a batch alone is no training."""
     return swift_command(launch.words) is not None or len(kinds(launch) & (_TRAINING | {"batch"})) >= 2
 
 
@@ -310,11 +303,7 @@ def _together(runs: Sequence[dict[str, Any]], line: int) -> dict[str, Any]:
 def _variables_flags(
     execution: Execution, shell: Shell, notes: list[str], beside: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the flags held by variables, for a part of a script without a training.
-
-    Raises:
-        InputError: the settings are in a file that a command names, or nowhere in the script.
-    """
+    """Returns the flags held by variables, for a part of a script without a training."""
     refuse_configured(execution.launches, execution.marks, beside)
     words: list[str] = []
     names = [name for name in shell.variables if name not in execution.expansion.read]

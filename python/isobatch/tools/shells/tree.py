@@ -1,6 +1,4 @@
-"""The syntax tree of a shell script: words, commands, and what joins them. Expanding a word sets no
-variable.
-"""
+"""The syntax tree of a shell script: words, commands, and what joins them."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class Assignment(NamedTuple):
 
 @dataclass
 class Document:
-    """A here-document, or the word behind `<<<`. Its lines follow those of the command: its text comes later
-    than its name.
-    """
+    """A here-document, or the word behind `<<<`; its text comes later than its name."""
 
     end: str
     expands: bool
@@ -71,11 +67,7 @@ class Document:
 
 
 class Simple(NamedTuple):
-    """A command with the assignments before it; of `export` and `local` the arguments may be assignments.
-
-    Attributes:
-        files: to or from which it is redirected; without them bash does not start it.
-    """
+    """A command with the assignments before it, and the files of its redirections."""
 
     line: int
     assignments: tuple[Assignment, ...]
@@ -100,9 +92,7 @@ class Computation(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A part of `[[ … ]]`, or a pattern of `case`: `-z word`, `word == pattern`, `word`; the sign is empty
-    where there is none.
-    """
+    """A part of `[[ … ]]`, or a pattern of `case`: `-z word`, `word == pattern`, or a word without a sign."""
 
     line: int
     negated: bool
@@ -134,9 +124,7 @@ class Choice(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """`for` (a name and words; None: the script's own arguments), or `while` (a condition, and what `for
-    ((…))` does behind each round).
-    """
+    """`for` (None for the script's own arguments), or `while`; `step` is of `for ((…))`."""
 
     line: int
     name: str

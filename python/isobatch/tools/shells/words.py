@@ -28,11 +28,7 @@ _EXPR = re.compile(r"\(\s*expr((?:\s+(?:\d+|\"?\$\{?\w+\}?\"?|[-+/%]|\\\*|'\*'|\
 
 
 class WordReader(ABC):
-    """Reads words at a place in a text.
-
-    Args:
-        line: the first one's number.
-    """
+    """Reads words at a place in a text; `line` is the first one's number."""
 
     def __init__(self, text: str, line: int, depth: int = 0) -> None:
         self.text, self.first, self.depth = text, line, depth
@@ -72,12 +68,7 @@ class WordReader(ABC):
         return self.parts(META)
 
     def parts(self, stop: str, quoted: bool = False, document: bool = False) -> Word:
-        """Reads up to one of the characters in `stop`, without it.
-
-        Args:
-            quoted: inside double quotes, where only `$`, a backquote and a backslash have a meaning.
-            document: of a here-document, in which a double quote has none either.
-        """
+        """Reads up to a character in `stop`, in double quotes (`quoted`) or a here-document (`document`)."""
         self.deeper(1)
         out: list[Part] = []
         while char := self.char():
@@ -193,9 +184,7 @@ class WordReader(ABC):
         return Parameter(name, place, NOT_COMPUTED if changed else operator, argument, quoted, source)
 
     def computation(self, quoted: bool, *, sets: bool) -> Sum:
-        """Reads `(( … ))` of a computation, from its first bracket. Args: sets: whether it may set
-        variables.
-        """
+        """Reads a computation from its first bracket; `sets` tells whether it may set variables."""
         first, depth, inside = self.at, 0, list[Part]()
         self.at += 2
         while True:
