@@ -12,13 +12,13 @@ from isobatch.cli import main
 pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
 
 from isobatch.fleet import ids as id_module  # noqa: E402
-from isobatch.fleet import job_files, stream  # noqa: E402
+from isobatch.fleet import stream  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def in_blocks(monkeypatch):
     """Of eight jobs."""
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 8)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 8)
 
 
 def written(path, ids):

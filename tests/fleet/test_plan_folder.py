@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet import job_files
+from isobatch.fleet import stream
 from jobs_in_files import names_in, plans_in
 
 CLUSTERS = pa.table(
@@ -49,7 +49,7 @@ def test_the_summary_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
 
 def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 64)
     jobs = make_jobs(files=2, rows=301, row_group_size=100)
     ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
     assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
@@ -58,7 +58,7 @@ def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 300)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 300)
     table = make_jobs(files=1, rows=1000).tables[0]
     steps = pa.array([f"{number}st" for number in range(1, 1001)])
     table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
@@ -301,14 +301,13 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
     def refused(_):
         raise AssertionError("a thread for a file of one block")
 
-    monkeypatch.setattr(job_files, "ahead", refused)
+    monkeypatch.setattr(stream, "ahead", refused)
     jobs = make_jobs(files=1, rows=20)
     (tmp_path / "one.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     assert ib.plan_files(tmp_path / "one.csv", [8, 96], tmp_path / "of text").rows == 2
     assert ib.plan_files(jobs.folder, [8, 96], tmp_path / "of one").rows == 40
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 30)
     with pytest.raises(AssertionError, match="a thread"):
-        ib.plan_files(jobs.folder, [8, 96], tmp_path / "of two")
+        ib.plan_files(jobs.folder, range(8, 8000, 8), tmp_path / "of two")
 
 
 def test_columns_are_written_as_they_repeat(tmp_path):
@@ -335,7 +334,7 @@ def test_columns_are_written_as_they_repeat(tmp_path):
 
 
 def test_reading_planning_and_writing_overlap():
-    from isobatch.fleet.job_files import ahead
+    from isobatch.fleet.stream import ahead
 
     names = []
     is_made = threading.Event()
@@ -357,7 +356,7 @@ def test_reading_planning_and_writing_overlap():
 
 
 def test_an_error_ahead_arrives_where_it_would_have():
-    from isobatch.fleet.job_files import ahead
+    from isobatch.fleet.stream import ahead
 
     def items():
         yield 1

@@ -41,13 +41,13 @@ def contents(folder):
 def planned_anew(monkeypatch):
     """Collects the names of the files planned from now on."""
     names = []
-    plan_blocks = plan_folder.plan_file_blocks
+    read_jobs = plan_folder.read_jobs
 
-    def listening(query, fs, file, schema):
+    def listening(query, fs, file, *rest):
         names.append(file.name)
-        return plan_blocks(query, fs, file, schema)
+        return read_jobs(query, fs, file, *rest)
 
-    monkeypatch.setattr(plan_folder, "plan_file_blocks", listening)
+    monkeypatch.setattr(plan_folder, "read_jobs", listening)
     return names
 
 

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 
 from isobatch.cli import fleet  # noqa: E402
 from isobatch.files import read  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
-from isobatch.fleet import job_files  # noqa: E402
+from isobatch.fleet import stream  # noqa: E402
 from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
@@ -143,7 +143,7 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
 def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 2)
     rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
     rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
     jobs = tmp_path / "jobs.jsonl"

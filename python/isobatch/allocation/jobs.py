@@ -70,11 +70,7 @@ class Jobs:
 
 
 def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
-    """Reads the jobs; an unusable cell is a fault of its row.
-
-    Raises:
-        InputError: the table cannot be read, or two jobs have one id.
-    """
+    """Reads the jobs; an unusable cell is a fault of its row."""
     table = input_table("job", source)
     for name in table.extra.keys() - {*OWN}:
         if nearest(name, OWN, 0.82) not in (None, *table.extra, *dict(table.fields)):

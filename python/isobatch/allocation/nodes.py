@@ -98,11 +98,7 @@ class Pool:
 
 
 def read_pool(pool: Any) -> Pool:
-    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes.
-
-    Raises:
-        InputError: it is none of these, a node's GPUs are no count, a node is named twice, or there is none.
-    """
+    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes."""
     if type(pool) is int:
         if not 1 <= pool <= _MAX:
             raise must_be("from 1 to 1,048,576 GPUs", pool, field="pool")
@@ -163,10 +159,6 @@ def read_held(
 
     Returns:
         Both by the job's row, and the names of jobs that are not among the jobs.
-
-    Raises:
-        InputError: it is no table of job, node and gpus, GPUs are no count, or a job holds more of a node
-            than it has.
     """
     holdings: defaultdict[int, Held] = defaultdict(dict)
     gone: defaultdict[int, list[str]] = defaultdict(list)

@@ -26,9 +26,6 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         Its values by name: texts, numbers, flags, lists and tables of them.
-
-    Raises:
-        InputError: the file cannot be read, is no table of named values, or is too large or nested too deep.
     """
     file = os.fspath(path)
     # Windows' editors begin a file of UTF-8 with the mark.
@@ -57,10 +54,6 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 def parse_json(text: str) -> Any:
     """Reads JSON.
 
-    Raises:
-        ValueError: it is none, or an object has a key twice.
-        RecursionError: it is nested too deep.
-
     >>> parse_json('{"lr": 1, "lr": 2}')
     Traceback (most recent call last):
     ValueError: 'lr' is listed twice
@@ -69,12 +62,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Reads TOML.
-
-    Raises:
-        ValueError: it is none; TOML itself forbids keys that are listed twice.
-        RecursionError: it is nested too deep.
-    """
+    """Reads TOML."""
     import tomllib
 
     return tomllib.loads(text)
@@ -86,10 +74,6 @@ def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     Args:
         tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here
             does; None: an error.
-
-    Raises:
-        InputError: PyYAML is not installed, or the text is nested too deep or merges too many tables.
-        ValueError: it is no YAML, a key is listed twice, or a number can be read in two ways.
 
     >>> parse_yaml("lr: 2e-5\\nduration: 1:30", "job.yaml")
     {'lr': 2e-05, 'duration': '1:30'}

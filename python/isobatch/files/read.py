@@ -22,11 +22,7 @@ from isobatch.words import counted, printable
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
-    """Reads a file, a folder or a glob of files as one table, rows in the order of the files' names.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read; the message names it.
-    """
+    """Reads a file, a folder or a glob of files as one table, rows in the order of the files' names."""
     files = find(path)
     tables = [pa.concat_tables(blocks(files.fs, info.path, 1 << 20)) for info in files.infos]
     if any(table.column_names != tables[0].column_names for table in tables):
@@ -44,9 +40,6 @@ def blocks(
 
     JSON lines are read twice, since their last line may have a new column. A Parquet file's texts in
     `encoded` columns come as dictionaries if the file has few values.
-
-    Raises:
-        InputError: it cannot be read; the message names it.
     """
     how = format_of(path)
     with naming_file(path):
@@ -170,11 +163,7 @@ def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
 
 
 def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
-    """Yields lines, as long as they may be a header.
-
-    Raises:
-        InputError: they are longer; a file may be one line of gigabytes.
-    """
+    """Yields lines, as long as they may be a header."""
     room = _MAX_HEADER_CHARACTERS
     while line := text.readline(room + 1):
         room -= len(line)
@@ -184,11 +173,7 @@ def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
 
 
 def _csv_batches(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
-    """Reads the rows of a CSV file, some MiB at a time.
-
-    Raises:
-        InputError: a row has more or fewer cells than the header; the message names the row.
-    """
+    """Reads the rows of a CSV file, some MiB at a time."""
     if not header.has_rows:
         return
     try:

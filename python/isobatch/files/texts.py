@@ -201,11 +201,7 @@ def _toml_value(value: Any) -> str:
 
 
 def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
-    """Writes a table for `isobatch.files.formats.read_fields`, whole or not at all.
-
-    Raises:
-        InputError: the suffix names no format, or the file cannot be written.
-    """
+    """Writes a table for `isobatch.files.formats.read_fields`, whole or not at all."""
     writers = {".toml": toml_text, ".json": json_text, ".yaml": yaml_text, ".yml": yaml_text}
     if (text := writers.get(Path(path).suffix)) is None:
         raise InputError(NO_FORMAT, file=os.fspath(path))

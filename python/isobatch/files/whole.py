@@ -23,11 +23,7 @@ MAX_FILE_BYTES = 1 << 24
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> bytes:
-    """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond.
-
-    Raises:
-        InputError: it cannot be read or is larger; the message names it.
-    """
+    """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
@@ -40,11 +36,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> byte
 
 
 def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
-    """Reads the text in a file of at most `most` bytes.
-
-    Raises:
-        InputError: it cannot be read, is no UTF-8, or is larger; the message names it.
-    """
+    """Reads the text in a file of at most `most` bytes."""
     try:
         return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
     except UnicodeDecodeError as error:
@@ -53,9 +45,6 @@ def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all, and returns when it is on the disk.
-
-    Raises:
-        InputError: it cannot be written, or is a link; the message names it.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -71,9 +60,6 @@ def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
     """Writes files at their paths below a folder, all of them or none.
 
     Missing folders are made; no link below `top` is followed.
-
-    Raises:
-        InputError: one cannot be written, or a link is in the way; the message names it.
     """
     fresh = [folder for folder in (top, *top.parents) if not folder.exists()]
     try:
@@ -155,11 +141,7 @@ def _write_new(partial: Path, data: bytes, path: Path, folder: int | None) -> No
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuses a device, a pipe or a link: a file would take its place.
-
-    Raises:
-        InputError: there is one at the path.
-    """
+    """Refuses a device, a pipe or a link: a file would take its place."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -183,11 +165,7 @@ def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> Non
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Checks for a place to write to, before the work begins.
-
-    Raises:
-        InputError: there is no such folder, or it cannot be written.
-    """
+    """Checks for a place to write to, before the work begins."""
     refuse_special(path)
     folder = Path(path).parent
     if not folder.is_dir():
@@ -214,9 +192,6 @@ def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
     """Gives a hidden path beside a path; its file is synced and moved to the path as the block ends.
 
     If the block fails, the file is deleted.
-
-    Raises:
-        InputError: the path is a device, a pipe or a link.
     """
     with ExitStack() as lock:
         if fs.type_name == "local":

@@ -27,9 +27,6 @@ def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool
         output: a path or URL; its suffix says the format.
         metadata: for Parquet, stored beside the table.
         escape_formulas: in CSV and TSV, put `'` in front of texts with a meaning for spreadsheets.
-
-    Raises:
-        InputError: there is no such folder, the suffix is not known, or the file cannot be written.
     """
     fs, path = location(output)
     suffix = PurePosixPath(path).suffix.lower()

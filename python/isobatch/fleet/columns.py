@@ -85,11 +85,7 @@ def as_array(name: str, column: Any, file: str | None) -> NDArray[Any]:
 
 
 def of_numpy(name: str, column: NDArray[Any], file: str | None) -> Data:
-    """Reads a NumPy column as the core takes it; masked values, None and NaN are unknown.
-
-    Raises:
-        InputError: its values are neither numbers nor texts.
-    """
+    """Reads a NumPy column as the core takes it; masked values, None and NaN are unknown."""
     mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     values = np.asarray(column)
     kind = values.dtype.kind
@@ -238,11 +234,7 @@ def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
-    """Reads an Arrow column as the core takes it.
-
-    Raises:
-        InputError: its values are neither numbers nor texts.
-    """
+    """Reads an Arrow column as the core takes it."""
     with naming_column(name, file):
         return _of_arrow(name, column, file)
 

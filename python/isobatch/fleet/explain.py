@@ -259,9 +259,6 @@ class Inputs:
         jobs: a path or URL, or a table, as in `plan_fleet`.
         clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
         decimal: the sign before the fractions of numbers that are texts.
-
-    Raises:
-        InputError: a table cannot be read or used.
     """
 
     def __init__(self, jobs: Any, clusters: Any = None, *, decimal: str | None = None) -> None:
@@ -275,21 +272,13 @@ class Inputs:
             self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
-        """Names the illegal values of a row of the plans, and its place; None: all are legal.
-
-        Raises:
-            InputError: the tables have no such job, or no such cluster.
-        """
+        """Names the illegal values of a row of the plans, and its place; None: all are legal."""
         sides, texts = self._sides(job, cluster)
         place = ", ".join(side.where(0) for side in sides)
         return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
     def faults(self, job: Any, cluster: Any = None) -> list[tuple[str, str]]:
-        """Lists the illegal values of a row of the plans, each with the place of its job or cluster.
-
-        Raises:
-            InputError: the tables have no such job, or no such cluster.
-        """
+        """Lists the illegal values of a row of the plans, each with the place of its job or cluster."""
         sides, texts = self._sides(job, cluster)
         faults = []
         for text in texts:

@@ -67,11 +67,7 @@ def refuse_unreadable(kind: str, ids: pa.ChunkedArray | None, file: str | None) 
 def refuse_duplicates(
     kind: str, ids: Any, missing: NDArray[np.bool_] | None, file: str | None = None, row_offset: int = 0
 ) -> None:
-    """Refuses a table with one id in two rows.
-
-    Raises:
-        InputError: naming both rows, or an id of a kind that cannot be compared.
-    """
+    """Refuses a table with one id in two rows."""
     if ids is None or _are_unique(present_ids(ids, missing)):
         return
     first: dict[Any, int] = {}
@@ -120,11 +116,7 @@ def duplicate_id(kind: str, name: Any, file: str | None, row: int, first_place: 
 
 
 def hashes_of(ids: Any) -> Hashes:
-    """Hashes ids of NumPy or Arrow; of 10^7 different ids two share a hash once in 10^5 times.
-
-    Raises:
-        TypeError: an id is a list, or of another kind that has no hash.
-    """
+    """Hashes ids of NumPy or Arrow; of 10^7 different ids two share a hash once in 10^5 times."""
     if hasattr(ids, "null_count"):
         if str(ids.type).removeprefix("u").startswith("int"):
             ids = ids.to_numpy()

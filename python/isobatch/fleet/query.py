@@ -69,11 +69,7 @@ class Query:
             warnings.warn(text, stacklevel=level)
 
     def refuse_unknown_names(self, every: Sequence[str], file: str | None = None) -> None:
-        """Refuses unknown names among `columns`; `every` are those of the result without being asked.
-
-        Raises:
-            InputError: naming the nearest.
-        """
+        """Refuses unknown names among `columns`; `every` are those of the result without being asked."""
         known = (*every, *results.ON_REQUEST, *results.ECHOED)
         for name in self.columns or ():
             if name not in known:
@@ -102,9 +98,6 @@ class Query:
         """Makes a fleet of the jobs in a table; `row_offset` rows of its file come before.
 
         Jobs without ids are numbered from `first_id`, or have none.
-
-        Raises:
-            InputError: the table cannot be read or used; the message names the file, row and field.
         """
         jobs = input_table(
             "job",
@@ -203,11 +196,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def own_clusters(rows: InputTable, decimal: str | None = None) -> tuple[InputTable, InputTable]:
-    """Divides a table with a job and a cluster in each row.
-
-    Raises:
-        InputError: the rows have no clusters.
-    """
+    """Divides a table with a job and a cluster in each row."""
     own = {name: rows.extra[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.extra}
     if not {"nodes", "gpus_per_node"} & own.keys():
         tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.fields) else ""

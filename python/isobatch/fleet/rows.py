@@ -242,11 +242,7 @@ def decimal_hint(faults: Iterable[str]) -> str:
 
 
 def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
-    """Reads pairs of rows from a table with the ids of a job and a cluster in each row.
-
-    Raises:
-        InputError: it is no such table, or an id is not there; the message names the row.
-    """
+    """Reads pairs of rows from a table with the ids of a job and a cluster in each row."""
     file, pairs = table_at(pairs)
     if hasattr(pairs, "__arrow_c_stream__"):
         import pyarrow as pa

@@ -208,10 +208,6 @@ def input_table(
 
     `decimal` is the sign before the fractions of numbers that are texts. Jobs without an id get a reason,
     since other jobs can be planned; a cluster without an id is refused, as all jobs would be planned on it.
-
-    Raises:
-        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id
-            is missing, or an id is not unique where it must be.
     """
     place, source = table_at(source)
     file = file or place
