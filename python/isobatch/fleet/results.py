@@ -29,6 +29,9 @@ USUAL = tuple(name for name in RESULTS if name not in ON_REQUEST)
 STATUS = np.array(["ok", "caution", "infeasible"])
 """The texts of the status codes."""
 
+INFEASIBLE = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
+"""The bits of all reasons for no plan."""
+
 
 def result_in_arrow(name: str, values: NDArray[Any]) -> Any:
     """Returns a result column as Arrow, its unknown values null, without a copy of the values."""
