@@ -11,7 +11,7 @@ from pyarrow.fs import FileSystem
 from isobatch.errors import InputError
 from isobatch.files.find import Files
 from isobatch.files.read import blocks
-from isobatch.fleet.ids import MAX_HASHED_IDS, Hashes, duplicate_id, duplicates, hashes_of
+from isobatch.fleet.ids import MAX_HASHED_IDS, Hashes, duplicate_id, duplicates, hashes_of, present_ids
 from isobatch.fleet.job_files import JobFile, list_jobs
 from isobatch.fleet.query import Query
 from isobatch.fleet.rows import Fleet
@@ -85,7 +85,7 @@ def stream(query: Query, files: Files, *, note: Callable[[str], None]) -> Iterat
     for _, fleet in _read_all(query, files.fs, listed, schema):
         # A row that has its own cluster may be one of several of its job.
         if query.clusters is not None and fleet.jobs.ids is not None and room:
-            hashes.append(hashes_of(fleet.jobs.present_ids)[:room])
+            hashes.append(hashes_of(present_ids(fleet.jobs.ids, fleet.jobs.missing_ids))[:room])
             room -= len(hashes[-1])
             if not room:
                 note(f"duplicate ids are only detected among the first {MAX_HASHED_IDS:,} jobs only")
@@ -109,8 +109,9 @@ def _refuse_duplicates(fleets: Iterable[tuple[str, Fleet]], hashes: Hashes) -> N
     first: dict[Any, tuple[str, int]] = {}
     for path, fleet in fleets:
         jobs = fleet.jobs
-        rows = np.arange(jobs.rows) if jobs.missing_ids is None else np.flatnonzero(~jobs.missing_ids)
-        for row in rows[np.isin(hashes_of(jobs.present_ids), hashes)].tolist():
+        rows = present_ids(np.arange(jobs.rows), jobs.missing_ids)
+        hashes_here = hashes_of(present_ids(jobs.ids, jobs.missing_ids))
+        for row in rows[np.isin(hashes_here, hashes)].tolist():
             name, place_here = jobs.ids[row].as_py(), (path, jobs.row_offset + row + 1)
             file, first_row = first.setdefault(name, place_here)
             if (file, first_row) != place_here:
