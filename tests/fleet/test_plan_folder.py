@@ -47,15 +47,6 @@ def test_the_summary_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
     )
 
 
-def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
-
-    monkeypatch.setattr(stream, "BLOCK_ROWS", 64)
-    jobs = make_jobs(files=2, rows=301, row_group_size=100)
-    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
-    assert pq.ParquetFile(tmp_path / "plans" / "00.parquet").num_row_groups > 1
-
-
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
     monkeypatch.setattr(stream, "BLOCK_ROWS", 300)
@@ -175,35 +166,6 @@ def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
         name: column.type for name, column in extra.items()
     }
     assert all(table_of_plans[name].to_pylist() == column.to_pylist() for name, column in extra.items())
-
-
-def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, tmp_path):
-    jobs = make_jobs(files=1, rows=10)
-    (jobs.folder / "00.parquet").unlink()
-    (jobs.folder / "0.csv").write_text("")
-    (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
-    plans = ib.plan_files(jobs.folder, [8], tmp_path / "plans")
-    assert plans.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
-    assert plans.rows == 1
-
-
-def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
-    constants = ib.Profile.estimate(
-        parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
-    )
-    jobs = make_jobs(files=2, rows=60)
-    settings = {"profile": constants, "select": "fastest", "top": 1}
-    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **settings)
-    assert plans.rows == 120
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **settings))
-
-
-def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs, tmp_path):
-    jobs = make_jobs(files=1, rows=10)
-    table = jobs.tables[0].append_column("gpu", pa.array(["A100", "H100"] * 5))
-    pq.write_table(table, jobs.folder / "00.parquet")
-    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", columns=["job", "gpu", "lr"])
-    assert plans_in(tmp_path / "plans").equals(expected(table, columns=["job", "gpu", "lr"]))
 
 
 def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):

@@ -82,13 +82,6 @@ def test_a_fleets_table_has_the_schedule_of_each_plan(rows, gpus, policy, rule):
     _held(rows, gpus, {"policy": policy, "rule": rule})
 
 
-@pytest.mark.slow
-@settings(max_examples=600, deadline=None)
-@given(st.lists(recipes(), min_size=1, max_size=8), st.sampled_from([8, 16, 24, 32, 7]), POLICIES, RULES)
-def test_many_fleets_tables_have_the_schedule_of_each_plan(rows, gpus, policy, rule):
-    _held(rows, gpus, {"policy": policy, "rule": rule})
-
-
 def test_every_kind():
     base = {
         "lr": 0.4,
