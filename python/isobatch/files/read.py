@@ -30,12 +30,7 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
-def blocks(
-    fs: FileSystem,
-    path: str,
-    rows: int,
-    encoded: Collection[str] = (),
-) -> Iterator[pa.Table]:
+def blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[str] = ()) -> Iterator[pa.Table]:
     """Reads the table in a file, in at least one block of at most `rows` rows.
 
     JSON lines are read twice, since their last line may have a new column. A Parquet file's texts in

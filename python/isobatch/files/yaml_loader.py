@@ -87,11 +87,7 @@ class Loader(Composer, *_EVENTS, SafeConstructor, Resolver):  # type: ignore[mis
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (
-            AttributeError,
-            LookupError,
-            ValueError,
-        ) as error:  # PyYAML's, at a tag with another value
+        except (AttributeError, LookupError, ValueError) as error:  # PyYAML's, at a tag with another value
             if isinstance(error, InputError):
                 raise
             problem = (
