@@ -126,7 +126,7 @@ def _status(before: Held | None, after: Held) -> str:
 
 
 def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
-    """Plans each job at its count; a waiting job has only the reasons of a count that tells why."""
+    """Plans each job at its count; a waiting job has only the reasons of a telling count."""
     rows = np.unique(division.choices.job)
     runs = division.choice[rows] >= 0
     at = np.where(runs, division.choice[rows], _telling(division.choices)[rows])
@@ -141,7 +141,7 @@ def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
 
 
 def _telling(choices: Choices) -> NDArray[np.int64]:
-    """Finds the choice of each job that tells best why it cannot run; −1 without choices.
+    """Finds the most telling choice of each job, of why it cannot run; −1 without choices.
 
     It is one whose count the job can be split over, and of these one with the most frequent reasons: 4 GPUs
     are no multiple of a model_parallel of 8, but no job waits for that where 8 are above its budget.

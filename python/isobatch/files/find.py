@@ -46,10 +46,7 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
 
 
 def find(path: str | os.PathLike[str]) -> Files:
-    """Finds the files of a path: a file, a folder with the folders in it, or the matches of a glob.
-
-    Names with a leading `_` or `.` are no data.
-    """
+    """Finds the files of a path: a file, a folder with its folders, or a glob; no hidden or `_` names."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -80,11 +77,7 @@ def find(path: str | os.PathLike[str]) -> Files:
 
 
 def below(path: str, base: str) -> str:
-    """Returns the path of a file as seen from a folder above it.
-
-    >>> below("jobs/2026/a.csv", "jobs"), below("./jobs/a.csv", "jobs")
-    ('2026/a.csv', 'a.csv')
-    """
+    """Returns the path of a file as seen from a folder above it."""
     # There may be 100,000.
     if base and path.startswith(f"{base}/"):
         return path[len(base) + 1 :]

@@ -22,11 +22,7 @@ _ELSEWHERE = {
 
 
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the table in a .toml, .yaml, .yml or .json file.
-
-    Returns:
-        Its values by name: texts, numbers, flags, lists and tables of them.
-    """
+    """Reads the table in a .toml, .yaml, .yml or .json file, as values by name."""
     file = os.fspath(path)
     # Windows' editors begin a file of UTF-8 with the mark.
     text = read_whole(file, MAX_TABLE_BYTES).removeprefix("\ufeff")
@@ -52,31 +48,21 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Reads JSON.
-
-    >>> parse_json('{"lr": 1, "lr": 2}')
-    Traceback (most recent call last):
-    ValueError: 'lr' is listed twice
-    """
+    """Reads JSON; a ValueError if it is none, or an object has a key twice."""
     return json.loads(text, object_pairs_hook=unique_pairs)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Reads TOML."""
+    """Reads TOML; a ValueError if it is none."""
     import tomllib
 
     return tomllib.loads(text)
 
 
 def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
-    """Reads YAML.
+    """Reads YAML; `tagged` stands for a value that asks for Python (`!!python/object/apply:eval`).
 
-    Args:
-        tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here
-            does; None: an error.
-
-    >>> parse_yaml("lr: 2e-5\\nduration: 1:30", "job.yaml")
-    {'lr': 2e-05, 'duration': '1:30'}
+    Nothing here does what it asks for; None: it is an error.
     """
     try:
         import yaml

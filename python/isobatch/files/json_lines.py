@@ -147,7 +147,7 @@ def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
 
 
 def _refuse_sparse(columns: int, rows: int, path: str) -> None:
-    """Refuses rows that have few of very many columns: a block of them has a cell for each."""
+    """Refuses rows with few of very many columns: a block of them has a cell for each."""
     if columns * rows > MAX_BLOCK_CELLS:
         raise InputError(f"has {columns:,} columns, and most rows have few of them", file=path)
 

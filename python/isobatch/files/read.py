@@ -137,11 +137,7 @@ class _CsvHeader(NamedTuple):
 
 
 def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
-    """Reads the header.
-
-    Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the
-    text that it is, and is
-    refused where a number is read: 1.281 may be meant as either."""
+    """Reads the header; spreadsheets write semicolons where the comma is the decimal sign."""
     with (
         fs.open_input_stream(path) as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,

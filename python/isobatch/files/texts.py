@@ -70,7 +70,7 @@ def json_text(fields: Mapping[str, Any]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Writes one word for bash, which gets every byte of it; what does not print is escaped.
+    """Writes one word for bash to read every byte of; unprintable ones are escaped.
 
     >>> shell_word("train.py"), shell_word("a b"), shell_word("a\\x1b[2J")
     ('train.py', "'a b'", "$'a\\\\x1b[2J'")

@@ -44,14 +44,7 @@ def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file whole or not at all, and returns when it is on the disk.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_whole(folder / "a.txt", b"whole")
-    >>> [(file.name, file.read_text()) for file in folder.iterdir()]
-    [('a.txt', 'whole')]
-    """
+    """Writes a file whole or not at all, and returns when it is on the disk."""
     path = Path(path)
     _write_below(path.parent, {Path(path.name): data}, [])
 
@@ -176,14 +169,8 @@ def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
 def partial_of(path: str) -> Iterator[str]:
     """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts.
 
-    What a killed writer on this machine has left of the same output is nobody's lock, and is written over;
+    What a killed writer on this machine has left of the same output is locked by nobody, and is written over;
     without locks, as on Windows, it stays.
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> with partial_of(f"{folder}/plans.csv") as partial:
-    ...     os.path.exists(partial), Path(partial).name.startswith(".plans.csv.")
-    (True, True)
     """
     import socket
 

@@ -21,7 +21,7 @@ Write = Callable[["pa.Table"], None]
 
 @contextmanager
 def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool = False) -> Iterator[Write]:
-    """Gives a function to append tables of one schema to a file, which appears whole as the block ends.
+    """Gives a function to append tables of one schema to a file; it appears whole as the block ends.
 
     Args:
         output: a path or URL; its suffix says the format.

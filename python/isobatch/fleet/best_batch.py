@@ -27,9 +27,6 @@ def best_batch(
     A batch works at a count if one of `micro_batches` × a whole accumulation × the replicas is the batch. The
     split takes the largest such micro-batch. `replicas` are those of each GPU count, 0 where no whole number
     fits.
-
-    >>> best_batch(np.arange(1, 5), 100, [4])
-    BestBatch(batch=96, micro_batch=array([4, 4, 4, 4]), accumulation=array([24, 12,  8,  6]))
     """
     micros = sorted(set(micro_batches))
     roots = [micro for micro in micros if all(micro % less for less in micros if less < micro)]

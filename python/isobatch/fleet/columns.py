@@ -318,11 +318,7 @@ def _decimal_number(decimal: str) -> re.Pattern[str]:
 
 
 def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
-    """Reads the numbers of a column of texts with this sign before their fractions; None: a point.
-
-    >>> with_decimal("dataset_size", (np.zeros(1, np.uint32), ["1.281.167,0"]), ",")[1]
-    ['1281167']
-    """
+    """Reads the numbers of a column of texts with this sign before their fractions; None: a point."""
     if decimal is None or not isinstance(data, tuple) or name not in _NUMBERS:
         return data
     return data[0], [text and _plain_number(text, decimal) for text in data[1]]

@@ -217,7 +217,7 @@ def counts(
 
 
 def _whole_nodes(gpus: Sequence[int], node: Cluster) -> NDArray[Any]:
-    """Reads the counts that are a part of one node, or whole nodes."""
+    """Reads the counts; leaves out all but parts of one node and whole nodes."""
     counts = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
     is_float = counts.dtype.kind == "f"
     if is_float and ((np.abs(counts) <= 2**53) & (np.floor(counts) == counts)).all():

@@ -253,13 +253,7 @@ def _spent(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Inputs:
-    """The tables behind a fleet's plans: the jobs, and the clusters where they are in a table of their own.
-
-    Args:
-        jobs: a path or URL, or a table, as in `plan_fleet`.
-        clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
-        decimal: the sign before the fractions of numbers that are texts.
-    """
+    """The tables behind a fleet's plans; without clusters a row has its own, or they are not looked at."""
 
     def __init__(self, jobs: Any, clusters: Any = None, *, decimal: str | None = None) -> None:
         self._jobs = input_table("job", jobs, decimal=decimal)
@@ -303,14 +297,7 @@ _OWN_FIELDS = {"job": JOB_FIELDS, "cluster": CLUSTER_FIELDS}
 
 
 def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Groups faults, each a place and a text, by field and kind of slip, the most frequent first.
-
-    Returns:
-        The first text of each kind, with the places of all faults of the kind.
-
-    >>> kinds_of_faults([("row 1", "lr must be above 0, got -1"), ("row 2", "lr must be above 0, got -2.5")])
-    [('lr must be above 0, got -1', ['row 1', 'row 2'])]
-    """
+    """Groups faults, each a place and a text, by kind of slip, the most frequent first: text, places."""
     kinds: dict[str, tuple[str, list[str]]] = {}
     for place, text in faults:
         legal, _, value = text.partition(", got ")

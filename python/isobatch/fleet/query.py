@@ -24,10 +24,7 @@ SELECT = ("all", "fastest", "cheapest", "goodput")
 
 @dataclass(frozen=True)
 class Query:
-    """A question about every job: clusters, settings, columns of the result, and the choice of its rows.
-
-    `clusters` is None where each row of the jobs has its own cluster's columns.
-    """
+    """A question about every job; `clusters` is None where each row has its own cluster's columns."""
 
     clusters: InputTable | None
     settings: dict[str, Any]
@@ -259,20 +256,7 @@ _JOB_NAMES = frozenset(("name", "id", "job_id", "job_name", "jobid", "jobname"))
 
 
 def unknown_columns(names: Iterable[str], fields: Collection[str], ids: Collection[str] = ()) -> str | None:
-    """Describes columns other than fields; None where there are none.
-
-    Args:
-        names: of all columns.
-        fields: those that have a meaning.
-        ids: names that may be meant as the column `job`.
-
-    >>> unknown_columns(["lr", "team", "weight_dcay"], ["lr", "weight_decay"])
-    'not fields, carried along: team, weight_dcay (weight_decay?)'
-    >>> unknown_columns(["lr", "max_gpus"], ["lr", "gpus"])
-    'not fields, carried along: max_gpus (limits nothing: name the clusters of each job by pairs)'
-    >>> unknown_columns(["name", "lr"], ["lr"], ["name"])
-    'not fields, carried along: name (job?)'
-    """
+    """Describes columns other than `fields`; a name in `ids` may be meant as `job`. None: there are none."""
     extra = [name for name in names if name not in fields]
     if not extra:
         return None

@@ -63,10 +63,7 @@ _DEFAULT_SCHEDULE = "cosine"
 
 
 def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
-    """Returns one of these columns, a value for each job, in NumPy or Arrow; −1 or null if not known.
-
-    A schedule is not known where the job has a ramp: its clock is no text.
-    """
+    """Returns one of these columns, a value for each job; −1 or null if not known, as with a ramp."""
     fields = dict(jobs.fields)
     data = fields.get(ECHOED[name])
     if name == "schedule":
@@ -142,14 +139,7 @@ def to_metadata(provenance: Provenance) -> dict[str, str]:
 
 
 def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
-    """Reads it from a file's metadata; where no fleet wrote them, nothing is known.
-
-    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest",
-    ...     2)).items()})
-    Provenance(settings={}, select='cheapest', top=2, gpu_types={}, profiles=())
-    >>> of_metadata({b"isobatch.select": b"[[[", b"isobatch.settings": b"1"})
-    Provenance(settings={}, select=None, top=1, gpu_types={}, profiles=())
-    """
+    """Reads it from a file's metadata; where no fleet wrote them, nothing is known."""
     known = metadata or {}
     chosen = _read(known, b"isobatch.select")
     select, top = chosen.get("by"), chosen.get("top")

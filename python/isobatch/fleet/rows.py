@@ -282,10 +282,7 @@ def _ids_of(table: InputTable, ids: Sequence[Any], name_asked: Any) -> str:
 
 
 class Summary(msgspec.Struct):
-    """Counts of rows by status and by reason, with the first row of each wrong or missing value in words.
-
-    `left_out` counts the rows that a choice could not compare with the others of their job.
-    """
+    """Counts rows by status and reason, with the first row of each illegal or missing value in words."""
 
     rows: int = 0
     feasible: int = 0

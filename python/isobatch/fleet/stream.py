@@ -105,7 +105,7 @@ def _read_all(
 
 
 def _refuse_duplicates(fleets: Iterable[tuple[str, Fleet]], hashes: Hashes) -> None:
-    """Refuses two jobs with one id, and so one of these hashes; ids that differ may share a hash."""
+    """Refuses two jobs of one id, and so of one of these hashes; other ids may share a hash."""
     first: dict[Any, tuple[str, int]] = {}
     for path, fleet in fleets:
         jobs = fleet.jobs
