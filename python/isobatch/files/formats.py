@@ -60,10 +60,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
-    """Reads YAML; `tagged` stands for a value that asks for Python (`!!python/object/apply:eval`).
-
-    Nothing here does what it asks for; None: it is an error.
-    """
+    """Reads YAML; `tagged` stands for a value with a tag of Python's, None: it is an error."""
     try:
         import yaml
 

@@ -68,11 +68,9 @@ def refuse_columns(names: Collection[str], file: str | None) -> None:
     if len(names) > MAX_COLUMNS:
         raise InputError(f"has {len(names):,} columns, more than the {MAX_COLUMNS:,} of a table", file=file)
     if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
-        subject = "the column" if len(doubled) == 1 else "the columns"
-        verb = "is" if len(doubled) == 1 else "are"
-        raise InputError(
-            f"{subject} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
-        )
+        subject, verb = ("the column", "is") if len(doubled) == 1 else ("the columns", "are")
+        why = f"{subject} {few(map(shown, doubled))} {verb} in the header twice"
+        raise InputError(why, file=file, field=doubled[0])
 
 
 def refuse_duplicate_keys(line: bytes, values: Any) -> None:

@@ -90,12 +90,9 @@ def _parquet_blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[st
 def _few_texts(footer: Any, names: Collection[str]) -> list[str]:
     """Returns the columns of texts with small dictionaries in every row group."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    columns = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
-    return [
-        name
-        for name, n in columns.items()
-        if name in names and all(_has_small_dictionary(group.column(n)) for group in groups)
-    ]
+    columns = [(footer.schema.column(n).path, n) for n in range(footer.num_columns)]
+    named = [(name, n) for name, n in columns if name in names]
+    return [name for name, n in named if all(_has_small_dictionary(group.column(n)) for group in groups)]
 
 
 def _has_small_dictionary(chunk: Any) -> bool:
@@ -199,16 +196,11 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
     columns = counted(row.expected_columns, "column")
     if '"' in row.text and "\n" in row.text:
         problem = f"a quote that is opened here is not closed where the row ends: {columns} were expected"
-    elif row.actual_columns < row.expected_columns:
-        problem = (
-            f"has {counted(row.actual_columns, 'cell')} for {columns}: an unknown cell is empty, and keeps "
-            f"its {header.separator!r}"
-        )
     else:
-        problem = (
-            f"has {counted(row.actual_columns, 'cell')} for {columns}: put a cell that has "
-            f"{header.separator!r} in it between quotes"
-        )
+        todo = f"put a cell that has {header.separator!r} in it between quotes"
+        if row.actual_columns < row.expected_columns:
+            todo = f"an unknown cell is empty, and keeps its {header.separator!r}"
+        problem = f"has {counted(row.actual_columns, 'cell')} for {columns}: {todo}"
     # The header is its first row.
     return InputError(f"{problem}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
 

@@ -68,7 +68,7 @@ def why_none(columns: Mapping[str, NDArray[Any]]) -> str:
 
 
 def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Returns hours × GPU-hours of a job's rows, to the same loss and up to a common factor; NaN: not known."""
+    """Returns hours × GPU-hours of a job's rows, to the same loss, up to a common factor; or NaN."""
     # The factors keep the product from overflow, and from 0 everywhere.
     spent = (columns[name] for name in ("hours", "gpu_hours"))
     hours, work = (values / (np.nanmax(values, initial=0.0) or 1.0) for values in spent)

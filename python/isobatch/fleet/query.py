@@ -82,33 +82,16 @@ class Query:
         profiles = tuple(profile.model or profile.workload for profile in self.profiles)
         return results.to_metadata(results.Provenance(self.settings, self.select, self.top, types, profiles))
 
-    def fleet(
-        self,
-        source: Any,
-        *,
-        pairs: Any = None,
-        file: str | None = None,
-        row_offset: int = 0,
-        first_id: int = 0,
-        numbered: bool = True,
-    ) -> Fleet:
-        """Makes a fleet of the jobs in a table; `row_offset` rows of its file come before.
+    def fleet(self, source: Any, *, pairs: Any = None, numbered: bool = True, **place: Any) -> Fleet:
+        """Makes a fleet of the jobs in a table, at a place (`file`, `row_offset`, `first_id`) among others.
 
-        Jobs without ids are numbered from `first_id`, or have none.
+        Jobs without ids are numbered, or have none.
         """
-        jobs = input_table(
-            "job",
-            source,
-            file=file,
-            row_offset=row_offset,
-            first_id=first_id,
-            unique=self.clusters is not None,
-            decimal=self.decimal,
-        )
+        crossed = self.clusters is not None
+        jobs = input_table("job", source, unique=crossed, decimal=self.decimal, **place)
         file = jobs.file
         jobs, clusters, rows = self._with_clusters(jobs, pairs)
         _refuse_double_meanings(jobs, clusters)
-        crossed = self.clusters is not None
         own = _result_names(jobs, numbered=crossed and numbered)
         every = (*own, *_result_names(clusters, numbered=crossed), *results.USUAL)
         self.refuse_unknown_names(every, file)
@@ -228,7 +211,7 @@ def _result_names(table: InputTable, *, numbered: bool) -> tuple[str, ...]:
 
 def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
     """Refuses a column of the result with two meanings, and a setting with two columns."""
-    owners = {**dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")}
+    owners = dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")
     for table in (jobs, clusters):
         settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
         for name in (*table.extra, *settings):
@@ -243,13 +226,9 @@ def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
 _MIN_LIKENESS = 0.82
 """How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""
 
-
 _LIMITS = frozenset(f"{end}_{unit}" for end in ("min", "max") for unit in ("gpus", "nodes", "world_size"))
 """Names that sound as if they limited a job's clusters, and do not."""
-
 _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
-
-
 _ONE_PROFILE = "not read: a fleet takes one profile for each GPU type, by --profile (profile=)"
 _JOB_NAMES = frozenset(("name", "id", "job_id", "job_name", "jobid", "jobname"))
 """Names that others give to the jobs' ids."""
@@ -257,14 +236,12 @@ _JOB_NAMES = frozenset(("name", "id", "job_id", "job_name", "jobid", "jobname"))
 
 def unknown_columns(names: Iterable[str], fields: Collection[str], ids: Collection[str] = ()) -> str | None:
     """Describes columns other than `fields`; a name in `ids` may be meant as `job`. None: there are none."""
-    extra = [name for name in names if name not in fields]
-    if not extra:
-        return None
     hinted = []
-    for name in extra:
-        hint = "job?" if name.lower() in ids else _hint(name, fields)
-        hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
-    return f"not fields, carried along: {few(hinted, 20)}"
+    for name in names:
+        if name not in fields:
+            hint = "job?" if name.lower() in ids else _hint(name, fields)
+            hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
+    return f"not fields, carried along: {few(hinted, 20)}" if hinted else None
 
 
 def _hint(name: str, fields: Collection[str]) -> str | None:

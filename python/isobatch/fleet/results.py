@@ -69,11 +69,7 @@ def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
     if name == "schedule":
         return _schedules(data, fields.get("ramp"), jobs.rows, arrow=arrow)
     whole = np.full(jobs.rows, -1) if data is None else _whole(ECHOED[name], data)
-    if not arrow:
-        return whole
-    import pyarrow as pa
-
-    return pa.array(whole, mask=whole == -1)
+    return result_in_arrow(name, whole) if arrow else whole
 
 
 def _schedules(data: Data | None, ramp: Data | None, rows: int, *, arrow: bool) -> Any:
@@ -111,10 +107,9 @@ MAX_NAMED_CLUSTERS = 200
 
 
 class Provenance(NamedTuple):
-    """The origin of plans: settings, choice of rows, rows of each job, the GPU type of each cluster, and the
-    models of the profiles.
+    """The origin of plans; `select` is "all" without a choice, None if the file does not say.
 
-    `select` is "all" without a choice, and None if the file does not say: it is no Parquet, or an older one.
+    `top` is the rows of each job, `gpu_types` those of the clusters, `profiles` the models of the profiles.
     """
 
     settings: dict[str, Any]

@@ -93,7 +93,7 @@ class Fleet:
         return replace(self, pairs=(jobs, clusters), not_compared=not_compared, left_out=left_out)
 
     def example(self, row: int, reason: Reason) -> str | None:
-        """Names the place of a row with a reason and its illegal values, where there is something to correct."""
+        """Names the place of a row with a reason, and its illegal values; None: nothing to correct."""
         job, cluster = self._pair(row)
         where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
         if reason is Reason.INVALID_ID:
