@@ -1,7 +1,8 @@
-"""Files of jobs: which there are, and the schema that they share."""
+"""Files of jobs, and the schema that they share."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TypeGuard
@@ -14,8 +15,6 @@ from isobatch.errors import InputError
 from isobatch.files.find import Files, below, format_of, naming_file
 from isobatch.files.read import blocks
 from isobatch.fleet.table import REQUIRED
-
-_HEAD_THREADS = 16
 
 
 class JobFile(msgspec.Struct, frozen=True):
@@ -36,7 +35,7 @@ def list_jobs(files: Files) -> tuple[list[JobFile], pa.Schema | None]:
     listed: list[JobFile] = []
     schemas: dict[tuple[str, ...], tuple[int, pa.Schema]] = {}  # files by their columns, and a schema for all
     first_id: int | None = 0
-    with ThreadPoolExecutor(_HEAD_THREADS) as pool:  # each waits for a disk or a store
+    with ThreadPoolExecutor(16) as pool:  # each waits for a disk or a store
         heads = pool.map(partial(_read_head, files.fs), [info.path for info in files.infos])
         for info, (rows, schema) in zip(files.infos, heads, strict=True):
             if _has_jobs(schema):
@@ -67,10 +66,9 @@ def _read_head(fs: FileSystem, path: str) -> tuple[int | None, pa.Schema | None]
 
 
 def _read_schema(fs: FileSystem, path: str) -> pa.Schema | None:
-    try:
+    with suppress(InputError):
         return next(blocks(fs, path, 1)).schema
-    except InputError:
-        return None
+    return None
 
 
 def _has_jobs(schema: pa.Schema | None) -> TypeGuard[pa.Schema]:
@@ -80,8 +78,8 @@ def _has_jobs(schema: pa.Schema | None) -> TypeGuard[pa.Schema]:
 def _first_schema(fs: FileSystem, files: Iterable[JobFile]) -> pa.Schema | None:
     """Returns the schema of the first file of jobs, else of the first table (JSON lines have no heads)."""
     first = None
-    for schema in (_read_schema(fs, file.path) for file in files):
-        if _has_jobs(schema):
+    for file in files:
+        if _has_jobs(schema := _read_schema(fs, file.path)):
             return schema
         first = first or schema
     return first
@@ -89,9 +87,7 @@ def _first_schema(fs: FileSystem, files: Iterable[JobFile]) -> pa.Schema | None:
 
 def _common(schema: pa.Schema, another: pa.Schema) -> pa.Schema:
     """Returns a schema for both files, else the first: the second file then fails when it is read."""
-    if schema.equals(another, check_metadata=True):
-        return schema
-    try:
-        return pa.unify_schemas([schema, another], promote_options="permissive")
-    except pa.ArrowException:
-        return schema
+    with suppress(pa.ArrowException):
+        if not schema.equals(another, check_metadata=True):
+            return pa.unify_schemas([schema, another], promote_options="permissive")
+    return schema

@@ -1,7 +1,6 @@
 """A folder of plans from files of jobs: each file is a task, and its plans are written whole or not at all.
 
-The footer of a file of plans has a digest of its arguments and its file of jobs. The next run skips the file
-if the digest is the same: a run that was stopped at any time goes on with the rest, and gives the same files.
+A file of plans has a digest of its arguments and its file of jobs: the next run skips it where that is equal.
 """
 
 import hashlib
@@ -30,8 +29,7 @@ from isobatch.fleet.rows import Summary
 from isobatch.fleet.stream import plan_blocks, read_jobs
 from isobatch.system import count_cores
 
-MAX_RETRIES = 5
-"""Of a file whose worker was lost: planning it again does no harm."""
+MAX_RETRIES = 5  # of a file whose worker was lost: planning it again does no harm
 _SMALL_WORK = 1 << 20
 """Bytes of jobs times clusters that cost less than threads of their own."""
 _MADE_OF, _SUMMARY = b"isobatch.made_of", b"isobatch.summary"
@@ -84,8 +82,7 @@ def run(
 ) -> FolderPlans:
     """Plans files of jobs into a folder; see `isobatch.plan_files`.
 
-    `progress` gets the files that are done and all files, `note` the columns that are no fields (default: a
-    warning).
+    `progress` gets the files that are done and all, `note` the columns other than fields, else a warning.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES, field="engine")
@@ -132,21 +129,13 @@ def _make_folder(work: Work, files: Sequence[JobFile]) -> None:
             raise InputError(f"is not a file of these jobs' plans: {todo}", file=info.path)
 
 
-# ---- one file ----
-
-
 def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: False) -> Outcome:
     """Plans a file of jobs into its file of plans, unless it is there; asks `stopped` between blocks."""
     path = f"{work.base}/{file.name}.parquet"
-    schema = None if work.schema is None else work.schema.to_string()
-    digest = _digest(work.arguments, schema, file.size, file.modified, file.first_id).encode()
+    digest = _digest(work.arguments, work.schema, file.size, file.modified, file.first_id).encode()
     if work.resume and (summary := _summary_at(work.output, path, digest)) is not None:
         return Outcome(file, summary, skipped=True)
     summary = Summary()
-
-    def footer() -> dict[bytes, bytes]:
-        return {_MADE_OF: digest, _SUMMARY: msgspec.json.encode(summary)}
-
     try:
         if "/" in file.name:
             work.output.create_dir(path.rpartition("/")[0], recursive=True)
@@ -154,7 +143,12 @@ def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: F
         overlap = file.size * work.query.rows_per_job > _SMALL_WORK
         with (
             unfinished(work.output, path) as partial,
-            parquet_writer(work.output, partial, work.query.metadata, footer) as write,
+            parquet_writer(
+                work.output,
+                partial,
+                work.query.metadata,
+                lambda: {_MADE_OF: digest, _SUMMARY: msgspec.json.encode(summary)},
+            ) as write,
         ):
             for block, table, status, reasons in plan_blocks(fleets, overlap=overlap):
                 if stopped():
@@ -196,9 +190,6 @@ def _digest(*values: Any) -> str:
     return digest.hexdigest()
 
 
-# ---- engines: each maps `plan_file` ----
-
-
 def _as_done(
     submit: Callable[[JobFile], "Future[Outcome]"], files: Sequence[JobFile], most: int
 ) -> Iterator[tuple[JobFile, "Future[Outcome]"]]:
@@ -214,8 +205,7 @@ def _as_done(
 
 def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
     """Plans the files in this process, a thread for each core, and yields their outcomes as they come."""
-    cores, stopped = count_cores(), threading.Event()
-    pool = ThreadPoolExecutor(cores)
+    stopped, pool = threading.Event(), ThreadPoolExecutor(cores := count_cores())
     try:
         tasks = _as_done(lambda file: pool.submit(plan_file, work, file, stopped.is_set), files, 2 * cores)
         yield from (future.result() for _, future in tasks)
@@ -225,10 +215,7 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
 
 
 def on_ray(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in Ray tasks, and yields their outcomes; a file fails if its worker was lost too often.
-
-    Paths travel and rows do not: every node must see the same files.
-    """
+    """Plans the files in Ray tasks, which must see the same paths; a file fails if its worker is lost often."""
     ray = connect()
     # A copy without what the core holds, which does not travel.
     shared = ray.put(replace(work, query=replace(work.query)))
@@ -267,7 +254,4 @@ def connect(address: str | None = None) -> Any:
     return ray
 
 
-ENGINES: dict[str, Callable[[Work, Sequence[JobFile]], Iterator[Outcome]]] = {
-    "local": in_threads,
-    "ray": on_ray,
-}
+ENGINES = {"local": in_threads, "ray": on_ray}
