@@ -1,13 +1,14 @@
 """Our division in the peers' own simulators, beside their policies.
 
-`python bench/allocate.py PATH` takes a clone of petuum/adaptdl (branch osdi21-artifact) or of siasosp23/artifacts, neither of which is
-part of this project, and plays their workloads. Rates, restart delays, intervals and what a policy may know are theirs. `ours` divides
-by their objective and knowledge; `ours, hours` also knows how much of each job is left, as a plan does. `--log FILE` keeps a line a
-run, and those that it has are not run again; `--table` only prints; `--day FILE` logs who had what in the last run.
+`python bench/allocate.py PATH` takes a clone of petuum/adaptdl (branch osdi21-artifact) or of
+siasosp23/artifacts, neither of which is part of this project, and plays their workloads. Rates, restart
+delays, intervals and what a policy may know are theirs. `ours` divides by their objective and knowledge;
+`ours, hours` also knows how much of each job is left, as a plan does. `--log FILE` keeps a line a run, and
+those that it has are not run again; `--table` only prints; `--day FILE` logs who had what in the last run.
 
-Their simulators want an old NumPy and pandas, and autograd; here four lines stand for what is gone, and the fit's gradient is written
-out (equal to autograd's to rounding, and thirty times as fast). That Tiresias' published mean comes out to the digit shows that the rest
-is the same.
+Their simulators want an old NumPy and pandas, and autograd; here four lines stand for what is gone, and the
+fit's gradient is written out (equal to autograd's to rounding, and thirty times as fast). That Tiresias'
+published mean comes out to the digit shows that the rest is the same.
 """
 
 import argparse
@@ -32,14 +33,20 @@ INTERVAL, RESTART, GPUS = 60, 30, 4
 LOADS = {0.5: "workloads-0.5", 1.0: "workloads", 1.5: "workloads-1.5", 2.0: "workloads-2.0"}
 SIA = {"philly": 8, "saturn": 10, "newtrace": 10}
 PUBLISHED_BY_SIA = {"philly": (0.6, 9.5, 14.2), "saturn": (0.7, 10.9, 14.9), "newtrace": (0.7, 4.6, 52.2)}
-"""Table 3 of Sia (SOSP 2023): hours of the mean, of the 99th percentile, and of the makespan; saturn is its Helios."""
+"""Table 3 of Sia (SOSP 2023): hours of the mean, of the 99th percentile, and of the makespan; saturn is its
+Helios.
+"""
 SPEEDUP = 0.5
-"""The speed-up of a job on n GPUs is taken for n to this power: the best of 0.3, 0.5 and 0.7 on workloads 1 to 4 at load 1."""
+"""The speed-up of a job on n GPUs is taken for n to this power: the best of 0.3, 0.5 and 0.7 on workloads 1
+to 4 at load 1.
+"""
 
 
 def short_first(hours, p):
-    """Weights for a mean with the exponent p that make the division Berg, Vesilo and Harchol-Balter's (heSRPT, 2020), of least mean
-    completion for jobs that speed up alike: of m jobs the i-th longest has (i/m)^(1/(1-q)) - ((i-1)/m)^(1/(1-q)) of the GPUs."""
+    """Weights for a mean with the exponent p that make the division Berg, Vesilo and Harchol-Balter's
+    (heSRPT, 2020), of least mean completion for jobs that speed up alike: of m jobs the i-th longest has
+    (i/m)^(1/(1-q)) - ((i-1)/m)^(1/(1-q)) of the GPUs.
+    """
     m, place = len(hours), np.empty(len(hours))
     place[np.argsort(-np.asarray(hours), kind="stable")] = np.arange(1, m + 1)
     power = 1 / (1 - SPEEDUP)
@@ -86,7 +93,9 @@ def quiet():
 
 
 def stand_in(path):
-    """Puts a simulator on the path, with what is gone of NumPy and pandas, and without the solvers of the policies that are not run."""
+    """Puts a simulator on the path, with what is gone of NumPy and pandas, and without the solvers of the
+    policies that are not run.
+    """
     np.int, np.float = int, float
     pd.DataFrame.append = lambda a, b, ignore_index=False: pd.concat([a, b], ignore_index=ignore_index)
     sys.path.insert(0, str(path))
@@ -127,8 +136,10 @@ class Simulated:
 
 
 def pollux(path, load, number, hours, beside=0):
-    """One of Pollux's workloads under our division; returns the cluster, seconds a round, and, of every so many rounds, of Pollux's own
-    `optimize` on the same jobs the seconds, and its value over ours by its own measure."""
+    """One of Pollux's workloads under our division; returns the cluster, seconds a round, and, of every so
+    many rounds, of Pollux's own `optimize` on the same jobs the seconds, and its value over ours by its own
+    measure.
+    """
     import simulator
 
     class Ours(simulator.PolluxPolicy):
@@ -355,7 +366,9 @@ POLICIES = {
 
 
 def figures(cluster, rounds, comparisons):
-    """What is said of a run; seconds but for the milliseconds a round, ours and, where it was asked, Pollux's own."""
+    """What is said of a run; seconds but for the milliseconds a round, ours and, where it was asked,
+    Pollux's own.
+    """
     jobs = cluster.logs[-1]["submitted_jobs"]
     took = [job["completion_time"] - job["submission_time"] for job in jobs]
     return {
@@ -405,7 +418,9 @@ def rows(path, kind, runs):
             yield f"| {load:g} | Pollux, published | 8 | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
         else:
             mean, p99, makespan = (3600 * hours for hours in PUBLISHED_BY_SIA[load])
-            yield f"| {load} | Sia, published | {SIA[load]} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
+            yield (
+                f"| {load} | Sia, published | {SIA[load]} | {mean:,.0f} | {p99:,.0f} | {makespan:,.0f} | | |"
+            )
         for policy in POLICIES[kind]:
             runs_of = [run for run in runs if (run["load"], run["policy"]) == (load, policy)]
             if runs_of:

@@ -1,9 +1,11 @@
-"""The rows of nodes, batch and micro-batch that AWS wrote for HyperPod by hand: which add up, and which are those of `isobatch counts`.
+"""The rows of nodes, batch and micro-batch that AWS wrote for HyperPod by hand: which add up, and which are
+those of `isobatch counts`.
 
     HYPERPOD=CHECKOUT python bench/counts.py > bench/results/counts.md
 
-HYPERPOD is a checkout of aws/sagemaker-hyperpod-recipes. A row counts as ours on an instance type where `isobatch.counts` gives the same batch,
-groups and learning rate, and the same micro-batch under the row's own as the limit of memory.
+HYPERPOD is a checkout of aws/sagemaker-hyperpod-recipes. A row counts as ours on an instance type where
+`isobatch.counts` gives the same batch, groups and learning rate, and the same micro-batch under the row's
+own as the limit of memory.
 """
 
 from __future__ import annotations
@@ -74,18 +76,21 @@ def main() -> None:
         f"{every - exact} are ours on types of 8 GPUs, and do not add up on those of 4."
     )
     print(
-        f"\nMade by `HYPERPOD=CHECKOUT python bench/counts.py`; aws/sagemaker-hyperpod-recipes at {commit.stdout.strip()}, "
+        "\nMade by `HYPERPOD=CHECKOUT python bench/counts.py`; aws/sagemaker-hyperpod-recipes at "
+        f"{commit.stdout.strip()}, "
         f"{len(files)} recipes with a `scale_config`, Python {sys.version.split()[0]}.\n"
     )
     columns = ("rows", "on every type", "on some", "on none", "one limit")
     print(
-        "| rows | in all | ours on every instance type of their recipe | on some | on none | on some type, under one limit of memory a recipe |"
+        "| rows | in all | ours on every instance type of their recipe | on some | on none | on some type, "
+        "under one limit of memory a recipe |"
     )
     print("|---|---|---|---|---|---|")
     for kind in ("even", "uneven"):
         print(f"| {kind} | {' | '.join(str(tally[kind, column]) for column in columns)} |")
     print(
-        f"\n## The {sum(map(len, wrong.values()))} rows that do not add up\n\n| finding | rows | recipes (llmft_…) |\n|---|---|---|"
+        f"\n## The {sum(map(len, wrong.values()))} rows that do not add up\n\n| finding | rows | recipes "
+        "(llmft_…) |\n|---|---|---|"
     )
     for finding_text, names in wrong.items():
         print(f"| {finding_text} | {len(names)} | {', '.join(names)} |")

@@ -35,7 +35,8 @@ def main() -> None:
         "max_micro_batch": 64,
         "columns": ["job", "world_size", "micro_batch", "hours"],
     }
-    print(f"{JOBS} jobs × {SIZES} sizes, {len(os.sched_getaffinity(0))} cores, median and least of {REPEATS}")
+    cores = len(os.sched_getaffinity(0))
+    print(f"{JOBS} jobs × {SIZES} sizes, {cores} cores, median and least of {REPEATS}")
     for policy, select in (("keep", "fastest"), ("grow", "fastest"), ("goodput", "goodput")):
         seconds = []
         for _ in range(REPEATS):

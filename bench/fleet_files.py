@@ -1,12 +1,14 @@
-"""Files of jobs into files of plans, against pyarrow reading and writing the same bytes: seconds, and memory at its peak.
+"""Files of jobs into files of plans, against pyarrow reading and writing the same bytes: seconds, and
+memory at its peak.
 
     python bench/fleet_files.py FOLDER 1 1000000 10000000 100000000
 
-FOLDER takes the files, and 1 is the number of clusters: with 1 each row has its own cluster's columns, with more every job meets them all.
-Both sides run in a process of their own with the same number of threads, in turns. pyarrow reads each file of jobs and writes as many plans,
-those of the first row groups again and again, which are in memory already, in the same row groups with the same compression: all that it
-does not do is plan. It does so twice: as it writes by itself, with a dictionary for every column, and, as "same", with dictionaries for those
-columns that have one in our files, which makes the same bytes.
+FOLDER takes the files, and 1 is the number of clusters: with 1 each row has its own cluster's columns, with
+more every job meets them all. Both sides run in a process of their own with the same number of threads, in
+turns. pyarrow reads each file of jobs and writes as many plans, those of the first row groups again and
+again, which are in memory already, in the same row groups with the same compression: all that it does not
+do is plan. It does so twice: as it writes by itself, with a dictionary for every column, and, as "same",
+with dictionaries for those columns that have one in our files, which makes the same bytes.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ ib.plan_files(jobs, met, plans, policy="keep", columns=columns.split(","))
     "pyarrow": _PYARROW,
     "same": _PYARROW.replace(
         '"write_page_checksum": True}',
-        '"write_page_checksum": True, "use_dictionary": [c.path_in_schema for c in map(file.metadata.row_group(0).column, '
-        "range(file.metadata.num_columns)) if c.has_dictionary_page]}",
+        '"write_page_checksum": True, "use_dictionary": [c.path_in_schema for c in '
+        "map(file.metadata.row_group(0).column, range(file.metadata.num_columns)) "
+        "if c.has_dictionary_page]}",
     ),
 }
 MEASURED = """
@@ -106,7 +109,8 @@ def main(folder: str, clusters: str, *sizes: str) -> None:
     root = Path(folder)
     threads = str(len(os.sched_getaffinity(0)))
     print(
-        f"{threads} threads; pyarrow {pa.__version__}; {FILE_ROWS} rows a file, {COLUMNS.count(',') + 1} columns out"
+        f"{threads} threads; pyarrow {pa.__version__}; {FILE_ROWS} rows a file, {COLUMNS.count(',') + 1} "
+        "columns out"
     )
     print("rows  side  s  cpu s  MiB  MiB written  isobatch's s / its, cpu / its  rows/s")
     for rows in map(int, sizes):
@@ -132,7 +136,8 @@ def main(folder: str, clusters: str, *sizes: str) -> None:
             seconds, cpu = side_best["seconds"], side_best["cpu"]
             print(
                 f"{rows}  {side:8}  {seconds:.2f}  {cpu:.2f}  {side_best['mib']:.0f}  "
-                f"{side_best['written']:.0f}  {own_best['seconds'] / seconds:.2f}  {own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
+                f"{side_best['written']:.0f}  {own_best['seconds'] / seconds:.2f}  "
+                f"{own_best['cpu'] / cpu:.2f}  {rows / seconds:.0f}",
                 flush=True,
             )
 

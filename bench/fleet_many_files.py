@@ -1,5 +1,6 @@
-"""What files cost a run, beside their rows: N files of ten jobs, planned in a run that is killed after half of them, then the other half,
-then nothing. Each in a process of its own: seconds, processor's seconds and memory at its peak.
+"""What files cost a run, beside their rows: N files of ten jobs, planned in a run that is killed after half
+of them, then the other half, then nothing. Each in a process of its own: seconds, processor's seconds and
+memory at its peak.
 
     python bench/fleet_many_files.py FOLDER 1000 10000 100000
 """

@@ -1,15 +1,16 @@
-"""The fleet's planning, choices, columns and files, and schedules, on one thread and on two, each in a process of its own, in turns: the
-least seconds, and the efficiency, t1 / (2 × t2). Two rows beside them say what the machine gives: merely filling as many bytes, and
-counting, which touches no memory.
+"""The fleet's planning, choices, columns and files, and schedules, on one thread and on two, each in a
+process of its own, in turns: the least seconds, and the efficiency, t1 / (2 × t2). Two rows beside them say
+what the machine gives: merely filling as many bytes, and counting, which touches no memory.
 
     python bench/fleet_threads.py [WORDS...]
 
 With words, only the work whose names have one of them. As many threads are as many cores, too, where the
 work is files.
 
-On a shared machine seconds are mostly those of waiting. The last column then says what two idle cores could do at best: the processor's seconds on
-one thread over twice those on the way through two, which are the caller's own and half of those of the others: the threads take their parts from
-each other until none is left.
+On a shared machine seconds are mostly those of waiting. The last column then says what two idle cores could
+do at best: the processor's seconds on one thread over twice those on the way through two, which are the
+caller's own and half of those of the others: the threads take their parts from each other until none is
+left.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import isobatch as ib
 
-threads, what, repeats, folder, columns_of_files = int(os.environ["RAYON_NUM_THREADS"]), sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+what, folder, columns_of_files = sys.argv[1], sys.argv[3], sys.argv[4]
+threads, repeats = int(os.environ["RAYON_NUM_THREADS"]), int(sys.argv[2])
 if what.startswith("files"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 rng = np.random.default_rng(0)
@@ -45,13 +47,15 @@ def jobs(rows):
         "duration": rng.choice(["90ep", "100000st", "300ep"], rows),
         "noise_scale": rng.uniform(1e3, 1e5, rows),
     }
-columns = ["status", "world_size", "micro_batch", "accumulation", "effective_batch", "lr", "lr_scale", "weight_decay",
-    "warmup_steps", "steps_per_epoch", "total_steps"]
-profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=300, intra_gb_s=400, inter_gb_s=40)
+columns = ["status", "world_size", "micro_batch", "accumulation", "effective_batch", "lr", "lr_scale",
+    "weight_decay", "warmup_steps", "steps_per_epoch", "total_steps"]
+speed = {"parameters": 10**8, "flops_per_sample": 1e12, "gpu_tflops": 300}
+profile = ib.Profile.estimate(**speed, intra_gb_s=400, inter_gb_s=40)
 crossed, own, few = jobs(20_000), {}, jobs(10_000)
 if "own cluster" in what:
     own = jobs(1_000_000)
-    own |= {"nodes": rng.choice([1, 2, 4, 8, 12], len(own["lr"])), "gpus_per_node": np.full(len(own["lr"]), 8)}
+    rows = len(own["lr"])
+    own |= {"nodes": rng.choice([1, 2, 4, 8, 12], rows), "gpus_per_node": np.full(rows, 8)}
 sizes = range(1, 257)
 def fill():
     fresh = [np.empty(4_000_000, np.int64) for _ in range(8)]
@@ -60,28 +64,35 @@ def fill():
         list(pool.map(lambda part: [column[part].fill(1) for column in fresh], parts))
 def count():
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda _: hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1_000_000 // threads), range(threads)))
+        count = lambda _: hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1_000_000 // threads)
+        list(pool.map(count, range(threads)))
 def choice(policy, select):
-    return ib.plan_fleet(few, sizes, profile=profile, max_micro_batch=64, policy=policy, select=select, columns=["job", "world_size", "hours"])
+    how = {"policy": policy, "select": select, "columns": ["job", "world_size", "hours"]}
+    return ib.plan_fleet(few, sizes, profile=profile, max_micro_batch=64, **how)
 out = np.empty((1000, 20_000) if what.startswith("schedules") else 0, np.float32)
 def matrix(make):
-    made = [S.warmup(make(1e-3 * (1 + n / 1000)), 500) for n in range(1000)] if what.startswith("schedules") else []
+    rates = [1e-3 * (1 + n / 1000) for n in range(1000)] if what.startswith("schedules") else []
+    made = [S.warmup(make(lr), 500) for lr in rates]
     return lambda: ib.schedule_matrix(made, np.arange(20_000), out=out)
 S = ib.schedules
 def files():
     shutil.rmtree(folder + "/plans", ignore_errors=True)
-    ib.plan_files(folder + "/jobs", [8 * n for n in range(1, 11)], folder + "/plans", policy="keep", columns=columns_of_files.split(","))
+    clusters, columns = [8 * n for n in range(1, 11)], columns_of_files.split(",")
+    ib.plan_files(folder + "/jobs", clusters, folder + "/plans", policy="keep", columns=columns)
 work = {
     "filling fresh memory": fill,
     "counting": count,
-    "plan, 20,000 jobs × 100 clusters, 11 columns": lambda: ib.plan_fleet(crossed, range(1, 101), columns=columns),
+    "plan, 20,000 jobs × 100 clusters, 11 columns":
+        lambda: ib.plan_fleet(crossed, range(1, 101), columns=columns),
     "plan, 1 M rows with their own cluster, 11 columns": lambda: ib.plan_fleet(own, columns=columns),
-    "all columns, 20,000 jobs × 100 clusters": lambda: ib.plan_fleet(crossed, range(1, 101), max_micro_batch=64),
+    "all columns, 20,000 jobs × 100 clusters":
+        lambda: ib.plan_fleet(crossed, range(1, 101), max_micro_batch=64),
     "choice, keep, 10,000 jobs × 256 sizes": lambda: choice("keep", "fastest"),
     "choice, grow, 10,000 jobs × 256 sizes": lambda: choice("grow", "fastest"),
     "choice, goodput, 10,000 jobs × 256 sizes": lambda: choice("goodput", "goodput"),
     "schedules, 1,000 cosines × 20,000 steps, float32": matrix(lambda lr: S.cosine(lr, 19_500)),
-    "schedules, 1,000 inverse square roots × 20,000 steps, float32": matrix(lambda lr: S.inverse_sqrt(lr, 500)),
+    "schedules, 1,000 inverse square roots × 20,000 steps, float32":
+        matrix(lambda lr: S.inverse_sqrt(lr, 500)),
     "files, 8 of 100,000 jobs × 10 clusters, 12 columns": files,
 }
 if what == "list":
@@ -89,7 +100,8 @@ if what == "list":
     raise SystemExit
 def of_threads():
     # Processor's seconds of each thread.
-    return {task: int(open(f"/proc/self/task/{task}/schedstat").read().split()[0]) / 1e9 for task in os.listdir("/proc/self/task")}
+    tasks = os.listdir("/proc/self/task")
+    return {task: int(open(f"/proc/self/task/{task}/schedstat").read().split()[0]) / 1e9 for task in tasks}
 call = work[what]
 call()
 least, used, way = float("inf"), float("inf"), float("inf")
@@ -105,7 +117,9 @@ print(json.dumps([least, used, way]))
 
 
 def run(threads: int, work: str, folder: str) -> Any:
-    """What a process with that many threads prints: the kinds of work, or of one the least seconds and the processor's."""
+    """What a process with that many threads prints: the kinds of work, or of one the least seconds and the
+    processor's.
+    """
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads)}
     words = [sys.executable, "-c", CODE, work, str(REPEATS), folder, COLUMNS]
     ran = subprocess.run(words, check=True, capture_output=True, text=True, env=environment)

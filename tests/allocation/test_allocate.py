@@ -224,8 +224,8 @@ def test_a_job_waits_for_what_stops_it_where_it_fits(limits, profile, reason, no
     answer = ib.allocate(table, pool, profile=profile)
     assert gpus(answer) == {"a": 0} and reason in why(answer, "a")
     assert answer.idle_why == "no job can run" or "speed of 1 job on more is not known" in answer.idle_why
-    told = ib.Reason.of(int(answer.table["reasons"][0]))
-    assert ib.Reason.MODEL_PARALLEL not in told
+    reasons = ib.Reason.of(int(answer.table["reasons"][0]))
+    assert ib.Reason.MODEL_PARALLEL not in reasons
     never = ib.allocate(table | {"model_parallel": [1024]}, pool, profile=SPEED)
     assert why(never, "a") == ib.Reason.MODEL_PARALLEL.text
 

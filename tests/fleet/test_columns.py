@@ -150,18 +150,6 @@ def test_a_row_that_cannot_be_planned_has_the_gpus_of_its_cluster():
     assert table["status"].tolist() == ["infeasible"] * 6 + ["ok", "infeasible", "infeasible"]
 
 
-def test_the_reasons_of_a_column():
-    table = ib.plan_fleet({"effective_batch": [256, 250], "lr": [0.1, 0.1]}, [8], columns=["reasons"])[
-        "reasons"
-    ]
-    assert ib.Reason.of(table) == [(), (ib.Reason.NOT_DIVISIBLE,)]
-    assert ib.Reason.of(table.tolist()) == ib.Reason.of(table)
-    assert ib.Reason.of(table[1]) == (ib.Reason.NOT_DIVISIBLE,)
-    for wrong in (None, 0.5, "ok", ["ok"]):
-        with pytest.raises(ib.InputError, match="bits must be a bit set"):
-            ib.Reason.of(wrong)
-
-
 def test_columns_may_be_a_generator():
     jobs = {"effective_batch": [256], "lr": [0.1]}
     assert list(ib.plan_fleet(jobs, [8], columns=(name for name in ("lr", "status")))) == ["lr", "status"]

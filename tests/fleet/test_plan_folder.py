@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.fleet import job_files
+from isobatch.fleet import stream
 from jobs_in_files import names_in, plans_in
 
 CLUSTERS = pa.table(
@@ -47,18 +47,9 @@ def test_the_summary_counts_reasons_and_shows_the_first(make_jobs, tmp_path):
     )
 
 
-def test_blocks_join_without_a_seam(make_jobs, tmp_path, monkeypatch):
-
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 64)
-    jobs = make_jobs(files=2, rows=301, row_group_size=100)
-    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans")
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table))
-    assert pq.ParquetFile(tmp_path / "plans" / "00.parquet").num_row_groups > 1
-
-
 @pytest.mark.parametrize("row_group_size", [70, 1000])
 def test_texts_that_parquet_has_as_dictionaries_or_has_not(make_jobs, tmp_path, monkeypatch, row_group_size):
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 300)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 300)
     table = make_jobs(files=1, rows=1000).tables[0]
     steps = pa.array([f"{number}st" for number in range(1, 1001)])
     table = table.append_column("warmup", pa.array(["5ep", None, "", "100st"] * 250)).append_column(
@@ -177,35 +168,6 @@ def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
     assert all(table_of_plans[name].to_pylist() == column.to_pylist() for name, column in extra.items())
 
 
-def test_a_first_file_that_cannot_be_read_is_no_model_for_the_others(make_jobs, tmp_path):
-    jobs = make_jobs(files=1, rows=10)
-    (jobs.folder / "00.parquet").unlink()
-    (jobs.folder / "0.csv").write_text("")
-    (jobs.folder / "1.csv").write_text("job,effective_batch,lr\nj0,256,0.1\n")
-    plans = ib.plan_files(jobs.folder, [8], tmp_path / "plans")
-    assert plans.failed == {f"{jobs.folder}/0.csv": f"{jobs.folder}/0.csv: the file is empty"}
-    assert plans.rows == 1
-
-
-def test_the_choice_is_made_in_each_block(make_jobs, tmp_path):
-    constants = ib.Profile.estimate(
-        parameters=10**8, flops_per_sample=1e12, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10
-    )
-    jobs = make_jobs(files=2, rows=60)
-    settings = {"profile": constants, "select": "fastest", "top": 1}
-    plans = ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **settings)
-    assert plans.rows == 120
-    assert plans_in(tmp_path / "plans").equals(expected(jobs.table, **settings))
-
-
-def test_a_column_that_is_a_clusters_field_is_carried_beside_clusters(make_jobs, tmp_path):
-    jobs = make_jobs(files=1, rows=10)
-    table = jobs.tables[0].append_column("gpu", pa.array(["A100", "H100"] * 5))
-    pq.write_table(table, jobs.folder / "00.parquet")
-    ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", columns=["job", "gpu", "lr"])
-    assert plans_in(tmp_path / "plans").equals(expected(table, columns=["job", "gpu", "lr"]))
-
-
 def test_plans_never_go_among_the_jobs(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=10)
     for output in (jobs.folder, jobs.folder / "plans"):
@@ -301,14 +263,13 @@ def test_a_small_file_starts_no_threads(make_jobs, tmp_path, monkeypatch):
     def refused(_):
         raise AssertionError("a thread for a file of one block")
 
-    monkeypatch.setattr(job_files, "ahead", refused)
+    monkeypatch.setattr(stream, "ahead", refused)
     jobs = make_jobs(files=1, rows=20)
     (tmp_path / "one.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     assert ib.plan_files(tmp_path / "one.csv", [8, 96], tmp_path / "of text").rows == 2
     assert ib.plan_files(jobs.folder, [8, 96], tmp_path / "of one").rows == 40
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 30)
     with pytest.raises(AssertionError, match="a thread"):
-        ib.plan_files(jobs.folder, [8, 96], tmp_path / "of two")
+        ib.plan_files(jobs.folder, range(8, 8000, 8), tmp_path / "of two")
 
 
 def test_columns_are_written_as_they_repeat(tmp_path):
@@ -335,7 +296,7 @@ def test_columns_are_written_as_they_repeat(tmp_path):
 
 
 def test_reading_planning_and_writing_overlap():
-    from isobatch.fleet.job_files import ahead
+    from isobatch.fleet.stream import ahead
 
     names = []
     is_made = threading.Event()
@@ -357,7 +318,7 @@ def test_reading_planning_and_writing_overlap():
 
 
 def test_an_error_ahead_arrives_where_it_would_have():
-    from isobatch.fleet.job_files import ahead
+    from isobatch.fleet.stream import ahead
 
     def items():
         yield 1

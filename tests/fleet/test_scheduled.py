@@ -82,13 +82,6 @@ def test_a_fleets_table_has_the_schedule_of_each_plan(rows, gpus, policy, rule):
     _held(rows, gpus, {"policy": policy, "rule": rule})
 
 
-@pytest.mark.slow
-@settings(max_examples=600, deadline=None)
-@given(st.lists(recipes(), min_size=1, max_size=8), st.sampled_from([8, 16, 24, 32, 7]), POLICIES, RULES)
-def test_many_fleets_tables_have_the_schedule_of_each_plan(rows, gpus, policy, rule):
-    _held(rows, gpus, {"policy": policy, "rule": rule})
-
-
 def test_every_kind():
     base = {
         "lr": 0.4,
@@ -184,22 +177,6 @@ def test_the_same_in_files_and_in_arrow(tmp_path):
     ib.plan_files(tmp_path / "jobs", [8], tmp_path / "plans", columns=COLUMNS)
     filed = parquet.read_table(tmp_path / "plans" / "jobs.parquet")
     assert filed.select(COLUMNS).to_pylist() == whole.to_pylist()
-    feasible = whole.slice(0, 2)
-    plans = [
-        ib.plan(
-            ib.Recipe(
-                effective_batch=256,
-                lr=0.1,
-                duration="9ep",
-                schedule="multistep(3ep)",
-                dataset_size=5001,
-                min_lr=0.01,
-            ),
-            8,
-        ),
-        ib.plan(ib.Recipe(effective_batch=64, lr=0.2, duration="500st"), 8),
-    ]
-    assert ib.schedule_matrix(feasible, range(90)).tolist() == ib.schedule_matrix(plans, range(90)).tolist()
 
 
 def test_where_the_rule_bends_at_the_noise_scale_the_warmup_starts_at_nothing():

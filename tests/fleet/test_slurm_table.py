@@ -62,7 +62,14 @@ def test_the_table_has_no_quotes(table):
         {"tres_per_node": "gres/gpu:8", "min_nodes": 2},
         {"tres_per_node": "gres/gpu:h100:8", "min_nodes": 2},
         {"tres_per_job": "license:1,gres/gpu=16", "min_nodes": 1},
+        {"tres_per_job": "gres/gpu:16", "min_nodes": 1, "max_nodes": 2},
         {"tres_per_task": "gres/gpu", "num_tasks": 16, "min_nodes": 1, "max_nodes": 4},
+        {"tres_per_node": "gres/gpu:a100:4,gres/gpu:h100:4", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:8,gres/gpumem:40960", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:h100:8(S:0-1)", "min_nodes": 2},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294, "num_tasks": 1},
+        {"tres_per_node": "gres/gpu:16", "min_nodes": None},
     ],
 )
 def test_a_job_gets_the_plan_for_its_gpus(submit, options):
@@ -93,21 +100,6 @@ WHERE = {"tres_per_node": "gres/gpu:8", "min_nodes": 2}
 @pytest.mark.parametrize(
     "options",
     [
-        {"tres_per_node": "gres/gpu:a100:4,gres/gpu:h100:4", "min_nodes": 2},
-        {"tres_per_node": "gres/gpu:8,gres/gpumem:40960", "min_nodes": 2},
-        {"tres_per_node": "gres/gpu:h100:8(S:0-1)", "min_nodes": 2},
-        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294},
-        {"tres_per_node": "gres/gpu:16", "min_nodes": 4294967294, "num_tasks": 1},
-        {"tres_per_node": "gres/gpu:16", "min_nodes": None},
-    ],
-)
-def test_gpus_are_counted_as_slurm_writes_them(submit, options):
-    assert submit(comment="isobatch:vision", **options)[0] == 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
         {"tres_per_node": "gres/gpumem:16", "min_nodes": 1},
         {"tres_per_task": "gres/gpu", "num_tasks": 4294967294},
         {"tres_per_node": "gres/gpu:8", "min_nodes": 1, "max_nodes": 2},
@@ -122,11 +114,6 @@ def test_gpus_that_are_open_are_refused(submit, options):
     code, submission, messages = submit(comment="isobatch:vision", **options)
     assert (code, submission, len(messages)) == (-1, {}, 1)
     assert messages[0].startswith("isobatch: how many GPUs vision gets is open: give --nodes")
-
-
-def test_gpus_of_a_whole_job_need_no_nodes(submit):
-    options = {"tres_per_job": "gres/gpu:16", "min_nodes": 1, "max_nodes": 2}
-    assert submit(comment="isobatch:vision", **options)[0] == 0
 
 
 def test_without_a_script_there_is_no_environment(submit):

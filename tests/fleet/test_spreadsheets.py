@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="tables in files come with the extra 
 from isobatch.cli import fleet  # noqa: E402
 from isobatch.files import read  # noqa: E402
 from isobatch.files.read import read_table  # noqa: E402
-from isobatch.fleet import job_files  # noqa: E402
+from isobatch.fleet import stream  # noqa: E402
 from isobatch.report.table import plans_of  # noqa: E402
 
 HEADER, ROWS = "job,effective_batch,lr,name", ["a,256,0.1,größe", "b,480,6e-4,x"]
@@ -143,7 +143,7 @@ def test_cells_between_bars_and_a_suffix_in_capitals(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["b\tc", 'b"c', "b\nc"])
 def test_a_text_that_tsv_cannot_hold_is_named(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(job_files, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 2)
     rows = [{"job": f"{n}", "effective_batch": 256, "lr": 0.1, "team": "x"} for n in range(4)]
     rows.append({"job": "4", "effective_batch": 256, "lr": 0.1, "team": name})
     jobs = tmp_path / "jobs.jsonl"
@@ -205,12 +205,6 @@ def test_lists_of_reasons_that_others_write_into_csv(tmp_path, text, ran):
     assert not plans.has(ib.Reason.NOT_DIVISIBLE)[1]
 
 
-def test_a_row_whose_values_are_wrong_is_not_called_hopeless():
-    table = ib.plan_fleet({"effective_batch": [256, 256], "lr": ["0,1", "0.1"]}, [8])
-    message = ib.explain(table, 0)
-    assert "A value of the job or the cluster is illegal" in message and "Nothing close to it" not in message
-
-
 def test_series_are_gpu_counts_and_mixed_columns_are_named():
     pandas = pytest.importorskip("pandas")
     jobs = pandas.DataFrame({"effective_batch": [256], "lr": [0.1]})
@@ -227,15 +221,15 @@ def test_reasons_are_read_from_the_column_of_any_table():
     arrays = ib.plan_fleet(jobs, [8, 7])
     table = ib.plan_fleet(pa.table(jobs), [8, 7])
     expected = [(), (ib.Reason.NOT_DIVISIBLE,)]
-    for column in (
-        arrays["reasons"],
-        table["reasons"],
-        table["reasons"].to_pylist(),
-        table["reasons"].to_numpy(),
-    ):
+    lists = table["reasons"]
+    for column in (arrays["reasons"], lists, lists.to_pylist(), lists.to_numpy()):
         assert ib.Reason.of(column) == expected
+    assert ib.Reason.of(arrays["reasons"][1]) == expected[1]
     with pytest.raises(ib.InputError, match="must be names of reasons, .*got 'hot'"):
         ib.Reason.of([["hot"]])
+    for wrong in (None, 0.5, "ok", ["ok"]):
+        with pytest.raises(ib.InputError, match="bits must be a bit set"):
+            ib.Reason.of(wrong)
 
 
 GERMAN = [

@@ -69,11 +69,8 @@ def same(table, columns):
         np.testing.assert_array_equal(table[name], values, err_msg=name)
 
 
-def test_objects_of_numpy_are_the_recipes():
+def test_arrays_of_numpy_are_the_recipes():
     same(ib.plan_fleet(numpy_columns(), CLUSTERS, policy=512), expected())
-
-
-def test_typed_arrays_of_numpy():
     masked = np.ma.MaskedArray([1_281_167, 0, 0], mask=[False, True, True])
     typed = {
         **numpy_columns(),
@@ -125,17 +122,13 @@ def test_pyarrow():
     arrow_is(large)
 
 
-def test_pandas():
-    pd = pytest.importorskip("pandas", reason="a caller's own library")
+def test_data_frames():
     pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
+    pd = pytest.importorskip("pandas", reason="a caller's own library")
     frame = pd.DataFrame(lists())
     assert frame["dataset_size"].dtype == float  # pandas makes integers with gaps real
     arrow_is(frame)
-
-
-def test_polars_and_duckdb():
     pl = pytest.importorskip("polars", reason="a caller's own library")
-    pytest.importorskip("pyarrow", reason="comes with the extra 'fleet'")
     frame = pl.DataFrame(lists())
     arrow_is(frame)
     duckdb = pytest.importorskip("duckdb", reason="a caller's own library")

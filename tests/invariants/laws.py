@@ -9,7 +9,7 @@ from invariants.calls import check_calls
 from invariants.commands import check_commands
 from invariants.curves import check_curves
 from invariants.files import check_files
-from invariants.forecasts import check_counts, check_goodput, check_laws
+from invariants.forecasts import check_goodput, check_laws
 from invariants.moves import check_moves
 from invariants.plans import check_alone, check_oracle
 from invariants.rows import check_rows
@@ -46,8 +46,6 @@ CHECKS = {
         100, 5000, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own "
                                                                               "words", 5, 300, 1),
-    "counts": Check(lambda seed, size, _: check_counts(seed, size), "sweeps against their plans", 5, 100,
-        0.3),
     "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50,
         2000, 0.3),
 }  # fmt: skip
@@ -63,7 +61,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "Reason": ("rows", "oracle"),
     "Recipe": ("calls", "files", "alone"),
     "Settings": ("alone", "calls"),
-    "Counts": ("counts",),
+    "Counts": ("tests/fleet",),
     "__version__": ("tests/test_guards.py",),
     "allocate": ("allocations", "tests/allocation"),
     "calibrate": ("calls", "tests/forecast"),
@@ -84,7 +82,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "replan": ("moves", "calls"),
     "schedule_matrix": ("curves", "calls"),
     "schedules": ("curves", "calls", "files"),
-    "counts": ("counts", "calls"),
+    "counts": ("tests/fleet", "calls"),
     "validate": ("tests/validate",),
 }
 """Each public name and the checks, or the tests of its own, that hold its laws."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 import isobatch as ib
 from isobatch import _core
 from planning.test_oracle import beside_the_rule
-from reference.rules import HOLD_LOSS
 
 Columns = dict[str, NDArray[Any]]
 
@@ -192,7 +191,7 @@ def _hold(result: Columns, job: Columns, cluster: Columns, settings: dict[str, A
         if column.dtype.kind == "f":
             every(~np.isinf(column), f"{name} is finite")
     _hold_batches(result, job, cluster, settings, feasible, every)
-    _hold_lengths(result, job, settings, feasible, every)
+    _hold_lengths(result, job, feasible, every)
 
 
 def _hold_batches(
@@ -231,7 +230,6 @@ def _hold_batches(
     tuned = job["effective_batch"]
     if settings["policy"] == "keep":
         expected = tuned
-        _hold_kept(result, job, settings, law)
     elif settings["policy"] == "grow":
         share = tuned // np.maximum(job["gpus"], 1) if "gpus" in job else settings["max_micro_batch"]
         expected = replicas * (0 if share is None else share)
@@ -262,36 +260,7 @@ def _hold_batches(
     every(~(feasible & near), "what would work is named only where nothing does")
 
 
-def _hold_kept(result: Columns, job: Columns, settings: dict[str, Any], law: Any) -> None:
-    """Checks keep: learning rate and decay move with the run's length alone, and only on request."""
-    tuned_decay = np.where(np.isnan(job["weight_decay"]), 0.0, job["weight_decay"])  # where none is given
-    ratio, power = ib.Settings(duration_scale=settings.get("duration_scale")).duration
-    if power is None or ratio == 1:
-        law(result["lr"] == job["lr"], "keep holds the learning rate")
-        law(result["weight_decay"] == tuned_decay, "keep holds the weight decay")
-        return
-    scale = ratio**-power
-    law(
-        np.isclose(result["lr"], job["lr"] * scale, rtol=1e-14, atol=1e-322),
-        "the learning rate follows the length",
-    )
-    independent = job["decay"] == "independent" if "decay" in job else False
-    by_optimizer = {
-        "adamw": np.where(independent, 1 / ratio, 1 / scale / ratio),
-        "muon": np.where(job["decay"] == "sqrt", 1 / ratio, 1.0) if "decay" in job else 1.0,
-    }
-    factor = np.ones(len(tuned_decay))
-    for optimizer, moved in by_optimizer.items():
-        factor = np.where(job["optimizer"] == optimizer, moved, factor)
-    law(
-        np.isclose(result["weight_decay"], tuned_decay * factor, rtol=1e-14, atol=1e-322),
-        "the decay follows the length",
-    )
-
-
-def _hold_lengths(
-    result: Columns, job: Columns, settings: dict[str, Any], feasible: NDArray[np.bool_], every: Any
-) -> None:
+def _hold_lengths(result: Columns, job: Columns, feasible: NDArray[np.bool_], every: Any) -> None:
     batch = result["effective_batch"]
     steps, served = result["steps_per_epoch"], result["samples_per_epoch"]
     padded, dropped = result["padded_samples"], result["dropped_samples"]
@@ -309,16 +278,3 @@ def _hold_lengths(
     total = result["total_steps"]
     timed = feasible & (total != -1)
     every(~timed | ((total >= 1) & (total <= 2**53)), "a run has a step")
-    if "duration" not in job or settings["rule"] in HOLD_LOSS:
-        return
-    duration, tuned = job["duration"], job["effective_batch"]
-    floored = job["convention"] == "megatron"
-    for text, samples in (("1000st", 1000 * tuned), ("123457sp", np.full_like(tuned, 123457))):
-        expected = np.where(floored, samples // np.maximum(batch, 1), -(-samples // np.maximum(batch, 1)))
-        every(
-            ~timed | (duration != text) | (total == expected),
-            "the samples of a run are those of the tuned run",
-        )
-    every(
-        ~(timed & known & (duration == "90ep")) | (total == 90 * steps), "90 epochs are 90 × an epoch's steps"
-    )

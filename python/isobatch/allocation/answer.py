@@ -1,6 +1,6 @@
 """The answer: its rows, the order of its changes, why GPUs are idle, and why a job has no more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,8 +11,7 @@ from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import OWN, Choices, Jobs, Planner
 from isobatch.allocation.nodes import Held
 from isobatch.errors import InputError
-from isobatch.fleet.results import USUAL, result_in_arrow
-from isobatch.forecast.profile import Profile
+from isobatch.fleet.results import INFEASIBLE, USUAL, result_in_arrow
 from isobatch.limits import one_of
 from isobatch.reason import Reason
 from isobatch.words import counted, few, figure
@@ -20,14 +19,24 @@ from isobatch.words import counted, few, figure
 _PLAN = tuple(name for name in USUAL if name not in ("status", "world_size"))
 _OWN_COLUMNS = ("job", "status", "gpus", "gpu", "nodes", "why", "goodput", "speedup", "hours_left")
 
-_OTHERS = "other jobs gain more from the GPUs"
+_MISFITS = (
+    Reason.MODEL_PARALLEL,
+    Reason.EXPERT_PARALLEL,
+    Reason.NOT_DIVISIBLE,
+    Reason.MULTIPLE_UNMET,
+    Reason.ACCUMULATION_UNMET,
+    Reason.MICRO_BATCH_UNMET,
+    Reason.RAMP_NOT_DIVISIBLE,
+)
+_OF_SHAPE = np.uint64(sum(1 << reason.bit for reason in _MISFITS))
+"""What is wrong with a count, where others may be right."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a job: `action` is stop, shrink, grow or start, and `nodes` are its nodes afterwards.
+    """A change of a job: `action` is stop, shrink, grow or start; a job that moves stops and starts again.
 
-    A job that moves stops and starts again.
+    `nodes` are its nodes afterwards.
     """
 
     job: str
@@ -44,10 +53,9 @@ def changes_of(ids: Sequence[str], holdings: dict[int, Held], nodes: dict[int, H
     first: list[Change] = []
     then: list[Change] = []
     none: Held = {}
-    moved = [row for row in range(len(ids)) if holdings.get(row, none) is not nodes.get(row, none)]
-    for row in moved:
-        name, before, after = ids[row], holdings.get(row, none), nodes.get(row, none)
-        if before == after:
+    for row, name in enumerate(ids):
+        before, after = holdings.get(row, none), nodes.get(row, none)
+        if before is after or before == after:
             continue
         if after and all(before.get(node, 0) >= gpus for node, gpus in after.items()):
             first.append(Change(name, "shrink", {**after}))
@@ -71,6 +79,7 @@ def table_of(division: Division, planner: Planner, gone: dict[int, list[str]]) -
     jobs, of_kind = division.jobs, [str(kind.hardware.get("gpu") or "") for kind in division.pool.kinds]
     nodes = [division.nodes.get(row, {}) for row in range(jobs.rows)]
     types = [{of_kind[division.pool.kind_of[node]] for node in own_nodes} for own_nodes in nodes]
+    status = [_status(division.held.get(row), own_nodes) for row, own_nodes in enumerate(nodes)]
     plans = _plans(division, planner)
     why = _reasons(division, plans["reasons"])
     for row, names in gone.items():
@@ -78,14 +87,10 @@ def table_of(division: Division, planner: Planner, gone: dict[int, list[str]]) -
         why[row] = f"{why[row]}; {lost}" if why[row] else lost
     table: dict[str, Any] = {
         "job": jobs.table.row_ids,
-        "status": np.array(
-            [_status(division.held.get(row), own_nodes) for row, own_nodes in enumerate(nodes)], np.str_
-        ),
+        "status": np.array(status, np.str_),
         "gpus": np.array([sum(own_nodes.values()) for own_nodes in nodes], np.int64),
         "gpu": np.array([";".join(sorted(gpu_types)) for gpu_types in types], np.str_),
-        "nodes": np.array(
-            [";".join([f"{node}:{n}" for node, n in own_nodes.items()]) for own_nodes in nodes], np.str_
-        ),
+        "nodes": np.array([";".join(f"{n}:{gpus}" for n, gpus in own.items()) for own in nodes], np.str_),
         "why": np.array(why, np.str_),
     }
     known = np.flatnonzero(division.choice >= 0)
@@ -121,7 +126,7 @@ def _status(before: Held | None, after: Held) -> str:
 
 
 def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
-    """Plans each job at its count; a waiting job has only the reasons of a count that tells why."""
+    """Plans each job at its count; a waiting job has only the reasons of a telling count."""
     rows = np.unique(division.choices.job)
     runs = division.choice[rows] >= 0
     at = np.where(runs, division.choice[rows], _telling(division.choices)[rows])
@@ -136,15 +141,15 @@ def _plans(division: Division, planner: Planner) -> dict[str, NDArray[Any]]:
 
 
 def _telling(choices: Choices) -> NDArray[np.int64]:
-    """Finds the choice of each job that tells best why it cannot run; −1 without choices.
+    """Finds the most telling choice of each job, of why it cannot run; −1 without choices.
 
     It is one whose count the job can be split over, and of these one with the most frequent reasons: 4 GPUs
     are no multiple of a model_parallel of 8, but no job waits for that where 8 are above its budget.
     """
     if not len(choices.job):
         return np.empty(0, np.int64)
-    stops = choices.reasons & np.uint64(_bits_of(lambda reason: reason.severity == "infeasible"))
-    misfit = (stops & np.uint64(_bits_of(_OF_SHAPE.__contains__)) != 0).astype(np.int64)
+    stops = choices.reasons & INFEASIBLE
+    misfit = (stops & _OF_SHAPE != 0).astype(np.int64)
     order = np.lexsort((stops, misfit, choices.job))
     keys = np.stack([column[order].astype(np.uint64) for column in (choices.job, misfit, stops)])
     starts = np.flatnonzero(np.concatenate([[True], (np.diff(keys.view(np.int64)) != 0).any(axis=0)]))
@@ -156,51 +161,30 @@ def _telling(choices: Choices) -> NDArray[np.int64]:
     return telling
 
 
-def _bits_of(is_one: Callable[[Reason], bool]) -> int:
-    return sum(1 << reason.bit for reason in Reason if is_one(reason))
-
-
-_OF_SHAPE = frozenset(
-    {
-        Reason.MODEL_PARALLEL,
-        Reason.EXPERT_PARALLEL,
-        Reason.NOT_DIVISIBLE,
-        Reason.MULTIPLE_UNMET,
-        Reason.ACCUMULATION_UNMET,
-        Reason.MICRO_BATCH_UNMET,
-        Reason.RAMP_NOT_DIVISIBLE,
-    }
-)
-"""What is wrong with a count, where others may be right."""
-
-
 def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
     """Gives the reason of each job with no GPUs or no known speed; else an empty text."""
-    planned, fast, worth = np.zeros((3, division.jobs.rows), bool)
-    planned[division.choices.job] = True
-    fast[division.choices.job[~np.isnan(division.choices.rate)]] = True
-    worth[division.choices.job[~np.isnan(division.values.value)]] = True
+    jobs, choices = division.jobs, division.choices
+    planned, fast, worth = np.zeros((3, jobs.rows), bool)
+    planned[choices.job] = True
+    fast[choices.job[~np.isnan(choices.rate)]] = True
+    worth[choices.job[~np.isnan(division.values.value)]] = True
     sentences = []
-    for row in range(division.jobs.rows):
+    for row in range(jobs.rows):
         if row in division.nodes:
             sentences.append("" if fast[row] else "pinned: its speed on the GPUs that it holds is not known")
-        elif row in division.jobs.fault:
-            sentences.append(division.jobs.fault[row])
+        elif row in jobs.fault:
+            sentences.append(jobs.fault[row])
         elif not planned[row]:
             sentences.append("the pool has no count within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
             stops = [reason.text for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
-            sentences.append("; ".join(stops) or _mute(division.jobs.profiles[row]))
+            mute = Reason.OTHER_HARDWARE.text if jobs.profiles[row] else "no profile: its speed is not known"
+            sentences.append("; ".join(stops) or mute)
         elif not worth[row]:
             sentences.append(_no_worth(division, row))
         else:
-            sentences.append(_OTHERS)
+            sentences.append("other jobs gain more from the GPUs")
     return sentences
-
-
-def _mute(profiles: Sequence[Profile]) -> str:
-    """Says why the speed of a job is not known at any count that fits it."""
-    return Reason.OTHER_HARDWARE.text if profiles else "no profile: its speed is not known"
 
 
 def _no_worth(division: Division, row: int) -> str:
@@ -212,26 +196,22 @@ def _no_worth(division: Division, row: int) -> str:
         return f"{needs} needs its duration"
     if not np.isnan(division.jobs.number["deadline_hours"][row]):
         return "no count meets its deadline_hours"
-    return (
-        f"{division.objective} needs price_per_gpu_hour"
-        if division.objective == "cost"
-        else "its worth is not known"
-    )
+    return "cost needs price_per_gpu_hour" if division.objective == "cost" else "its worth is not known"
 
 
 def why_idle(division: Division) -> str:
     """Says why GPUs are idle: no job gains from them, or each node has too few for a job that would."""
     if not division.idle.any():
         return ""
-    has = division.choice[division.choices.job]
-    same = (has >= 0) & (division.choices.kind[has] == division.choices.kind)
-    extra = division.choices.gpus - np.where(same, division.choices.gpus[has], 0)
-    now = np.where(has >= 0, division.values.value[has], division.values.wait[division.choices.job])
-    fits = (extra > 0) & (extra <= division.idle[division.choices.kind])
-    if ((division.values.value > now) & fits).any():
+    choices, values, has = division.choices, division.values, division.choice[division.choices.job]
+    same = (has >= 0) & (choices.kind[has] == choices.kind)
+    extra = choices.gpus - np.where(same, choices.gpus[has], 0)
+    now = np.where(has >= 0, values.value[has], values.wait[choices.job])
+    fits = (extra > 0) & (extra <= division.idle[choices.kind])
+    if ((values.value > now) & fits).any():
         return "scattered: no node has enough for a job that would gain"
-    unknown = division.choices.reasons >> np.uint64(Reason.OTHER_HARDWARE.bit) & np.uint64(1) != 0
-    mute = np.unique(division.choices.job[unknown & fits & ~division.pinned[division.choices.job]])
+    unknown = choices.reasons & np.uint64(1 << Reason.OTHER_HARDWARE.bit) != 0
+    mute = np.unique(choices.job[unknown & fits & ~division.pinned[choices.job]])
     if len(mute):
         return (
             f"the speed of {counted(len(mute), 'job')} on more is not known: the profile lacks a link "
@@ -243,58 +223,41 @@ def why_idle(division: Division) -> str:
 def explained(division: Division, why: Sequence[str], job: str) -> str:
     """Describes the GPUs of a job, the gain of more, their price, and the loss of other jobs."""
     row = division.jobs.row_of[one_of(job, "job", division.jobs.ids)]
-    has, options = int(division.choice[row]), np.flatnonzero((division.choices.job == row) & division.open)
+    choices, value = division.choices, division.values.value
+    has, options = int(division.choice[row]), np.flatnonzero((choices.job == row) & division.open)
     nodes = few([f"{gpus} on {node}" for node, gpus in division.nodes.get(row, {}).items()], 8)
     text = f"{job} has {nodes}" if nodes else f"{job} waits"
     if division.pinned[row] or not len(options):
         return f"{text}: {'pinned' if division.pinned[row] else why[row]}"
-    kind = division.choices.kind[has if has >= 0 else options[0]]
-    now, gpus = (
-        (division.values.value[has], division.choices.gpus[has])
-        if has >= 0
-        else (division.values.wait[row], 0)
-    )
-    more = options[
-        (division.choices.kind[options] == kind)
-        & (division.choices.gpus[options] > gpus)
-        & (division.values.value[options] > now)
-    ]
+    kind = choices.kind[has if has >= 0 else options[0]]
+    now, gpus = (value[has], choices.gpus[has]) if has >= 0 else (division.values.wait[row], 0)
+    is_more = (choices.kind[options] == kind) & (choices.gpus[options] > gpus) & (value[options] > now)
+    more = options[is_more]
     if not len(more):
         return f"{text}; it gains nothing from more of this kind"
-    extra, gain = division.choices.gpus[more] - gpus, division.values.value[more] - now
+    extra, gain = choices.gpus[more] - gpus, value[more] - now
     best = int(np.argmax(gain / extra))
     text += (
         f"; {counted(int(extra[best]), 'GPU')} more would add {figure(gain[best])} to its part of the sum, "
         f"{figure(gain[best] / extra[best])} per GPU; the price of a GPU of this kind is "
         f"{figure(division.prices[kind])}"
     )
-    losses = [
-        (loss, name)
-        for loss, name in zip(_losses(division, kind), division.jobs.ids, strict=True)
-        if loss < np.inf
-    ]
-    losers = [f"{name} {figure(loss)}" for loss, name in sorted(losses) if name != job]
+    losses = sorted(zip(_losses(division, kind), division.jobs.ids, strict=True))
+    losers = [f"{name} {figure(loss)}" for loss, name in losses if loss < np.inf and name != job]
     return f"{text}; their holders would lose, per GPU: {few(losers, 3)}" if losers else text
 
 
 def _losses(division: Division, kind: np.uint32) -> list[float]:
     """Returns the smallest loss per GPU of each job on a kind; infinite for all other jobs."""
-    of_kind = np.flatnonzero(
-        (division.choice >= 0) & ~division.pinned & (division.choices.kind[division.choice] == kind)
-    )
-    has = division.choice[of_kind]
+    choices, value, choice = division.choices, division.values.value, division.choice
+    of_kind = np.flatnonzero((choice >= 0) & ~division.pinned & (choices.kind[choice] == kind))
+    has = choice[of_kind]
     smallest = np.full(division.jobs.rows, np.inf)
-    smallest[of_kind] = (division.values.value[has] - division.values.wait[of_kind]) / division.choices.gpus[
-        has
-    ]
-    has = division.choice[division.choices.job]
-    fewer = np.flatnonzero(
-        division.open & (has >= 0) & (division.choices.kind == kind) & (division.choices.kind[has] == kind)
-    )
-    fewer = fewer[division.choices.gpus[fewer] < division.choices.gpus[has[fewer]]]
+    smallest[of_kind] = (value[has] - division.values.wait[of_kind]) / choices.gpus[has]
+    has = choice[choices.job]
+    fewer = np.flatnonzero(division.open & (has >= 0) & (choices.kind == kind) & (choices.kind[has] == kind))
+    fewer = fewer[choices.gpus[fewer] < choices.gpus[has[fewer]]]
     has = has[fewer]
-    loss = (division.values.value[has] - division.values.value[fewer]) / (
-        division.choices.gpus[has] - division.choices.gpus[fewer]
-    )
-    np.minimum.at(smallest, division.choices.job[fewer], loss)
+    loss = (value[has] - value[fewer]) / (choices.gpus[has] - choices.gpus[fewer])
+    np.minimum.at(smallest, choices.job[fewer], loss)
     return smallest.tolist()

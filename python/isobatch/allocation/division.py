@@ -20,13 +20,10 @@ _TIE = 1e-9
 
 
 class Division:
-    """A division of a pool over jobs.
+    """A division of a pool over jobs, with its value and bound, and the price of a GPU of each kind.
 
-    Attributes:
-        choice: the choice of each job, -1 if it waits, or is pinned on GPUs that no plan fits.
-        nodes: the GPUs of each job that runs, by its row.
-        value, bound: of the sum that the objective makes.
-        prices: of a GPU of each kind.
+    `choice` has the choice of each job, -1 if it waits, or is pinned on GPUs that no plan fits; `nodes` has
+    the GPUs of each job that runs, by its row.
     """
 
     def __init__(
@@ -57,20 +54,16 @@ class Division:
     def idle(self) -> NDArray[np.int64]:
         """Counts the idle GPUs of each kind."""
         running = self.choice[(self.choice >= 0) & ~self.pinned]
-        return self.room - np.bincount(
-            self.choices.kind[running], self.choices.gpus[running], len(self.room)
-        ).astype(np.int64)
+        used = np.bincount(self.choices.kind[running], self.choices.gpus[running], len(self.room))
+        return self.room - used.astype(np.int64)
 
     def _divide(self) -> None:
         choice, total, bound, prices, exact = self._divided(self.open)
         settled = self._settled(choice)
         if settled[2]:
             # Counts that halve from a node downwards leave no pieces.
-            settled = max(
-                settled,
-                self._settled(self._divided(self.open & self._halves())[0]),
-                key=lambda answer: answer[1],
-            )
+            halved = self._settled(self._divided(self.open & self._halves())[0])
+            settled = max(settled, halved, key=lambda answer: answer[1])
         self.choice, value, _, self.nodes = settled
         for row in np.flatnonzero(self.pinned).tolist():
             options = np.flatnonzero(self.choices.job == row)
@@ -83,11 +76,7 @@ class Division:
         self.prices = prices
 
     def _divided(self, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], float, float, list[float], bool]:
-        """Divides among these choices.
-
-        Returns the choice of each job (−1: it waits), the total and its bound, the prices, and whether the
-        total is exact.
-        """
+        """Returns the choice of each job, the total and its bound, the prices, and if the total is exact."""
         at = np.flatnonzero(among)
         choices, value = self.choices, self.values.value[at]
         value = value + np.where(choices.is_held[at], _TIE * np.abs(value), 0.0)
@@ -149,22 +138,16 @@ class Division:
         options = np.flatnonzero((self.choices.job == want.job) & self.open)
         options = options[(self.choices.kind[options] == kind) & (self.choices.gpus[options] < want.gpus)]
         value = self.values.value[options]
-        return (
-            int(options[np.argmax(value)])
-            if len(options) and value.max() > self.values.wait[want.job]
-            else -1
-        )
+        is_better = len(options) and value.max() > self.values.wait[want.job]
+        return int(options[np.argmax(value)]) if is_better else -1
 
     def _wants(self, choice: NDArray[np.int64]) -> tuple[list[list[Want]], list[dict[int, Held]]]:
         """Returns, for each kind, the wants of jobs and the holdings of unmoved jobs."""
         wants: list[list[Want]] = [[] for _ in self.pool.kinds]
         rows = np.flatnonzero(choice >= 0)
         running, holdings = choice[rows], self.held
-        kind, gpus, stays = (
-            self.choices.kind[running],
-            self.choices.gpus[running],
-            self.choices.is_held[running],
-        )
+        columns = (self.choices.kind, self.choices.gpus, self.choices.is_held)
+        kind, gpus, stays = (column[running] for column in columns)
         of_kind = [rows[stays & (kind == at)].tolist() for at in range(len(wants))]
         staying = [{row: holdings[row] for row in part} for part in of_kind]
         for row, at, count in zip(*(column[~stays].tolist() for column in (rows, kind, gpus)), strict=True):

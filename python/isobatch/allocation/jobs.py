@@ -70,11 +70,7 @@ class Jobs:
 
 
 def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
-    """Reads the jobs; an unusable cell is a fault of its row.
-
-    Raises:
-        InputError: the table cannot be read, or two jobs have one id.
-    """
+    """Reads the jobs; an unusable cell is a fault of its row."""
     table = input_table("job", source)
     for name in table.extra.keys() - {*OWN}:
         if nearest(name, OWN, 0.82) not in (None, *table.extra, *dict(table.fields)):
@@ -242,10 +238,7 @@ class Planner:
         return columns_of
 
     def choices(self, shapes: NDArray[np.int64]) -> Choices:
-        """Returns the legal counts of all jobs.
-
-        `shapes` has the kind and the GPUs of each job now, −1 if it has none.
-        """
+        """Returns the legal counts of all jobs; `shapes` has the kind and GPUs of each now, −1 if none."""
         job, cluster = self._pairs(shapes)
         kind = (np.searchsorted(self.starts, cluster, "right") - 1).astype(np.uint32)
         counts = np.concatenate([kind_of_gpu.counts for kind_of_gpu in self.pool.kinds])

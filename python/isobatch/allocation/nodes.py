@@ -81,10 +81,7 @@ class Pool:
         return columns
 
     def shapes(self, holdings: Sequence[Held]) -> NDArray[np.int64]:
-        """Returns the kind and the GPUs of each holding.
-
-        Both are −1 unless it is within a node, or whole nodes of one kind.
-        """
+        """Returns the kind and the GPUs of each holding, −1 unless within a node or whole nodes of a kind."""
         if not holdings:
             return np.empty((2, 0), np.int64)
         several = np.array([*map(len, holdings)])
@@ -98,11 +95,7 @@ class Pool:
 
 
 def read_pool(pool: Any) -> Pool:
-    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes.
-
-    Raises:
-        InputError: it is none of these, a node's GPUs are no count, a node is named twice, or there is none.
-    """
+    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes."""
     if type(pool) is int:
         if not 1 <= pool <= _MAX:
             raise must_be("from 1 to 1,048,576 GPUs", pool, field="pool")
@@ -136,17 +129,19 @@ def _counts(table: InputTable, least: int, legal: str) -> list[int]:
 
 
 def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]]) -> Pool:
-    known = {name: cells for name, cells in hardware.items() if any(cell is not None for cell in cells)}
+    known = [cells for cells in hardware.values() if any(cell is not None for cell in cells)]
     groups: dict[Any, list[int]] = {}
-    for row, key in enumerate(zip(gpus, *(map(known_text, cells) for cells in known.values()), strict=True)):
+    keys = zip(gpus, *(map(known_text, cells) for cells in known), strict=True)
+    for row, key in enumerate(keys):
         groups.setdefault(key, []).append(row)
-    of_first = {
-        key: {name: cells[rows[0]] for name, cells in hardware.items()} for key, rows in groups.items()
-    }
     kinds = tuple(
-        GpuKind(key[0], of_first[key], tuple([names[row] for row in rows]))
-        for key, rows in groups.items()
-        if key[0]
+        GpuKind(
+            gpus[rows[0]],
+            {name: cells[rows[0]] for name, cells in hardware.items()},
+            tuple(names[row] for row in rows),
+        )
+        for rows in groups.values()
+        if gpus[rows[0]]
     )
     if not kinds:
         raise InputError("the pool must have a node with a GPU", field="pool")
@@ -159,15 +154,7 @@ def _pooled(names: list[str], gpus: Sequence[int], hardware: dict[str, list[Any]
 def read_held(
     source: Any, pool: Pool, row_of: Mapping[str, int]
 ) -> tuple[dict[int, Held], dict[int, list[str]], list[str]]:
-    """Reads the holdings of each job, and its missing nodes.
-
-    Returns:
-        Both by the job's row, and the names of jobs that are not among the jobs.
-
-    Raises:
-        InputError: it is no table of job, node and gpus, GPUs are no count, or a job holds more of a node
-            than it has.
-    """
+    """Reads the holdings of each job and its missing nodes, by its row, and the names of unknown jobs."""
     holdings: defaultdict[int, Held] = defaultdict(dict)
     gone: defaultdict[int, list[str]] = defaultdict(list)
     if isinstance(source, Mapping) and all(isinstance(nodes, Mapping) for nodes in source.values()):

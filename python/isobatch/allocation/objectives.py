@@ -1,5 +1,6 @@
 """Objectives: the value of a job on each count, of waiting, and of all jobs together."""
 
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,52 +37,39 @@ class Values:
     def __init__(
         self, objective: str, p: float, jobs: Jobs, pool: Pool, choices: Choices, holders: NDArray[np.bool_]
     ) -> None:
-        self.jobs, self.choices = jobs, choices
+        self.p, self.jobs, self.pool, self.choices = p, jobs, pool, choices
         number = jobs.number
         age, restart = number["age_seconds"], number["restart_seconds"]
         # Pollux, eq. 16: what restarts leave of a job's time until now.
         self.past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
         self.fair = _fair_rates(jobs.rows, pool, choices)
         every = np.arange(len(choices.job))
-        rate, self.speedup, self.hours = self._after(every, holders[choices.job] & ~choices.is_held)
-        self.worth, self.wait, self.whole = OBJECTIVES[objective](
-            _Known(p, number["weight"], self.hours, jobs, pool, choices)
-        )
-        self.value = self._value(every, rate, self.speedup, self.hours)
+        after = self._after(every, holders[choices.job] & ~choices.is_held)
+        self.speedup, self.hours = after.speedup, after.hours
+        self.worth, self.wait, self.whole = OBJECTIVES[objective](self)
+        self.value = self._value(after)
 
     def moved(self, at: NDArray[np.int64]) -> Reals:
         """Returns the values of these choices after a restart, even on the same count."""
-        return self._value(at, *self._after(at, np.ones(len(at), bool)))
+        return self._value(self._after(at, np.ones(len(at), bool)))
 
-    def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> tuple[Reals, Reals, Reals]:
-        """Rate, speed-up and hours left of these choices, some after a restart."""
+    def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> "_After":
         job, rate, hours = self.choices.job[at], self.choices.rate[at], self.choices.hours[at]
         restart, seconds = self.jobs.number["restart_seconds"][job], hours * 3600
         # As in eq. 16, what this one leaves of the time to the end.
         factor = np.fmin(self.past[job], seconds / np.maximum(seconds + restart, 1e-9))
         rate = rate * np.where(restarts & ~np.isnan(factor), factor, 1.0)
-        return rate, rate / self.fair[job], hours + np.where(restarts, restart / 3600, 0.0)
+        return _After(at, job, rate, rate / self.fair[job], hours + np.where(restarts, restart / 3600, 0.0))
 
-    def _value(self, at: NDArray[np.int64], rate: Reals, speedup: Reals, hours: Reals) -> Reals:
-        deadline = self.jobs.number["deadline_hours"][self.choices.job[at]]
-        late = (hours > deadline) | (self.choices.hours[at] <= 0) | (np.isnan(hours) & ~np.isnan(deadline))
-        value = self.worth(_After(at, self.choices.job[at], rate, speedup, hours))
-        return np.where(late | np.isnan(self.choices.rate[at]), np.nan, value)
-
-
-class _Known(NamedTuple):
-    """Input of the objectives; `hours` are left on each choice after the move."""
-
-    p: float
-    weight: Reals
-    hours: Reals
-    jobs: Jobs
-    pool: Pool
-    choices: Choices
+    def _value(self, after: "_After") -> Reals:
+        deadline = self.jobs.number["deadline_hours"][after.job]
+        late = (after.hours > deadline) | (self.choices.hours[after.at] <= 0)
+        late |= np.isnan(after.hours) & ~np.isnan(deadline)
+        return np.where(late | np.isnan(self.choices.rate[after.at]), np.nan, self.worth(after))
 
 
 class _After(NamedTuple):
-    """Some choices, their jobs, and their rate, speed-up and hours after the move."""
+    """Some choices, their jobs, and their rate, speed-up and hours left, some of them after a restart."""
 
     at: NDArray[np.int64]
     job: NDArray[np.int64]
@@ -127,62 +115,54 @@ def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
         return sums / weights
 
 
-def _fair(known: _Known) -> _Worth:
-    least = WAITING_SHARE if known.p <= 0 else 0.0
-    can = np.bincount(known.choices.job[~np.isnan(known.choices.rate)], minlength=known.jobs.rows) > 0
-    total = known.weight[can].sum() or 1.0
-    sign = -1.0 if known.p < 0 else 1.0
+def _fair(values: Values) -> _Worth:
+    p, weight, choices = values.p, values.jobs.number["weight"], values.choices
+    least = WAITING_SHARE if p <= 0 else 0.0
+    can = np.bincount(choices.job[~np.isnan(choices.rate)], minlength=values.jobs.rows) > 0
+    total = weight[can].sum() or 1.0
+    sign = -1.0 if p < 0 else 1.0
 
-    def worth(s: Reals) -> Reals:
-        return np.log(s) if known.p == 0 else sign * s**known.p
+    def worth(speedup: Reals) -> Reals:
+        return np.log(speedup) if p == 0 else sign * speedup**p
 
     def whole(value: float) -> float:
-        if known.p == 0:
+        if p == 0:
             return float(np.exp(value / total))
-        return float((max(sign * value, 0.0) / total) ** (1 / known.p)) if value else 0.0
+        return float((max(sign * value, 0.0) / total) ** (1 / p)) if value else 0.0
 
-    wait = known.weight * worth(np.full(known.jobs.rows, least))
-    return lambda after: known.weight[after.job] * worth(np.maximum(after.speedup, least)), wait, whole
-
-
-def _throughput(known: _Known) -> _Worth:
-    least = _smallest(known.jobs.rows, known.choices, known.choices.rate)
-    return (
-        lambda after: known.weight[after.job] * after.rate / least[after.job],
-        np.zeros(known.jobs.rows),
-        float,
-    )
+    wait = weight * worth(np.full(values.jobs.rows, least))
+    return lambda after: weight[after.job] * worth(np.maximum(after.speedup, least)), wait, whole
 
 
-def _finish(known: _Known) -> _Worth:
-    long = _smallest(known.jobs.rows, known.choices, known.choices.hours)
+def _throughput(values: Values) -> _Worth:
+    weight, jobs = values.jobs.number["weight"], values.jobs.rows
+    least = _smallest(jobs, values.choices, values.choices.rate)
+    return lambda after: weight[after.job] * after.rate / least[after.job], np.zeros(jobs), float
+
+
+def _finish(values: Values) -> _Worth:
+    weight, jobs, choices = values.jobs.number["weight"], values.jobs.rows, values.choices
+    long = _smallest(jobs, choices, values.hours)
     is_known = ~np.isnan(long)
-    wait = np.zeros(known.jobs.rows)
+    wait = np.zeros(jobs)
     if is_known.any():
-        fewest = _smallest(known.jobs.rows, known.choices, known.choices.gpus.astype(float))
-        drain = (long * fewest)[is_known].sum() / known.pool.total
+        fewest = _smallest(jobs, choices, choices.gpus.astype(float))
+        drain = (long * fewest)[is_known].sum() / values.pool.total
         # Smith's rule (1956): of jobs that cannot all run, first those with the most weight for their hours.
-        wait = known.weight * (long + drain * long[is_known].min() / np.maximum(long, 1e-12))
-    return (
-        lambda after: -known.weight[after.job] * after.hours,
-        -np.where(is_known, wait, 0.0),
-        lambda value: -value,
-    )
+        wait = weight * (long + drain * long[is_known].min() / np.maximum(long, 1e-12))
+    return lambda after: -weight[after.job] * after.hours, -np.where(is_known, wait, 0.0), operator.neg
 
 
-def _cost(known: _Known) -> _Worth:
-    a_gpu_hour = np.array([kind.price for kind in known.pool.kinds])[known.choices.kind] * known.choices.gpus
-    cost = a_gpu_hour * known.hours
+def _cost(values: Values) -> _Worth:
+    number, choices = values.jobs.number, values.choices
+    a_gpu_hour = np.array([kind.price for kind in values.pool.kinds])[choices.kind] * choices.gpus
+    cost = a_gpu_hour * values.hours
     dearest = 2 * cost[~np.isnan(cost)].max(initial=0.0)
-    due = np.where(np.isnan(known.jobs.number["deadline_hours"]), 1.0, _DEADLINE)
-    return (
-        lambda after: -a_gpu_hour[after.at] * after.hours,
-        -known.weight * dearest * due,
-        lambda value: -value,
-    )
+    due = np.where(np.isnan(number["deadline_hours"]), 1.0, _DEADLINE)
+    return lambda after: -a_gpu_hour[after.at] * after.hours, -number["weight"] * dearest * due, operator.neg
 
 
-OBJECTIVES: dict[str, Callable[[_Known], _Worth]] = {
+OBJECTIVES: dict[str, Callable[[Values], _Worth]] = {
     "fair": _fair,
     "throughput": _throughput,
     "finish": _finish,

@@ -123,10 +123,9 @@ class _Space:
 def place(
     pool: Pool, wants: Sequence[list[Want]], staying: Sequence[dict[int, Held]]
 ) -> tuple[dict[int, Held], list[tuple[int, Want]]]:
-    """Places the wants of jobs, and the holdings of unmoved jobs.
+    """Returns the nodes of each job, and the wants without a place, with their kind.
 
-    Returns:
-        The nodes of each job, and the wants without a place, with their kind: its free GPUs are in pieces.
+    The free GPUs of that kind are in pieces.
     """
     placed: dict[int, Held] = {}
     unplaced: list[tuple[int, Want]] = []

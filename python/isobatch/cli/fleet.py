@@ -213,9 +213,8 @@ def _into_folder(args: argparse.Namespace, fleet_query: Any) -> Any:
 def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
-    from isobatch.fleet.job_files import BLOCK_ROWS, plan_blocks
     from isobatch.fleet.rows import Summary
-    from isobatch.fleet.stream import stream
+    from isobatch.fleet.stream import BLOCK_ROWS, plan_blocks, stream
 
     is_given = {"--engine": args.engine != "local", "--address": args.address is not None}
     is_given["--no-resume"] = not args.resume

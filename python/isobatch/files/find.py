@@ -34,11 +34,7 @@ class Files:
 
 
 def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
-    """Returns the filesystem of a path or URL, and the path in it.
-
-    Raises:
-        InputError: the kind of URL is not known.
-    """
+    """Returns the filesystem of a path or URL, and the path in it."""
     text = os.fspath(path)
     if "://" not in text:
         return LocalFileSystem(), slashed(text)
@@ -50,13 +46,7 @@ def location(path: str | os.PathLike[str]) -> tuple[FileSystem, str]:
 
 
 def find(path: str | os.PathLike[str]) -> Files:
-    """Finds the files of a path: a file, a folder with the folders in it, or the matches of a glob.
-
-    Names with a leading `_` or `.` are no data.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Finds the files of a path: a file, a folder with its folders, or a glob; no hidden or `_` names."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
@@ -87,11 +77,7 @@ def find(path: str | os.PathLike[str]) -> Files:
 
 
 def below(path: str, base: str) -> str:
-    """Returns the path of a file as seen from a folder above it.
-
-    >>> below("jobs/2026/a.csv", "jobs"), below("./jobs/a.csv", "jobs")
-    ('2026/a.csv', 'a.csv')
-    """
+    """Returns the path of a file as seen from a folder above it."""
     # There may be 100,000.
     if base and path.startswith(f"{base}/"):
         return path[len(base) + 1 :]
@@ -99,11 +85,7 @@ def below(path: str, base: str) -> str:
 
 
 def refuse_output(files: Files, fs: FileSystem, output: str) -> None:
-    """Refuses an output over the jobs, or among the jobs of the next run.
-
-    Raises:
-        InputError: the output is one of the files, or lies in their folder.
-    """
+    """Refuses an output over the jobs, or among the jobs of the next run."""
     if type(fs) is not type(files.fs):
         return
     path, base = Path(output).resolve(), Path(files.base).resolve()
@@ -141,11 +123,7 @@ def unknown_format(path: str, known: Iterable[str]) -> InputError:
 
 
 def format_of(path: str) -> str:
-    """Returns csv, parquet or jsonl, by the file's suffix.
-
-    Raises:
-        InputError: it is none of these.
-    """
+    """Returns csv, parquet or jsonl, by the file's suffix."""
     suffix = PurePosixPath(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise unknown_format(path, SUFFIXES)

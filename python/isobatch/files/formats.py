@@ -22,14 +22,7 @@ _ELSEWHERE = {
 
 
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the table in a .toml, .yaml, .yml or .json file.
-
-    Returns:
-        Its values by name: texts, numbers, flags, lists and tables of them.
-
-    Raises:
-        InputError: the file cannot be read, is no table of named values, or is too large or nested too deep.
-    """
+    """Reads the table in a .toml, .yaml, .yml or .json file, as values by name."""
     file = os.fspath(path)
     # Windows' editors begin a file of UTF-8 with the mark.
     text = read_whole(file, MAX_TABLE_BYTES).removeprefix("\ufeff")
@@ -55,45 +48,19 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Reads JSON.
-
-    Raises:
-        ValueError: it is none, or an object has a key twice.
-        RecursionError: it is nested too deep.
-
-    >>> parse_json('{"lr": 1, "lr": 2}')
-    Traceback (most recent call last):
-    ValueError: 'lr' is listed twice
-    """
+    """Reads JSON; a ValueError if it is none, or an object has a key twice."""
     return json.loads(text, object_pairs_hook=unique_pairs)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Reads TOML.
-
-    Raises:
-        ValueError: it is none; TOML itself forbids keys that are listed twice.
-        RecursionError: it is nested too deep.
-    """
+    """Reads TOML; a ValueError if it is none."""
     import tomllib
 
     return tomllib.loads(text)
 
 
 def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
-    """Reads YAML.
-
-    Args:
-        tagged: stands for a value that asks for Python (`!!python/object/apply:eval`), which nothing here
-            does; None: an error.
-
-    Raises:
-        InputError: PyYAML is not installed, or the text is nested too deep or merges too many tables.
-        ValueError: it is no YAML, a key is listed twice, or a number can be read in two ways.
-
-    >>> parse_yaml("lr: 2e-5\\nduration: 1:30", "job.yaml")
-    {'lr': 2e-05, 'duration': '1:30'}
-    """
+    """Reads YAML; `tagged` stands for a value with a tag of Python's, None: it is an error."""
     try:
         import yaml
 

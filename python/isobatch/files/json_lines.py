@@ -28,9 +28,6 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
     """Finds the schema of the table in JSON lines: an object a line, columns ordered by their first line.
 
     Cells without a common type in Arrow become texts. All lines are read: the last may have a new column.
-
-    Raises:
-        InputError: a line is no object; the message names the row.
     """
     kinds: dict[str, _Kind] = {}
     most_rows = 0
@@ -46,11 +43,7 @@ def lines_schema(stream: Any, path: str) -> pa.Schema:
 
 
 def lines_batches(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Reads the table in JSON lines by the schema of `lines_schema`, block by block.
-
-    Raises:
-        InputError: as there, or the file is another by now.
-    """
+    """Reads the table in JSON lines by the schema of `lines_schema`, block by block."""
     for columns, rows in _blocks(stream, path, _decode):
         if columns.keys() - set(schema.names):
             raise InputError("has changed while it was read", file=path)
@@ -154,7 +147,7 @@ def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
 
 
 def _refuse_sparse(columns: int, rows: int, path: str) -> None:
-    """Refuses rows that have few of very many columns: a block of them has a cell for each."""
+    """Refuses rows with few of very many columns: a block of them has a cell for each."""
     if columns * rows > MAX_BLOCK_CELLS:
         raise InputError(f"has {columns:,} columns, and most rows have few of them", file=path)
 

@@ -26,11 +26,7 @@ def too_large(file: str) -> InputError:
 
 
 def refuse_large(data: Any, file: str) -> None:
-    """Refuses data nested too deep or of too many values, without walking an alias of YAML twice.
-
-    Raises:
-        InputError: it is or does.
-    """
+    """Refuses data nested too deep or of too many values, without walking an alias of YAML twice."""
     sizes: dict[int, int] = {}
     open_: set[int] = set()
 
@@ -59,11 +55,7 @@ _KEYS = re.compile(rb'"[ \t\r\n]*:')
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
-    """Refuses a table with a name listed twice.
-
-    Raises:
-        ValueError: naming the first.
-    """
+    """Refuses a table with a name listed twice, by a ValueError."""
     listed: set[str] = set()
     for name in names:
         if name in listed:
@@ -72,23 +64,13 @@ def refuse_duplicates(names: Iterable[str]) -> None:
 
 
 def refuse_columns(names: Collection[str], file: str | None) -> None:
-    """Refuses the columns of a table where one is there twice, or there are too many.
-
-    Raises:
-        InputError: naming those that are there twice.
-
-    >>> refuse_columns(["job", "lr", "lr"], "jobs.csv")
-    Traceback (most recent call last):
-    isobatch.errors.InputError: jobs.csv: the column 'lr' is in the header twice
-    """
+    """Refuses the columns of a table where one is there twice, or there are too many."""
     if len(names) > MAX_COLUMNS:
         raise InputError(f"has {len(names):,} columns, more than the {MAX_COLUMNS:,} of a table", file=file)
     if doubled := sorted(name for name, times in Counter(iter(names)).items() if times > 1):
-        subject = "the column" if len(doubled) == 1 else "the columns"
-        verb = "is" if len(doubled) == 1 else "are"
-        raise InputError(
-            f"{subject} {few(map(shown, doubled))} {verb} in the header twice", file=file, field=doubled[0]
-        )
+        subject, verb = ("the column", "is") if len(doubled) == 1 else ("the columns", "are")
+        why = f"{subject} {few(map(shown, doubled))} {verb} in the header twice"
+        raise InputError(why, file=file, field=doubled[0])
 
 
 def refuse_duplicate_keys(line: bytes, values: Any) -> None:
@@ -96,14 +78,6 @@ def refuse_duplicate_keys(line: bytes, values: Any) -> None:
 
     Where the text has no more quotes before a colon than `values` has keys, no key can be lost: a second
     reading is needed only for lines with such colons in their texts, and for those to be refused.
-
-    Raises:
-        InputError: naming the key.
-
-    >>> refuse_duplicate_keys(b'{"lr": 1, "note": "a: b"}', {"lr": 1, "note": "a: b"})
-    >>> refuse_duplicate_keys(b'{"lr": 1, "lr": 2}', {"lr": 2})
-    Traceback (most recent call last):
-    isobatch.errors.InputError: 'lr' is listed twice
     """
     if len(_KEYS.findall(line)) == _key_count(values):
         return
@@ -122,10 +96,6 @@ def _key_count(value: Any) -> int:
 
 
 def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Makes a table of the pairs of JSON.
-
-    Raises:
-        ValueError: a name is listed twice.
-    """
+    """Makes a table of the pairs of JSON; a ValueError if a name is listed twice."""
     refuse_duplicates(name for name, _ in pairs)
     return dict(pairs)

@@ -22,11 +22,7 @@ from isobatch.words import counted, printable
 
 
 def read_table(path: str | os.PathLike[str]) -> pa.Table:
-    """Reads a file, a folder or a glob of files as one table, rows in the order of the files' names.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read; the message names it.
-    """
+    """Reads a file, a folder or a glob of files as one table, rows in the order of the files' names."""
     files = find(path)
     tables = [pa.concat_tables(blocks(files.fs, info.path, 1 << 20)) for info in files.infos]
     if any(table.column_names != tables[0].column_names for table in tables):
@@ -34,19 +30,11 @@ def read_table(path: str | os.PathLike[str]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
 
 
-def blocks(
-    fs: FileSystem,
-    path: str,
-    rows: int,
-    encoded: Collection[str] = (),
-) -> Iterator[pa.Table]:
+def blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[str] = ()) -> Iterator[pa.Table]:
     """Reads the table in a file, in at least one block of at most `rows` rows.
 
     JSON lines are read twice, since their last line may have a new column. A Parquet file's texts in
     `encoded` columns come as dictionaries if the file has few values.
-
-    Raises:
-        InputError: it cannot be read; the message names it.
     """
     how = format_of(path)
     with naming_file(path):
@@ -102,12 +90,9 @@ def _parquet_blocks(fs: FileSystem, path: str, rows: int, encoded: Collection[st
 def _few_texts(footer: Any, names: Collection[str]) -> list[str]:
     """Returns the columns of texts with small dictionaries in every row group."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    columns = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
-    return [
-        name
-        for name, n in columns.items()
-        if name in names and all(_has_small_dictionary(group.column(n)) for group in groups)
-    ]
+    columns = [(footer.schema.column(n).path, n) for n in range(footer.num_columns)]
+    named = [(name, n) for name, n in columns if name in names]
+    return [name for name, n in named if all(_has_small_dictionary(group.column(n)) for group in groups)]
 
 
 def _has_small_dictionary(chunk: Any) -> bool:
@@ -149,11 +134,7 @@ class _CsvHeader(NamedTuple):
 
 
 def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
-    """Reads the header.
-
-    Spreadsheets write semicolons where the comma is the decimal separator. A cell such as 0,1 then stays the
-    text that it is, and is
-    refused where a number is read: 1.281 may be meant as either."""
+    """Reads the header; spreadsheets write semicolons where the comma is the decimal sign."""
     with (
         fs.open_input_stream(path) as stream,
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
@@ -170,11 +151,7 @@ def _csv_header(fs: FileSystem, path: str) -> _CsvHeader:
 
 
 def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
-    """Yields lines, as long as they may be a header.
-
-    Raises:
-        InputError: they are longer; a file may be one line of gigabytes.
-    """
+    """Yields lines, as long as they may be a header."""
     room = _MAX_HEADER_CHARACTERS
     while line := text.readline(room + 1):
         room -= len(line)
@@ -184,11 +161,7 @@ def _first_lines(text: io.TextIOWrapper, path: str) -> Iterator[str]:
 
 
 def _csv_batches(fs: FileSystem, path: str, header: _CsvHeader) -> Iterator[pa.RecordBatch]:
-    """Reads the rows of a CSV file, some MiB at a time.
-
-    Raises:
-        InputError: a row has more or fewer cells than the header; the message names the row.
-    """
+    """Reads the rows of a CSV file, some MiB at a time."""
     if not header.has_rows:
         return
     try:
@@ -223,16 +196,11 @@ def _misfit(fs: FileSystem, path: str, header: _CsvHeader) -> InputError | None:
     columns = counted(row.expected_columns, "column")
     if '"' in row.text and "\n" in row.text:
         problem = f"a quote that is opened here is not closed where the row ends: {columns} were expected"
-    elif row.actual_columns < row.expected_columns:
-        problem = (
-            f"has {counted(row.actual_columns, 'cell')} for {columns}: an unknown cell is empty, and keeps "
-            f"its {header.separator!r}"
-        )
     else:
-        problem = (
-            f"has {counted(row.actual_columns, 'cell')} for {columns}: put a cell that has "
-            f"{header.separator!r} in it between quotes"
-        )
+        todo = f"put a cell that has {header.separator!r} in it between quotes"
+        if row.actual_columns < row.expected_columns:
+            todo = f"an unknown cell is empty, and keeps its {header.separator!r}"
+        problem = f"has {counted(row.actual_columns, 'cell')} for {columns}: {todo}"
     # The header is its first row.
     return InputError(f"{problem}. The row: {printable(row.text, 80)}", file=path, row=row.number - 1)
 

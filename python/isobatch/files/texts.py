@@ -70,7 +70,7 @@ def json_text(fields: Mapping[str, Any]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Writes one word for bash, which gets every byte of it; what does not print is escaped.
+    """Writes one word for bash to read every byte of; unprintable ones are escaped.
 
     >>> shell_word("train.py"), shell_word("a b"), shell_word("a\\x1b[2J")
     ('train.py', "'a b'", "$'a\\\\x1b[2J'")
@@ -201,11 +201,7 @@ def _toml_value(value: Any) -> str:
 
 
 def write_fields(path: str | os.PathLike[str], fields: Mapping[str, Any]) -> None:
-    """Writes a table for `isobatch.files.formats.read_fields`, whole or not at all.
-
-    Raises:
-        InputError: the suffix names no format, or the file cannot be written.
-    """
+    """Writes a table for `isobatch.files.formats.read_fields`, whole or not at all."""
     writers = {".toml": toml_text, ".json": json_text, ".yaml": yaml_text, ".yml": yaml_text}
     if (text := writers.get(Path(path).suffix)) is None:
         raise InputError(NO_FORMAT, file=os.fspath(path))

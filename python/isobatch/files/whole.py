@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isobatch.errors import InputError, unreadable, unwritable
-from isobatch.system import open_folder, open_locked, sync
+from isobatch.system import open_locked, sync
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -23,11 +23,7 @@ MAX_FILE_BYTES = 1 << 24
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> bytes:
-    """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond.
-
-    Raises:
-        InputError: it cannot be read or is larger; the message names it.
-    """
+    """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
@@ -40,11 +36,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> byte
 
 
 def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
-    """Reads the text in a file of at most `most` bytes.
-
-    Raises:
-        InputError: it cannot be read, is no UTF-8, or is larger; the message names it.
-    """
+    """Reads the text in a file of at most `most` bytes."""
     try:
         return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
     except UnicodeDecodeError as error:
@@ -52,29 +44,13 @@ def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file whole or not at all, and returns when it is on the disk.
-
-    Raises:
-        InputError: it cannot be written, or is a link; the message names it.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_whole(folder / "a.txt", b"whole")
-    >>> [(file.name, file.read_text()) for file in folder.iterdir()]
-    [('a.txt', 'whole')]
-    """
+    """Writes a file whole or not at all, and returns when it is on the disk."""
     path = Path(path)
     _write_below(path.parent, {Path(path.name): data}, [])
 
 
 def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
-    """Writes files at their paths below a folder, all of them or none.
-
-    Missing folders are made; no link below `top` is followed.
-
-    Raises:
-        InputError: one cannot be written, or a link is in the way; the message names it.
-    """
+    """Writes files at their paths below a folder, all or none; no link below `top` is followed."""
     fresh = [folder for folder in (top, *top.parents) if not folder.exists()]
     try:
         top.mkdir(parents=True, exist_ok=True)
@@ -85,81 +61,43 @@ def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
 
 def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> None:
     """Writes files under other names, then renames them all; a failure removes the folders in `fresh`."""
-    waiting: dict[Path, str] = {}
+    waiting: dict[Path, Path] = {}
     path = top
     try:
         for name, data in files.items():
+            path = top
+            for part in name.parent.parts:
+                path /= part
+                with suppress(FileExistsError):
+                    path.mkdir()
+                    fresh.append(path)
+                refuse_special(path)
             path = top / name
             refuse_special(path)
-            with _entered(top, name.parent, fresh) as (handle, folder):
-                waiting[name] = f".{name.name}.{unique()}"
-                _write_new(folder / waiting[name], data, folder / name.name, handle)
-        for name in files:
-            path = top / name
-            with _entered(top, name.parent, fresh) as (handle, folder):
-                os.replace(folder / waiting[name], folder / name.name, src_dir_fd=handle, dst_dir_fd=handle)
-                del waiting[name]
-                if handle is not None:
-                    os.fsync(handle)
+            waiting[path] = path.with_name(f".{path.name}.{unique()}")
+            with waiting[path].open("xb") as file:
+                _copy_mode(path, waiting[path])  # first: it may be nobody else's to read
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, partial in [*waiting.items()]:
+            partial.replace(path)
+            del waiting[path]
+            sync(path.parent)
     except BaseException as error:
-        for name, partial in waiting.items():
+        for partial in waiting.values():
             with suppress(OSError):
-                (top / name).with_name(partial).unlink()
-        for folder_path in sorted(fresh, reverse=True):
+                partial.unlink()
+        for folder in sorted(fresh, reverse=True):
             with suppress(OSError):
-                folder_path.rmdir()
+                folder.rmdir()
         if isinstance(error, OSError):
             raise unwritable(error, str(path)) from None
         raise
 
 
-@contextmanager
-def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[tuple[int | None, Path]]:
-    """Opens the folder at a path below `top`, making missing ones; no part of the path may be a link.
-
-    Yields:
-        The folder's handle, and its path from there; without handles, None and its whole path.
-    """
-    handle = open_folder(top)
-    try:
-        path = top
-        for part in below.parts:
-            path /= part
-            with suppress(FileExistsError):
-                os.mkdir(path if handle is None else part, dir_fd=handle)
-                fresh.append(path)
-            refuse_special(path)
-            if handle is not None:
-                outer, handle = handle, open_folder(Path(part), within=handle)
-                os.close(outer)
-        yield handle, path if handle is None else Path()
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def _write_new(partial: Path, data: bytes, path: Path, folder: int | None) -> None:
-    """Writes a new file in a folder, with the mode of the file to replace."""
-
-    def open_new(path: str, flags: int) -> int:
-        return os.open(path, flags, 0o666, dir_fd=folder)
-
-    with open(partial, "xb", opener=open_new) as file:
-        with suppress(FileNotFoundError):
-            mode = stat.S_IMODE(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
-            if hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def refuse_special(path: str | os.PathLike[str]) -> None:
-    """Refuses a device, a pipe or a link: a file would take its place.
-
-    Raises:
-        InputError: there is one at the path.
-    """
+    """Refuses a device, a pipe or a link: a file would take its place."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -172,36 +110,31 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 
 def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Moves a whole file to its place, with the mode of the file it replaces.
-
-    It survives a power cut from then on, once its folder is synced too.
-    """
-    with suppress(FileNotFoundError):
-        Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
+    """Moves a whole file to its place, with the mode of the file it replaces; its folder is synced later."""
+    _copy_mode(path, partial)
     sync(partial)
     Path(partial).replace(path)
 
 
-def check_place(path: str | os.PathLike[str]) -> None:
-    """Checks for a place to write to, before the work begins.
+def _copy_mode(path: str | os.PathLike[str], partial: str | os.PathLike[str]) -> None:
+    with suppress(FileNotFoundError):
+        Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
 
-    Raises:
-        InputError: there is no such folder, or it cannot be written.
-    """
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Checks for a place to write to, before the work begins."""
     refuse_special(path)
     folder = Path(path).parent
     if not folder.is_dir():
         raise InputError("there is no such folder", file=str(folder))
     if Path(path).is_dir():
         raise InputError("cannot be written: it is a folder", file=str(path))
-    if not os.access(folder, os.W_OK):
-        # Only the system knows why: a disk that is read-only, or no permission.
-        probe = folder / f".{unique()}"
-        try:
-            probe.touch(exist_ok=False)
-        except OSError as error:
-            raise unwritable(error, str(path)) from None
+    probe = folder / f".{unique()}"
+    try:
+        probe.touch(exist_ok=False)
         probe.unlink()
+    except OSError as error:  # only the system knows why: a disk that is read-only, or no permission
+        raise unwritable(error, str(path)) from None
 
 
 def unique() -> str:
@@ -211,13 +144,7 @@ def unique() -> str:
 
 @contextmanager
 def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
-    """Gives a hidden path beside a path; its file is synced and moved to the path as the block ends.
-
-    If the block fails, the file is deleted.
-
-    Raises:
-        InputError: the path is a device, a pipe or a link.
-    """
+    """Gives a hidden path beside a path; its file is moved to the path as the block ends, or deleted."""
     with ExitStack() as lock:
         if fs.type_name == "local":
             refuse_special(path)
@@ -242,14 +169,8 @@ def unfinished(fs: FileSystem, path: str) -> Iterator[str]:
 def partial_of(path: str) -> Iterator[str]:
     """Gives a hidden file beside a path, to be written and moved there, and locks it while the context lasts.
 
-    What a killed writer on this machine has left of the same output is nobody's lock, and is written over;
+    What a killed writer on this machine has left of the same output is locked by nobody, and is written over;
     without locks, as on Windows, it stays.
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> with partial_of(f"{folder}/plans.csv") as partial:
-    ...     os.path.exists(partial), Path(partial).name.startswith(".plans.csv.")
-    (True, True)
     """
     import socket
 

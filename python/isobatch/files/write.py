@@ -21,15 +21,12 @@ Write = Callable[["pa.Table"], None]
 
 @contextmanager
 def table_writer(output: str, metadata: dict[str, str], *, escape_formulas: bool = False) -> Iterator[Write]:
-    """Gives a function to append tables of one schema to a file, which appears whole as the block ends.
+    """Gives a function to append tables of one schema to a file; it appears whole as the block ends.
 
     Args:
         output: a path or URL; its suffix says the format.
         metadata: for Parquet, stored beside the table.
         escape_formulas: in CSV and TSV, put `'` in front of texts with a meaning for spreadsheets.
-
-    Raises:
-        InputError: there is no such folder, the suffix is not known, or the file cannot be written.
     """
     fs, path = location(output)
     suffix = PurePosixPath(path).suffix.lower()

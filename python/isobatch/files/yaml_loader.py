@@ -87,18 +87,11 @@ class Loader(Composer, *_EVENTS, SafeConstructor, Resolver):  # type: ignore[mis
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (
-            AttributeError,
-            LookupError,
-            ValueError,
-        ) as error:  # PyYAML's, at a tag with another value
+        except (AttributeError, LookupError, ValueError) as error:  # PyYAML's, at a tag with another value
             if isinstance(error, InputError):
                 raise
-            problem = (
-                str(error)
-                if type(error) is ValueError
-                else f"{shown(node.value)} is no {node.tag.removeprefix(_TAG)}"
-            )
+            problem = f"{shown(node.value)} is no {node.tag.removeprefix(_TAG)}"
+            problem = str(error) if type(error) is ValueError else problem
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:

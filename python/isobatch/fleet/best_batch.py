@@ -12,10 +12,7 @@ MAX_BATCH = 2**26
 
 
 class BestBatch(NamedTuple):
-    """A batch in samples, and its split at each count.
-
-    Both columns are int64, one value a count, −1 where the batch does not work.
-    """
+    """A batch in samples, and its split at each count, −1 where it does not work."""
 
     batch: int
     micro_batch: NDArray[np.int64]
@@ -28,24 +25,11 @@ def best_batch(
     """Finds the effective batch up to `max_batch` for the most counts; of equally good batches the largest.
 
     A batch works at a count if one of `micro_batches` × a whole accumulation × the replicas is the batch. The
-    split takes the largest such micro-batch.
-
-    Args:
-        replicas: data-parallel replicas of each GPU count; 0 where no whole number of replicas fits.
-        max_batch: the largest batch, in samples.
-        micro_batches: the allowed samples per replica per pass.
-        multiple: the batch must be a multiple of this.
-
-    Returns:
-        The batch with its splits; None where no batch works at any count.
-
-    >>> best_batch(np.arange(1, 5), 100, [4])
-    BestBatch(batch=96, micro_batch=array([4, 4, 4, 4]), accumulation=array([24, 12,  8,  6]))
+    split takes the largest such micro-batch. `replicas` are those of each GPU count, 0 where no whole number
+    fits.
     """
     micros = sorted(set(micro_batches))
-    roots = [
-        micro for micro in micros if not any(micro % divisor == 0 for divisor in micros if divisor < micro)
-    ]
+    roots = [micro for micro in micros if all(micro % less for less in micros if less < micro)]
     counts = replicas[replicas > 0]
     tally = np.zeros(max_batch + 1, np.min_scalar_type(len(counts)))
     for at, root in enumerate(roots):
@@ -60,8 +44,8 @@ def best_batch(
     if not allowed.any():
         return None
     batch = (len(allowed) - int(allowed[::-1].argmax())) * multiple
-    share = np.where(batch % np.maximum(replicas, 1) == 0, batch // np.maximum(replicas, 1), 0)
+    share, rest = np.divmod(batch, np.maximum(replicas, 1))
     micro = np.full(len(replicas), -1)
     for each in micros:
-        micro[(replicas > 0) & (share > 0) & (share % each == 0)] = each
+        micro[(replicas > 0) & (rest == 0) & (share % each == 0)] = each
     return BestBatch(batch, micro, np.where(micro > 0, share // micro, -1))

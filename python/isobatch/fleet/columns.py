@@ -37,13 +37,13 @@ def fields_for_core(columns: list[tuple[str, Data]]) -> list[tuple[str, Data]]:
 
     Only Python reads the texts of schedules: an illegal one becomes the empty text, and the core refuses it.
     """
-    problems = []
+    known = []
     for name, data in columns:
         if name == "schedule" and isinstance(data, tuple):
             data = data[0], [text if text is None or _is_schedule(text) else "" for text in data[1]]
         if not isinstance(data, tuple) or data[1] != [None]:
-            problems.append((name, data))
-    return problems
+            known.append((name, data))
+    return known
 
 
 def _is_schedule(text: str) -> bool:
@@ -85,11 +85,7 @@ def as_array(name: str, column: Any, file: str | None) -> NDArray[Any]:
 
 
 def of_numpy(name: str, column: NDArray[Any], file: str | None) -> Data:
-    """Reads a NumPy column as the core takes it; masked values, None and NaN are unknown.
-
-    Raises:
-        InputError: its values are neither numbers nor texts.
-    """
+    """Reads a NumPy column as the core takes it; masked values, None and NaN are unknown."""
     mask = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     values = np.asarray(column)
     kind = values.dtype.kind
@@ -103,28 +99,21 @@ def of_numpy(name: str, column: NDArray[Any], file: str | None) -> Data:
     if kind == "U" and mask is None and (codes := _few_texts(name, values, file)) is not None:
         return codes
     if kind in "UO":
-        cells = values.tolist()
-        if mask is not None:
-            cells = [None if hidden else cell for cell, hidden in zip(cells, mask.tolist(), strict=True)]
-        return _factorize(name, cells, file)
+        return _factorize(name, column.tolist(), file)  # masked values are None
     raise InputError(f"{name} holds {values.dtype}, expected numbers or texts", file=file, field=name)
 
 
 def _flags(values: NDArray[np.bool_], mask: NDArray[np.bool_] | None) -> Codes:
     """Flags as texts: as numbers they would be counts of 0 and 1."""
     codes = np.ascontiguousarray(values, dtype=np.uint32)
-    if mask is None:
-        return codes, ["false", "true"]
-    return np.where(mask, np.uint32(2), codes), ["false", "true", None]
+    return codes if mask is None else np.where(mask, np.uint32(2), codes), ["false", "true", None]
 
 
 def _integers(values: NDArray[Any], mask: NDArray[np.bool_] | None) -> Data:
     if mask is not None:
         values = np.where(mask, 0, values)
     if values.dtype.kind == "u" and values.size and values.max() > np.iinfo(np.int64).max:
-        texts: list[Any] = values.tolist()
-        hidden = [False] * len(texts) if mask is None else mask.tolist()
-        return _coded([None if unknown else text for text, unknown in zip(texts, hidden, strict=True)])
+        return _coded(np.ma.MaskedArray(values, np.ma.nomask if mask is None else mask).tolist())
     integers = np.ascontiguousarray(values, dtype=np.int64)
     if integers.size and integers.min() == MISSING:
         # A number that no field may have stays one, and is not taken for unknown.
@@ -238,11 +227,7 @@ def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
-    """Reads an Arrow column as the core takes it.
-
-    Raises:
-        InputError: its values are neither numbers nor texts.
-    """
+    """Reads an Arrow column as the core takes it."""
     with naming_column(name, file):
         return _of_arrow(name, column, file)
 
@@ -270,8 +255,7 @@ def _of_arrow(name: str, column: pa.ChunkedArray, file: str | None) -> Data:
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        nothing = False if pa.types.is_boolean(kind) else 0
-        filled = column.fill_null(nothing) if column.null_count else column
+        filled = column.fill_null(pa.scalar(0).cast(kind)) if column.null_count else column
         mask = column.is_null().to_numpy() if column.null_count else None
         values = np.asarray(filled.to_numpy())
         return _flags(values, mask) if pa.types.is_boolean(kind) else _integers(values, mask)
@@ -326,11 +310,7 @@ def _decimal_number(decimal: str) -> re.Pattern[str]:
 
 
 def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
-    """Reads the numbers of a column of texts with this sign before their fractions; None: a point.
-
-    >>> with_decimal("dataset_size", (np.zeros(1, np.uint32), ["1.281.167,0"]), ",")[1]
-    ['1281167']
-    """
+    """Reads the numbers of a column of texts with this sign before their fractions; None: a point."""
     if decimal is None or not isinstance(data, tuple) or name not in _NUMBERS:
         return data
     return data[0], [text and _plain_number(text, decimal) for text in data[1]]

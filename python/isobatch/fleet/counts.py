@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.best_batch import MAX_BATCH, best_batch
-from isobatch.fleet.good_counts import GoodCounts, why_none
+from isobatch.fleet.good_counts import GoodCounts, compared, why_none
 from isobatch.fleet.plan_fleet import plan_fleet
+from isobatch.fleet.results import INFEASIBLE
 from isobatch.forecast.profile import Profile
 from isobatch.limits import real, whole, wholes
 from isobatch.planning.plan import Plan, plan
@@ -21,10 +22,8 @@ from isobatch.words import counted, figure
 
 _COLUMNS = (
     "status", "reasons", "micro_batch", "accumulation", "effective_batch", "lr", "total_steps",
-    "step_seconds",
-    "samples_per_second", "efficiency", "hours", "hours_error", "gpu_hours", "cost", "memory_gib",
-    "data_parallel",
-    "batch_change", "lr_scale", "nearest_world_size", "nearest_batch",
+    "step_seconds", "samples_per_second", "efficiency", "hours", "hours_error", "gpu_hours", "cost",
+    "memory_gib", "data_parallel", "batch_change", "lr_scale", "nearest_world_size", "nearest_batch",
 )  # fmt: skip
 
 _MAX_GPU_COUNTS = 10_000_000
@@ -87,21 +86,21 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         >>> counts(Recipe(effective_batch=12, lr=0.1), range(1, 9)).good().gpus
         [1, 2, 3, 4, 6]
         """
-        works = np.array([bool(group) for group in self.groups])
+        works = np.isin(self.columns["gpus"], self.working)
         batches = self.columns["effective_batch"]
         if "best_micro_batch" in self.columns:
             works = self.columns["best_micro_batch"] > 0
             batches = np.full(len(works), self.best_batch or -1)
         if deadline_hours is not None:
             works &= self.columns["hours"] <= deadline_hours
-        gpus = [int(count) for count in self.columns["gpus"][works]]
-        samples = {int(batch) for batch in batches[works]}
+        gpus = np.unique(self.columns["gpus"][works]).tolist()
+        samples = np.unique(batches[works]).tolist()
         best, best_by = self._best(works, deadline_hours)
         return GoodCounts(
-            gpus=sorted(set(gpus)),
+            gpus=gpus,
             best=best,
             best_by=best_by,
-            effective_batch=samples.pop() if len(samples) == 1 else None,
+            effective_batch=samples[0] if len(samples) == 1 else None,
             gpus_per_node=self.cluster.gpus_per_node,
             why=None if gpus else why_none(self.columns),
         )
@@ -181,26 +180,14 @@ def counts(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    requested = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
-    is_float = requested.dtype.kind == "f"
-    if is_float and ((np.abs(requested) <= 2**53) & (np.floor(requested) == requested)).all():
-        requested = requested.astype(np.int64)
-    if requested.dtype.kind not in "iu" or requested.ndim != 1 or not requested.size or requested.min() < 1:
-        raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
-    if requested.size > _MAX_GPU_COUNTS:
-        why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
-        raise InputError(why, field="gpus")
-    whole = requested[fills_nodes(requested, node.gpus_per_node)]
-    if not whole.size:
-        why = f"no count fills nodes of {node.gpus_per_node} GPUs: use whole nodes, or another gpus_per_node"
-        raise InputError(why, field="gpus")
-    clusters = [_node_of(node, count) for count in whole.tolist()]
+    whole_nodes = _whole_nodes(gpus, node)
+    clusters = [_node_of(node, count) for count in whole_nodes.tolist()]
     if profile is not None:
         settings["profile"] = profile
     if "policy" in settings and max_batch is not None:
         settings["max_batch"], max_batch = max_batch, None
     planned = plan_fleet([recipe], clusters, columns=_COLUMNS, **settings)
-    columns = {"gpus": whole.astype(np.int64)} | planned
+    columns = {"gpus": whole_nodes.astype(np.int64)} | planned
     limit, definition = _critical(recipe, profile, critical_batch)
     if limit is not None:
         batch = np.where(columns["effective_batch"] > 0, columns["effective_batch"], np.nan)
@@ -213,7 +200,7 @@ def counts(
 
     def least(values: NDArray[np.float64]) -> int | None:
         known = ~np.isnan(values)
-        return int(whole[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
+        return int(whole_nodes[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
 
     return Counts(
         columns=columns,
@@ -227,6 +214,24 @@ def counts(
         settings=settings,
         best_batch=best,
     )
+
+
+def _whole_nodes(gpus: Sequence[int], node: Cluster) -> NDArray[Any]:
+    """Reads the counts; leaves out all but parts of one node and whole nodes."""
+    counts = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
+    is_float = counts.dtype.kind == "f"
+    if is_float and ((np.abs(counts) <= 2**53) & (np.floor(counts) == counts)).all():
+        counts = counts.astype(np.int64)
+    if counts.dtype.kind not in "iu" or counts.ndim != 1 or not counts.size or counts.min() < 1:
+        raise InputError("gpus must be a sequence of whole numbers from 1", field="gpus")
+    if counts.size > _MAX_GPU_COUNTS:
+        why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
+        raise InputError(why, field="gpus")
+    counts = counts[fills_nodes(counts, node.gpus_per_node)]
+    if not counts.size:
+        why = f"no count fills nodes of {node.gpus_per_node} GPUs: use whole nodes, or another gpus_per_node"
+        raise InputError(why, field="gpus")
+    return counts
 
 
 def fills_nodes(gpus: NDArray[np.int64], per_node: int) -> NDArray[np.bool_]:
@@ -266,104 +271,28 @@ def _node_of(node: Cluster, gpus: int) -> Cluster:
 
 def _groups(reasons: int, batch: int, replicas: int, micro: int) -> tuple[tuple[int, int], ...]:
     """Groups the replicas of a row by their samples in a step, the larger first."""
-    if reasons & _INFEASIBLE:
+    if reasons & int(INFEASIBLE):
         return ()
     unit = micro if reasons >> Reason.UNEVEN.bit & 1 else 1
     low, more = divmod(batch // unit, replicas)
     return tuple((some, each * unit) for some, each in ((more, low + 1), (replicas - more, low)) if some)
 
 
-def compared(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Returns hours × GPU-hours of a job's rows, to the same loss and up to a common factor.
-
-    NaN where they cannot be compared.
-    """
-    # The factors keep the product from overflow, and from 0 everywhere.
-    spent = (columns[name] for name in ("hours", "gpu_hours"))
-    hours, work = (values / (np.nanmax(values, initial=0.0) or 1.0) for values in spent)
-    product: NDArray[np.float64] = hours * work
-    if not grows_here(columns):
-        return product
-    product *= columns.get("samples_over_least", np.full(len(hours), np.nan)) ** 2
-    return product
-
-
-def grows_here(columns: Mapping[str, NDArray[Any]]) -> bool:
-    """Tells whether the rows with hours of one job grow, as `grows` does."""
-    known = ~np.isnan(columns["hours"])
-    batch, steps = (columns[name][known].astype(float) for name in ("effective_batch", "total_steps"))
-    return bool(known.any() and grows(batch, steps, np.zeros(1, np.int64))[0])
-
-
-def grows(
-    batch: NDArray[np.float64], steps: NDArray[np.float64], starts: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Tells, for each job, whether its rows train the same samples in different batches.
-
-    Under policy grow they do, and reach different losses unless the rule holds the loss by more steps.
-    `starts` has the first row of each job.
-    """
-    high, low = (
-        [ends.reduceat(values, starts) for values in (batch, batch * steps)]
-        for ends in (np.maximum, np.minimum)
-    )
-    return (high[0] > 1.5 * low[0]) & (high[1] < 1.05 * low[1])
-
-
-_INFEASIBLE = sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible")
-
-
-def end_of(gpus: NDArray[Any], hours: NDArray[np.float64], reasons: NDArray[np.uint64], best: int) -> str:
-    """Says why a job's best row may not be the best: no count beyond it has hours; else empty."""
-    known, notes = ~np.isnan(hours), []
-    for side, beyond in (("fewer", gpus < gpus[best]), ("more", gpus > gpus[best])):
-        if (beyond & known).any() or (side == "fewer" and gpus[best] == 1):
-            continue
-        notes.append(_beyond(side, reasons[beyond]))
-    return "; ".join(notes) if len(gpus) > 1 else ""
-
-
-def _beyond(side: str, reasons: NDArray[np.uint64]) -> str:
-    """Says why no count on one side has hours, by the reasons of these counts."""
-
-    def has(*any_of: Reason) -> bool:
-        return bool((reasons & np.uint64(sum(1 << reason.bit for reason in any_of))).any())
-
-    if not len(reasons):
-        return f"an end of the range: {side} GPUs may be better"
-    if has(Reason.NEEDS_PROFILE) or not (reasons & np.uint64(_INFEASIBLE)).all():
-        return f"the hours of {side} GPUs are not known"
-    if has(Reason.ABOVE_BUDGET, Reason.MISSES_DEADLINE):
-        return f"{side} GPUs are beyond the given limits"
-    if side == "more" and has(Reason.NOT_DIVISIBLE):
-        return "the most that can split the batch"
-    return f"{side} GPUs have no plan"
-
-
 def _critical(
     recipe: Recipe, profile: Profile | None, critical_batch: float | None
 ) -> tuple[float | None, str]:
+    """Returns the critical batch, and its definition with the 95 % interval."""
     if critical_batch is not None:
-        return real(
-            critical_batch, "critical_batch", "a number of samples above 0", lambda x: x > 0
-        ), "as given"
-    noise, ends = recipe.noise_scale, None
+        legal = "a number of samples above 0"
+        return real(critical_batch, "critical_batch", legal, lambda x: x > 0), "as given"
+    noise, interval = recipe.noise_scale, "no range known"
     if noise is None and profile is not None:
         noise = profile.noise_scale_over_run(recipe.effective_batch)
         constant = None if profile.noise_by_progress else profile.noise_scale
-        ends = (
-            (constant.value - constant.error, constant.value + constant.error)
-            if constant is not None and constant.error
-            else None
-        )
+        if constant is not None and constant.error:
+            low, high = max(0.0, constant.value - constant.error), constant.value + constant.error
+            most = f"to {figure(high)}" if np.isfinite(high) else "or more"
+            interval = f"{figure(low)} {most} (95 % interval)"
     if noise is None:
         return None, "not known"
-    return noise, f"the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162); {_sure(ends)}"
-
-
-def _sure(ends: tuple[float, float] | None) -> str:
-    """Writes the 95 % interval of a critical batch."""
-    if ends is None:
-        return "no range known"
-    low, high = max(0.0, ends[0]), ends[1]
-    return f"{figure(low)} {f'to {figure(high)}' if np.isfinite(high) else 'or more'} (95 % interval)"
+    return noise, f"the simple noise scale tr(Σ)/|G|² (McCandlish et al., 1812.06162); {interval}"

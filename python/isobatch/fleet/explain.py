@@ -18,9 +18,12 @@ from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
 from isobatch.words import count, counted, duration, figure, percent, printable, ranged, real
 
+_NODE = 8
+"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
 
+_OWN_FIELDS = {"job": JOB_FIELDS, "cluster": CLUSTER_FIELDS}
 _UNMET = Reason.ACCUMULATION_UNMET, Reason.MICRO_BATCH_UNMET
 _SOUGHT = {Reason.NOT_DIVISIBLE, Reason.MODEL_PARALLEL, Reason.RAMP_NOT_DIVISIBLE, *_UNMET}
 """Reasons for which the planner looks for GPU counts and batches nearby."""
@@ -83,10 +86,10 @@ def _columns(table: Any) -> tuple[dict[str, Any], int]:
         columns, length = {name: whole[name] for name in whole.column_names}, whole.num_rows
     else:
         raise must_be("a table of plans", table, field="table")
-    if absent := [name for name in ("status", "reasons") if name not in columns]:
-        raise InputError(
-            f"the table has no column {absent[0]!r}: it does not hold a fleet's plans", field="table"
-        )
+    for name in ("status", "reasons"):
+        if name not in columns:
+            why = f"the table has no column {name!r}: it does not hold a fleet's plans"
+            raise InputError(why, field="table")
     return columns, length
 
 
@@ -140,7 +143,9 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
 
 def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
-    ways = [_gpus(gpus, row)] if gpus else []
+    world_size = row.get("world_size") or 0
+    is_broken = gpus and gpus % _NODE and world_size > _NODE and world_size % _NODE == 0
+    ways = [counted(gpus, "GPU") + (f" (no whole nodes of {_NODE})" if is_broken else "")] if gpus else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if is_illegal(row["reasons"]):
         yield _what_is_illegal(row, inputs)
@@ -150,11 +155,8 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
         return
     alternatives = list(_others(row, columns))
     if alternatives:
-        more = (
-            f", and {count(len(alternatives) - _MAX_SHOWN_ROWS)} more"
-            if len(alternatives) > _MAX_SHOWN_ROWS
-            else ""
-        )
+        rest = len(alternatives) - _MAX_SHOWN_ROWS
+        more = f", and {count(rest)} more" if rest > 0 else ""
         yield f"Other rows of this job that work: {'; '.join(alternatives[:_MAX_SHOWN_ROWS])}{more}"
         return
     if not _SOUGHT & set(row["reasons"]):
@@ -164,17 +166,6 @@ def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inpu
         yield "For what would work, plan again with --columns nearest_world_size,nearest_batch and your own."
     else:
         yield "Nothing nearby would work."
-
-
-_NODE = 8
-"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
-
-
-def _gpus(nearest: int, row: Mapping[str, Any]) -> str:
-    """Writes the nearest count, and whether it is of whole nodes."""
-    world_size = row.get("world_size") or 0
-    broken = world_size > _NODE and world_size % _NODE == 0 and nearest % _NODE
-    return counted(nearest, "GPU") + (f" (no whole nodes of {_NODE})" if broken else "")
 
 
 def _what_is_illegal(row: Mapping[str, Any], inputs: Inputs | None) -> str:
@@ -195,14 +186,10 @@ def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]
     if row.get("job") is None:
         return
     of_job = np.flatnonzero(np.asarray(columns["job"]) == row["job"])
-    at = [
-        position
-        for position in of_job.tolist()
-        if _value("status", columns["status"][position]) != "infeasible"
-    ]
-    names = [name for name in ("cluster", "world_size", "hours", "cost") if name in columns]
-    rows = [{name: _value(name, columns[name][position]) for name in names} for position in at]
-    for option in sorted(rows, key=lambda option: option.get("hours") or float("inf")):
+    names = [name for name in ("status", "cluster", "world_size", "hours", "cost") if name in columns]
+    rows = [{name: _value(name, columns[name][position]) for name in names} for position in of_job.tolist()]
+    feasible = [option for option in rows if option["status"] != "infeasible"]
+    for option in sorted(feasible, key=lambda option: option.get("hours") or float("inf")):
         gpus, cluster = option.get("world_size"), option.get("cluster")
         where = counted(gpus, "GPU") if gpus else "a row"
         where += "" if cluster is None else f" on cluster {printable(str(cluster))}"
@@ -253,75 +240,47 @@ def _spent(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Inputs:
-    """The tables behind a fleet's plans: the jobs, and the clusters where they are in a table of their own.
-
-    Args:
-        jobs: a path or URL, or a table, as in `plan_fleet`.
-        clusters: likewise; None: each job's row has its own cluster, or the clusters are not looked at.
-        decimal: the sign before the fractions of numbers that are texts.
-
-    Raises:
-        InputError: a table cannot be read or used.
-    """
+    """The tables behind a fleet's plans; without clusters a row has its own, or they are not looked at."""
 
     def __init__(self, jobs: Any, clusters: Any = None, *, decimal: str | None = None) -> None:
         self._jobs = input_table("job", jobs, decimal=decimal)
         self._own = clusters is None and bool({"nodes", "gpus_per_node"} & self._jobs.extra.keys())
-        self._known = clusters is not None or self._own
+        self._known = clusters is not None
         if self._own:
             self._jobs, self._clusters = own_clusters(self._jobs, decimal)
         else:
             # Any legal cluster shows what is wrong with a job.
-            self._clusters = input_table("cluster", [1] if clusters is None else clusters, decimal=decimal)
+            self._clusters = input_table("cluster", clusters if self._known else [1], decimal=decimal)
 
     def fault(self, job: Any, cluster: Any = None) -> str | None:
-        """Names the illegal values of a row of the plans, and its place; None: all are legal.
-
-        Raises:
-            InputError: the tables have no such job, or no such cluster.
-        """
+        """Names the illegal values of a row of the plans, and its place; None: all are legal."""
         sides, texts = self._sides(job, cluster)
         place = ", ".join(side.where(0) for side in sides)
         return f"{place}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
 
     def faults(self, job: Any, cluster: Any = None) -> list[tuple[str, str]]:
-        """Lists the illegal values of a row of the plans, each with the place of its job or cluster.
-
-        Raises:
-            InputError: the tables have no such job, or no such cluster.
-        """
+        """Lists the illegal values of a row of the plans, each with the place of its job or cluster."""
         sides, texts = self._sides(job, cluster)
         faults = []
         for text in texts:
             field = text.split(" ", 1)[0]
             owners = [side for side in sides if side.cell(field, 0) is not None]
-            owners = owners or [side for side in sides if field in _OWN_FIELDS[side.kind]]
-            faults.append((", ".join(side.where(0) for side in owners or sides), text))
+            owners = owners or [side for side in sides if field in _OWN_FIELDS[side.kind]] or sides
+            faults.append((", ".join(side.where(0) for side in owners), text))
         return faults
 
     def _sides(self, job: Any, cluster: Any) -> tuple[list[InputTable], list[str]]:
         """Returns the rows of a job and, where it is known, its cluster, and their illegal values."""
-        at = _row(self._jobs, job)
-        cluster_row = at if self._own else 0
-        if self._known and not self._own and cluster is not None:
-            cluster_row = _row(self._clusters, cluster)
+        at = cluster_row = _row(self._jobs, job)
+        if not self._own:
+            cluster_row = _row(self._clusters, cluster) if self._known and cluster is not None else 0
         pair = self._jobs.row(at), self._clusters.row(cluster_row)
         texts = Fleet(*pair, settings_of({})._asdict(), None, ("status",)).row_faults(0)
-        return [*pair] if self._known and not self._own else [pair[0]], texts
-
-
-_OWN_FIELDS = {"job": JOB_FIELDS, "cluster": CLUSTER_FIELDS}
+        return [*pair] if self._known else [pair[0]], texts
 
 
 def kinds_of_faults(faults: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Groups faults, each a place and a text, by field and kind of slip, the most frequent first.
-
-    Returns:
-        The first text of each kind, with the places of all faults of the kind.
-
-    >>> kinds_of_faults([("row 1", "lr must be above 0, got -1"), ("row 2", "lr must be above 0, got -2.5")])
-    [('lr must be above 0, got -1', ['row 1', 'row 2'])]
-    """
+    """Groups faults, each a place and a text, by kind of slip, the most frequent first: text, places."""
     kinds: dict[str, tuple[str, list[str]]] = {}
     for place, text in faults:
         legal, _, value = text.partition(", got ")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be, raise_all
-from isobatch.fleet.columns import naming_column
+from isobatch.fleet.columns import cells_of, naming_column
 from isobatch.words import shown
 
 if TYPE_CHECKING:
@@ -29,17 +29,11 @@ def missing_ids(ids: Any) -> NDArray[np.bool_] | None:
         return None
     if hasattr(ids, "null_count"):
         return _missing_in_arrow(ids)
-    if ids.dtype.kind in "biu" and not isinstance(ids, np.ma.MaskedArray):
+    kind = "O" if isinstance(ids, np.ma.MaskedArray) else ids.dtype.kind
+    if kind in "biu":
         return None
-    if ids.dtype.kind == "U" and not isinstance(ids, np.ma.MaskedArray):
-        marks = ids == ""
-    else:
-        marks = np.fromiter((_is_missing(name) for name in ids.tolist()), np.bool_, len(ids))
+    marks = ids == "" if kind == "U" else np.array([cell is None for cell in cells_of(ids)], np.bool_)
     return marks if marks.any() else None
-
-
-def _is_missing(name: Any) -> bool:
-    return name is None or (isinstance(name, str) and not name) or (isinstance(name, float) and name != name)
 
 
 def _missing_in_arrow(ids: pa.ChunkedArray) -> NDArray[np.bool_] | None:
@@ -67,11 +61,7 @@ def refuse_unreadable(kind: str, ids: pa.ChunkedArray | None, file: str | None) 
 def refuse_duplicates(
     kind: str, ids: Any, missing: NDArray[np.bool_] | None, file: str | None = None, row_offset: int = 0
 ) -> None:
-    """Refuses a table with one id in two rows.
-
-    Raises:
-        InputError: naming both rows, or an id of a kind that cannot be compared.
-    """
+    """Refuses a table with one id in two rows."""
     if ids is None or _are_unique(present_ids(ids, missing)):
         return
     first: dict[Any, int] = {}
@@ -113,34 +103,20 @@ def _are_unique(ids: Any) -> bool:
 
 
 def duplicate_id(kind: str, name: Any, file: str | None, row: int, first_place: str) -> InputError:
-    """Returns the error of an id in two rows: `row` counts from 1, `first_place` names the earlier row."""
+    """Returns the error of an id in two rows; `first_place` names the earlier one."""
     return InputError(
         f"duplicate {kind} id {shown(name)} (also in {first_place})", file=file, row=row, field=kind
     )
 
 
-def hashes_of(ids: Any) -> Hashes:
-    """Hashes ids of NumPy or Arrow; of 10^7 different ids two share a hash once in 10^5 times.
-
-    Raises:
-        TypeError: an id is a list, or of another kind that has no hash.
-    """
-    if hasattr(ids, "null_count"):
-        if str(ids.type).removeprefix("u").startswith("int"):
-            ids = ids.to_numpy()
-        else:
-            values = ids.to_pylist()
-    if isinstance(ids, np.ndarray):
-        if ids.dtype.kind in "iu":
-            return np.asarray(ids).astype(np.int64)
-        values = ids.tolist()
-    return np.fromiter(map(hash, values), np.int64, len(values))
+def hashes_of(ids: pa.ChunkedArray) -> Hashes:
+    """Hashes ids; of 10^7 different ids two share a hash once in 10^5 times."""
+    if str(ids.type).removeprefix("u").startswith("int"):
+        return np.asarray(ids.to_numpy()).astype(np.int64)
+    return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))
 
 
 def duplicates(blocks: Sequence[Hashes]) -> Hashes:
     """Returns the hashes in two or more blocks, each once; within a block all are different."""
-    if len(blocks) < 2:
-        return np.empty(0, np.int64)
-    every = np.concatenate(blocks)
-    every.sort()
+    every = np.sort(np.concatenate([np.empty(0, np.int64), *blocks]))
     return np.unique(every[1:][every[1:] == every[:-1]])

@@ -1,7 +1,6 @@
 """A folder of plans from files of jobs: each file is a task, and its plans are written whole or not at all.
 
-The footer of a file of plans has a digest of its arguments and its file of jobs. The next run skips the file
-if the digest is the same: a run that was stopped at any time goes on with the rest, and gives the same files.
+A file of plans has a digest of its arguments and its file of jobs: the next run skips it where that is equal.
 """
 
 import hashlib
@@ -10,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,18 +19,19 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from isobatch import _core
 from isobatch.errors import InputError, unknown, unwritable
-from isobatch.files.find import Files, below, find, location, refuse_output
+from isobatch.files.find import below, find, location, refuse_output
 from isobatch.files.whole import unfinished
 from isobatch.files.write import parquet_writer
-from isobatch.fleet.job_files import JobFile, list_jobs, name_of, plan_file_blocks
+from isobatch.fleet.job_files import JobFile, list_jobs
 from isobatch.fleet.query import Query
 from isobatch.fleet.results import USUAL
 from isobatch.fleet.rows import Summary
-from isobatch.fleet.table import InputTable
+from isobatch.fleet.stream import plan_blocks, read_jobs
 from isobatch.system import count_cores
 
-MAX_RETRIES = 5
-"""Of a file whose worker was lost: planning it again does no harm."""
+MAX_RETRIES = 5  # of a file whose worker was lost: planning it again does no harm
+_SMALL_WORK = 1 << 20
+"""Bytes of jobs times clusters that cost less than threads of their own."""
 _MADE_OF, _SUMMARY = b"isobatch.made_of", b"isobatch.summary"
 
 
@@ -70,10 +70,6 @@ class Outcome(msgspec.Struct, frozen=True):
     why: str | None = None
 
 
-class Stopped(Exception):
-    """The run is being stopped."""
-
-
 def run(
     query: Query,
     jobs: str | os.PathLike[str],
@@ -86,30 +82,26 @@ def run(
 ) -> FolderPlans:
     """Plans files of jobs into a folder; see `isobatch.plan_files`.
 
-    `progress` gets the files that are done and all files, `note` the columns that are no fields (default: a
-    warning).
-
-    Raises:
-        InputError: the jobs cannot be found, the folder holds anything else, or it cannot be written.
+    `progress` gets the files that are done and all, `note` the columns other than fields, else a warning.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES, field="engine")
     files = find(jobs)
-    listing = list_jobs(files)
-    if listing.schema is not None:
-        _refuse_columns(query, listing.schema.names)
-        query.tell_unknown_columns(listing.schema.names, note, level=4)
+    listed, schema = list_jobs(files)
+    if schema is not None:
+        extra = () if query.clusters is None else query.clusters.extra
+        own = (name for name in schema.names if name not in query.fields)
+        query.refuse_unknown_names(tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL))))
+        query.tell_unknown_columns(schema.names, note, level=4)
     fs, base = location(os.fspath(output))
-    work = Work(query, files.fs, listing.schema, fs, base.rstrip("/"), _digest(*_arguments(query)), resume)
+    work = Work(query, files.fs, schema, fs, base.rstrip("/"), _digest(*_arguments(query)), resume)
     refuse_output(files, fs, work.base)
-    names = _names_of_plans(files)
     outcomes: list[Outcome] = []
     try:
-        fs.create_dir(work.base)
-        _refuse_strangers(work, names)
-        for outcome in ENGINES[engine](work, listing.files):
+        _make_folder(work, listed)
+        for outcome in ENGINES[engine](work, listed):
             outcomes.append(outcome)
-            progress(len(outcomes), len(listing.files))
+            progress(len(outcomes), len(listed))
     except OSError as error:
         why = unwritable(error, work.base).message
         raise InputError(f"{why}. Finished files are kept: rerun to go on", file=work.base) from None
@@ -121,29 +113,14 @@ def run(
     return FolderPlans(summary=summary, skipped=skipped, failed=failed)
 
 
-def _refuse_columns(query: Query, jobs: Sequence[str]) -> None:
-    """Refuses unknown columns, before anything is written."""
-    extra = () if query.clusters is None else query.clusters.extra
-    own = (name for name in jobs if name not in query.fields)
-    query.refuse_unknown_names(tuple(dict.fromkeys(("job", *own, "cluster", *extra, *USUAL))))
-
-
-def _names_of_plans(files: Files) -> dict[str, str]:
-    """Returns the file of jobs of each file of plans in the folder.
-
-    Raises:
-        InputError: two files of jobs would become one.
-    """
+def _make_folder(work: Work, files: Sequence[JobFile]) -> None:
+    """Makes the folder; refuses other files in it, as its readers would take them for plans."""
     names: dict[str, str] = {}
-    for info in files.infos:
-        name = f"{name_of(files, info)}.parquet"
-        if (first := names.setdefault(name, info.path)) != info.path:
-            raise InputError(f"becomes {name}, as {first} does: rename one", file=info.path)
-    return names
-
-
-def _refuse_strangers(work: Work, names: dict[str, str]) -> None:
-    """Refuses a folder with other files: who reads the folder would take them for plans."""
+    for file in files:
+        name = f"{file.name}.parquet"
+        if (first := names.setdefault(name, file.path)) != file.path:
+            raise InputError(f"becomes {name}, as {first} does: rename one", file=file.path)
+    work.output.create_dir(work.base)
     for info in work.output.get_file_info(FileSelector(work.base, recursive=True)):
         name = below(info.path, work.base)
         is_hidden = any(part.startswith(("_", ".")) for part in name.split("/"))
@@ -152,36 +129,30 @@ def _refuse_strangers(work: Work, names: dict[str, str]) -> None:
             raise InputError(f"is not a file of these jobs' plans: {todo}", file=info.path)
 
 
-# ---- one file ----
-
-
 def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: False) -> Outcome:
-    """Plans a file of jobs into its file of plans, unless it is there; asks `stopped` between blocks.
-
-    Raises:
-        OSError: it cannot be written.
-        Stopped: the run is being stopped.
-    """
+    """Plans a file of jobs into its file of plans, unless it is there; asks `stopped` between blocks."""
     path = f"{work.base}/{file.name}.parquet"
-    schema = None if work.schema is None else work.schema.to_string()
-    made_of = _digest(work.arguments, schema, file.size, file.modified, file.first_id).encode()
-    if work.resume and (summary := _summary_at(work.output, path, made_of)) is not None:
+    digest = _digest(work.arguments, work.schema, file.size, file.modified, file.first_id).encode()
+    if work.resume and (summary := _summary_at(work.output, path, digest)) is not None:
         return Outcome(file, summary, skipped=True)
     summary = Summary()
-
-    def footer() -> dict[bytes, bytes]:
-        return {_MADE_OF: made_of, _SUMMARY: msgspec.json.encode(summary)}
-
     try:
         if "/" in file.name:
             work.output.create_dir(path.rpartition("/")[0], recursive=True)
+        fleets = read_jobs(work.query, work.jobs, file, work.schema, file.first_id)
+        overlap = file.size * work.query.rows_per_job > _SMALL_WORK
         with (
             unfinished(work.output, path) as partial,
-            parquet_writer(work.output, partial, work.query.metadata, footer) as write,
+            parquet_writer(
+                work.output,
+                partial,
+                work.query.metadata,
+                lambda: {_MADE_OF: digest, _SUMMARY: msgspec.json.encode(summary)},
+            ) as write,
         ):
-            for block, table, status, reasons in plan_file_blocks(work.query, work.jobs, file, work.schema):
+            for block, table, status, reasons in plan_blocks(fleets, overlap=overlap):
                 if stopped():
-                    raise Stopped
+                    raise CancelledError
                 summary.add(block, status, reasons)
                 write(table)
     except InputError as error:
@@ -189,14 +160,14 @@ def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: F
     return Outcome(file, summary)
 
 
-def _summary_at(fs: FileSystem, path: str, made_of: bytes) -> Summary | None:
+def _summary_at(fs: FileSystem, path: str, digest: bytes) -> Summary | None:
     """Reads the summary of a file of plans; None if there is no whole file, or something else made it."""
     import pyarrow.parquet as pq
 
     try:
         with fs.open_input_file(path) as source:
             footer = pq.read_metadata(source).metadata or {}
-        return msgspec.json.decode(footer[_SUMMARY], type=Summary) if footer[_MADE_OF] == made_of else None
+        return msgspec.json.decode(footer[_SUMMARY], type=Summary) if footer[_MADE_OF] == digest else None
     except (OSError, pa.ArrowException, KeyError, msgspec.MsgspecError):
         return None
 
@@ -205,14 +176,10 @@ def _arguments(query: Query) -> Iterator[Any]:
     """Yields all input of the plans beside the jobs."""
     yield _core.__version__, query.settings, query.columns, query.select, query.top, query.decimal
     yield from map(msgspec.json.encode, query.profiles)
-    table: InputTable | None = query.clusters
-    if table is None:
-        return
-    yield table.arrow
-    for name, data in table.fields:
-        yield name, (data[0].tobytes(), data[1]) if isinstance(data, tuple) else data.tobytes()
-    for name, column in {**table.extra, table.kind: table.row_ids}.items():
-        yield name, column.to_pylist() if table.arrow else column.tolist()
+    if (clusters := query.clusters) is not None:
+        yield clusters.arrow, [(name, clusters.cells(name)) for name, _ in clusters.fields]
+        for name, column in {**clusters.extra, "cluster": clusters.row_ids}.items():
+            yield name, column.to_pylist() if clusters.arrow else column.tolist()
 
 
 def _digest(*values: Any) -> str:
@@ -221,9 +188,6 @@ def _digest(*values: Any) -> str:
     for value in values:
         digest.update(repr(value).encode())
     return digest.hexdigest()
-
-
-# ---- engines: each maps `plan_file` ----
 
 
 def _as_done(
@@ -240,13 +204,8 @@ def _as_done(
 
 
 def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in this process, a thread for each core, and yields their outcomes as they come.
-
-    Raises:
-        OSError: the output cannot be written.
-    """
-    cores, stopped = count_cores(), threading.Event()
-    pool = ThreadPoolExecutor(cores)
+    """Plans the files in this process, a thread for each core, and yields their outcomes as they come."""
+    stopped, pool = threading.Event(), ThreadPoolExecutor(cores := count_cores())
     try:
         tasks = _as_done(lambda file: pool.submit(plan_file, work, file, stopped.is_set), files, 2 * cores)
         yield from (future.result() for _, future in tasks)
@@ -256,15 +215,7 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
 
 
 def on_ray(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in Ray tasks on the connected cluster, else on a new one here; yields their outcomes.
-
-    Paths travel and rows do not, so every node must see the same files. A file fails if its worker was lost
-    too often.
-
-    Raises:
-        OSError: the output cannot be written.
-        InputError: Ray is not there.
-    """
+    """Plans the files in Ray tasks, which must see the same paths; a file fails if its worker is lost often."""
     ray = connect()
     # A copy without what the core holds, which does not travel.
     shared = ray.put(replace(work, query=replace(work.query)))
@@ -286,11 +237,7 @@ def _task(work: Work, file: JobFile) -> Outcome:
 
 
 def connect(address: str | None = None) -> Any:
-    """Returns Ray, connected to the cluster at the address, else to the current one, else to a new one.
-
-    Raises:
-        InputError: Ray is not there, or no cluster at the address.
-    """
+    """Returns Ray, connected to the cluster at the address, else to the current one, else to a new one."""
     try:
         import ray
     except ModuleNotFoundError:
@@ -307,7 +254,4 @@ def connect(address: str | None = None) -> Any:
     return ray
 
 
-ENGINES: dict[str, Callable[[Work, Sequence[JobFile]], Iterator[Outcome]]] = {
-    "local": in_threads,
-    "ray": on_ray,
-}
+ENGINES = {"local": in_threads, "ray": on_ray}

@@ -24,10 +24,7 @@ SELECT = ("all", "fastest", "cheapest", "goodput")
 
 @dataclass(frozen=True)
 class Query:
-    """A question about every job: clusters, settings, columns of the result, and the choice of its rows.
-
-    `clusters` is None where each row of the jobs has its own cluster's columns.
-    """
+    """A question about every job; `clusters` is None where each row has its own cluster's columns."""
 
     clusters: InputTable | None
     settings: dict[str, Any]
@@ -69,11 +66,7 @@ class Query:
             warnings.warn(text, stacklevel=level)
 
     def refuse_unknown_names(self, every: Sequence[str], file: str | None = None) -> None:
-        """Refuses unknown names among `columns`; `every` are those of the result without being asked.
-
-        Raises:
-            InputError: naming the nearest.
-        """
+        """Refuses unknown names among `columns`; `every` are those of the result without being asked."""
         known = (*every, *results.ON_REQUEST, *results.ECHOED)
         for name in self.columns or ():
             if name not in known:
@@ -89,36 +82,16 @@ class Query:
         profiles = tuple(profile.model or profile.workload for profile in self.profiles)
         return results.to_metadata(results.Provenance(self.settings, self.select, self.top, types, profiles))
 
-    def fleet(
-        self,
-        source: Any,
-        *,
-        pairs: Any = None,
-        file: str | None = None,
-        row_offset: int = 0,
-        first_id: int = 0,
-        numbered: bool = True,
-    ) -> Fleet:
-        """Makes a fleet of the jobs in a table; `row_offset` rows of its file come before.
+    def fleet(self, source: Any, *, pairs: Any = None, numbered: bool = True, **place: Any) -> Fleet:
+        """Makes a fleet of the jobs in a table, at a place (`file`, `row_offset`, `first_id`) among others.
 
-        Jobs without ids are numbered from `first_id`, or have none.
-
-        Raises:
-            InputError: the table cannot be read or used; the message names the file, row and field.
+        Jobs without ids are numbered, or have none.
         """
-        jobs = input_table(
-            "job",
-            source,
-            file=file,
-            row_offset=row_offset,
-            first_id=first_id,
-            unique=self.clusters is not None,
-            decimal=self.decimal,
-        )
+        crossed = self.clusters is not None
+        jobs = input_table("job", source, unique=crossed, decimal=self.decimal, **place)
         file = jobs.file
         jobs, clusters, rows = self._with_clusters(jobs, pairs)
         _refuse_double_meanings(jobs, clusters)
-        crossed = self.clusters is not None
         own = _result_names(jobs, numbered=crossed and numbered)
         every = (*own, *_result_names(clusters, numbered=crossed), *results.USUAL)
         self.refuse_unknown_names(every, file)
@@ -203,11 +176,7 @@ def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def own_clusters(rows: InputTable, decimal: str | None = None) -> tuple[InputTable, InputTable]:
-    """Divides a table with a job and a cluster in each row.
-
-    Raises:
-        InputError: the rows have no clusters.
-    """
+    """Divides a table with a job and a cluster in each row."""
     own = {name: rows.extra[name] for name in (*CLUSTER_FIELDS, "cluster") if name in rows.extra}
     if not {"nodes", "gpus_per_node"} & own.keys():
         tuned = " (gpus is the count that the job was tuned on)" if "gpus" in dict(rows.fields) else ""
@@ -242,7 +211,7 @@ def _result_names(table: InputTable, *, numbered: bool) -> tuple[str, ...]:
 
 def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
     """Refuses a column of the result with two meanings, and a setting with two columns."""
-    owners = {**dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")}
+    owners = dict.fromkeys((*results.RESULTS, "job", "cluster"), "the result")
     for table in (jobs, clusters):
         settings = [name for name, _ in table.fields if name in SETTINGS_FIELDS]
         for name in (*table.extra, *settings):
@@ -257,41 +226,22 @@ def _refuse_double_meanings(jobs: InputTable, clusters: InputTable) -> None:
 _MIN_LIKENESS = 0.82
 """How alike two names must be, from 0 to 1, for one to be taken for a slip of the other."""
 
-
 _LIMITS = frozenset(f"{end}_{unit}" for end in ("min", "max") for unit in ("gpus", "nodes", "world_size"))
 """Names that sound as if they limited a job's clusters, and do not."""
-
 _NO_LIMIT = "limits nothing: name the clusters of each job by pairs"
-
-
 _ONE_PROFILE = "not read: a fleet takes one profile for each GPU type, by --profile (profile=)"
 _JOB_NAMES = frozenset(("name", "id", "job_id", "job_name", "jobid", "jobname"))
 """Names that others give to the jobs' ids."""
 
 
 def unknown_columns(names: Iterable[str], fields: Collection[str], ids: Collection[str] = ()) -> str | None:
-    """Describes columns other than fields; None where there are none.
-
-    Args:
-        names: of all columns.
-        fields: those that have a meaning.
-        ids: names that may be meant as the column `job`.
-
-    >>> unknown_columns(["lr", "team", "weight_dcay"], ["lr", "weight_decay"])
-    'not fields, carried along: team, weight_dcay (weight_decay?)'
-    >>> unknown_columns(["lr", "max_gpus"], ["lr", "gpus"])
-    'not fields, carried along: max_gpus (limits nothing: name the clusters of each job by pairs)'
-    >>> unknown_columns(["name", "lr"], ["lr"], ["name"])
-    'not fields, carried along: name (job?)'
-    """
-    extra = [name for name in names if name not in fields]
-    if not extra:
-        return None
+    """Describes columns other than `fields`; a name in `ids` may be meant as `job`. None: there are none."""
     hinted = []
-    for name in extra:
-        hint = "job?" if name.lower() in ids else _hint(name, fields)
-        hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
-    return f"not fields, carried along: {few(hinted, 20)}"
+    for name in names:
+        if name not in fields:
+            hint = "job?" if name.lower() in ids else _hint(name, fields)
+            hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
+    return f"not fields, carried along: {few(hinted, 20)}" if hinted else None
 
 
 def _hint(name: str, fields: Collection[str]) -> str | None:

@@ -29,6 +29,9 @@ USUAL = tuple(name for name in RESULTS if name not in ON_REQUEST)
 STATUS = np.array(["ok", "caution", "infeasible"])
 """The texts of the status codes."""
 
+INFEASIBLE = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
+"""The bits of all reasons for no plan."""
+
 
 def result_in_arrow(name: str, values: NDArray[Any]) -> Any:
     """Returns a result column as Arrow, its unknown values null, without a copy of the values."""
@@ -60,20 +63,13 @@ _DEFAULT_SCHEDULE = "cosine"
 
 
 def echoed_column(jobs: InputTable, name: str, *, arrow: bool) -> Any:
-    """Returns one of these columns, a value for each job, in NumPy or Arrow; −1 or null if not known.
-
-    A schedule is not known where the job has a ramp: its clock is no text.
-    """
+    """Returns one of these columns, a value for each job; −1 or null if not known, as with a ramp."""
     fields = dict(jobs.fields)
     data = fields.get(ECHOED[name])
     if name == "schedule":
         return _schedules(data, fields.get("ramp"), jobs.rows, arrow=arrow)
     whole = np.full(jobs.rows, -1) if data is None else _whole(ECHOED[name], data)
-    if not arrow:
-        return whole
-    import pyarrow as pa
-
-    return pa.array(whole, mask=whole == -1)
+    return result_in_arrow(name, whole) if arrow else whole
 
 
 def _schedules(data: Data | None, ramp: Data | None, rows: int, *, arrow: bool) -> Any:
@@ -111,10 +107,9 @@ MAX_NAMED_CLUSTERS = 200
 
 
 class Provenance(NamedTuple):
-    """The origin of plans: settings, choice of rows, rows of each job, the GPU type of each cluster, and the
-    models of the profiles.
+    """The origin of plans; `select` is "all" without a choice, None if the file does not say.
 
-    `select` is "all" without a choice, and None if the file does not say: it is no Parquet, or an older one.
+    `top` is the rows of each job, `gpu_types` those of the clusters, `profiles` the models of the profiles.
     """
 
     settings: dict[str, Any]
@@ -139,14 +134,7 @@ def to_metadata(provenance: Provenance) -> dict[str, str]:
 
 
 def of_metadata(metadata: Mapping[bytes, bytes] | None) -> Provenance:
-    """Reads it from a file's metadata; where no fleet wrote them, nothing is known.
-
-    >>> of_metadata({name.encode(): text.encode() for name, text in to_metadata(Provenance({}, "cheapest",
-    ...     2)).items()})
-    Provenance(settings={}, select='cheapest', top=2, gpu_types={}, profiles=())
-    >>> of_metadata({b"isobatch.select": b"[[[", b"isobatch.settings": b"1"})
-    Provenance(settings={}, select=None, top=1, gpu_types={}, profiles=())
-    """
+    """Reads it from a file's metadata; where no fleet wrote them, nothing is known."""
     known = metadata or {}
     chosen = _read(known, b"isobatch.select")
     select, top = chosen.get("by"), chosen.get("top")

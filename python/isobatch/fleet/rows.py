@@ -16,9 +16,9 @@ from isobatch import _core
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.limits import refuse_columns
 from isobatch.fleet.columns import Data
-from isobatch.fleet.results import ECHOED, RESULTS, STATUS, echoed_column, result_in_arrow
+from isobatch.fleet.results import ECHOED, INFEASIBLE, RESULTS, STATUS, echoed_column, result_in_arrow
 from isobatch.fleet.table import InputTable, table_at
-from isobatch.reason import Reason
+from isobatch.reason import Reason, reasons_in
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import counted, few, figure, nearest, shown
 
@@ -44,12 +44,11 @@ def memory() -> int:
 
 def _without_plans(arrays: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> None:
     """Takes their plans from the rows of jobs without an id. The core knows no ids: it has planned them."""
-    infeasible = np.uint64(sum(1 << reason.bit for reason in Reason if reason.severity == "infeasible"))
     for name, values in arrays.items():
         if name == "status":
             values[rows] = _INFEASIBLE
         elif name == "reasons":
-            values[rows] = values[rows] & infeasible | np.uint64(1 << Reason.INVALID_ID.bit)
+            values[rows] = values[rows] & INFEASIBLE | np.uint64(1 << Reason.INVALID_ID.bit)
         elif name != "world_size":
             values[rows] = np.nan if values.dtype.kind == "f" else -1
 
@@ -88,24 +87,21 @@ class Fleet:
         jobs, clusters, places, left_out = _core.choose_rows(
             *self._tables, self.settings, self.pairs, workloads, select, top
         )
-        marks = None
-        if len(places):
-            marks = np.zeros(len(jobs), dtype=bool)
-            marks[places] = True
-        return replace(self, pairs=(jobs, clusters), not_compared=marks, left_out=left_out)
+        marks = np.zeros(len(jobs), dtype=bool)
+        marks[places] = True
+        not_compared = marks if len(places) else None
+        return replace(self, pairs=(jobs, clusters), not_compared=not_compared, left_out=left_out)
 
-    def fault(self, row: int, reason: Reason) -> str | None:
-        """Names the illegal value behind a reason of a row of the result, and its place."""
-        job, _ = self._pair(row)
+    def example(self, row: int, reason: Reason) -> str | None:
+        """Names the place of a row with a reason, and its illegal values; None: nothing to correct."""
+        job, cluster = self._pair(row)
+        where = f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
         if reason is Reason.INVALID_ID:
             return f"{self.jobs.where(job)}: {self.jobs.id_fault(job)}"
-        texts = self.row_faults(row)
-        return f"{self.where(row)}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
-
-    def where(self, row: int) -> str:
-        """Names the job and the cluster of a row of the result."""
-        job, cluster = self._pair(row)
-        return f"{self.jobs.where(job)}, {self.clusters.where(cluster)}"
+        if reason.startswith("invalid_"):
+            texts = self.row_faults(row)
+            return f"{where}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else None
+        return where if reason.startswith("needs_") or reason is Reason.OTHER_HARDWARE else None
 
     def _pair(self, row: int) -> tuple[int, int]:
         """Returns the rows of the job and of the cluster of a row of the result."""
@@ -116,17 +112,14 @@ class Fleet:
     def row_faults(self, row: int) -> list[str]:
         """Names the illegal values of a row of the result: the field, the legal values and the value."""
         job, cluster = self._pair(row)
-        jobs = self.jobs.slice(job, job + 1).fields
-        clusters = self.clusters.slice(cluster, cluster + 1).fields
+        sides = [self.jobs.row(job).fields, self.clusters.row(cluster).fields]
         faults: dict[str, str] = {}
         # The core names one: the others are those of the row without it. A field that it needs comes again.
-        while (fault := _core.fleet_fault((1, jobs), (1, clusters), self.settings, None, 0)) is not None:
+        while fault := _core.fleet_fault((1, sides[0]), (1, sides[1]), self.settings, None, 0):
             if fault[0] in faults:
                 break
             faults[fault[0]] = self._fault_text(*fault, job, cluster)
-            jobs, clusters = (
-                [column for column in side if column[0] != fault[0]] for side in (jobs, clusters)
-            )
+            sides = [[column for column in side if column[0] != fault[0]] for side in sides]
         return list(faults.values())
 
     def _fault_text(self, field: str, legal: str, job: int, cluster: int) -> str:
@@ -176,12 +169,8 @@ class Fleet:
             if "status" in arrays:  # they can all be planned: what was ok is so with a caution
                 arrays["status"][self.not_compared] = _CAUTION
         if self.jobs.missing_ids is not None and self.jobs.missing_ids.any():
-            _without_plans(arrays, self._of_jobs(self.jobs.missing_ids))
+            _without_plans(arrays, self.jobs.missing_ids[self._rows()[0]])
         return arrays
-
-    def _of_jobs(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Values of the jobs for each row of the result."""
-        return np.repeat(values, self.clusters.rows) if self.pairs is None else values[self.pairs[0]]
 
     def _refuse_too_large(self, results: list[str]) -> None:
         """Refuses a result larger than memory: it would end the process, or the machine."""
@@ -242,11 +231,7 @@ def decimal_hint(faults: Iterable[str]) -> str:
 
 
 def read_pairs(pairs: Any, jobs: InputTable, clusters: InputTable) -> Pairs:
-    """Reads pairs of rows from a table with the ids of a job and a cluster in each row.
-
-    Raises:
-        InputError: it is no such table, or an id is not there; the message names the row.
-    """
+    """Reads pairs of rows from a table with the ids of a job and a cluster in each row."""
     file, pairs = table_at(pairs)
     if hasattr(pairs, "__arrow_c_stream__"):
         import pyarrow as pa
@@ -297,10 +282,7 @@ def _ids_of(table: InputTable, ids: Sequence[Any], name_asked: Any) -> str:
 
 
 class Summary(msgspec.Struct):
-    """Counts of rows by status and by reason, with the first row of each wrong or missing value in words.
-
-    `left_out` counts the rows that a choice could not compare with the others of their job.
-    """
+    """Counts rows by status and reason, with the first row of each illegal or missing value in words."""
 
     rows: int = 0
     feasible: int = 0
@@ -316,13 +298,10 @@ class Summary(msgspec.Struct):
     def add(self, block: Fleet, status: Any, reasons: Any) -> None:
         """Counts a block: its status codes and reason bits."""
         present = int(np.bitwise_or.reduce(reasons, initial=0))
-        for reason in Reason:
-            bit = reason.bit
-            if not present >> bit & 1:
-                continue
-            hit = (reasons >> np.uint64(bit) & np.uint64(1)).astype(bool)
+        for reason in reasons_in(present):
+            hit = (reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
             self.reasons[reason.value] = self.reasons.get(reason.value, 0) + int(np.count_nonzero(hit))
-            if reason.value not in self.examples and (example := _example(reason, block, hit)):
+            if reason.value not in self.examples and (example := block.example(int(hit.argmax()), reason)):
                 self.examples[reason.value] = example
         self.rows += len(status)
         self.left_out += block.left_out
@@ -348,11 +327,3 @@ class Summary(msgspec.Struct):
             rows = counted(self.left_out, "row")
             lines.append(f"{rows} left out of the choice: their time, cost or noise scale is not known")
         return lines
-
-
-def _example(reason: Reason, block: Fleet, hit: Any) -> str | None:
-    """Names the first row with a reason, where there is something to correct in it."""
-    if reason.startswith("invalid_"):
-        return block.fault(int(np.argmax(hit)), reason)
-    is_named = reason.startswith("needs_") or reason is Reason.OTHER_HARDWARE
-    return block.where(int(np.argmax(hit))) if is_named else None

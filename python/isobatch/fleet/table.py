@@ -31,7 +31,7 @@ from isobatch.fleet.columns import (
     with_decimal,
     without_views,
 )
-from isobatch.fleet.ids import missing_ids, present_ids, refuse_duplicates, refuse_unreadable
+from isobatch.fleet.ids import missing_ids, refuse_duplicates, refuse_unreadable
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import how_to_multiply
 from isobatch.recipes.recipe import Recipe
@@ -62,15 +62,9 @@ REQUIRED = {
 class InputTable:
     """The jobs or the clusters of a fleet, or some rows of them.
 
-    Attributes:
-        kind: "job", "cluster", "node" or "held".
-        rows: how many there are.
-        fields: columns that the core reads.
-        ids: names the rows; None where no column does: they are then numbered from `first_id`.
-        extra: the other columns, repeated in the result.
-        arrow: whether `ids` and `extra` are Arrow's, not NumPy's.
-        file: where the rows are from, `row_offset` rows behind its first.
-        missing_ids: marks the rows that have no id; None where all have one.
+    `kind` is "job", "cluster", "node" or "held". `fields` are the columns for the core, `extra` the others, repeated in the result, as `ids` in Arrow or
+    NumPy. Rows without a column of ids are numbered from `first_id`. They are `row_offset` rows behind the
+    first of `file`. `missing_ids` marks those without an id; None: all have one.
     """
 
     kind: str
@@ -157,11 +151,6 @@ class InputTable:
         """The rows by their ids, as texts."""
         return {str(name): row for row, name in enumerate(self.id_list)}
 
-    @property
-    def present_ids(self) -> Any:
-        """The ids of all rows with one."""
-        return present_ids(self.ids, self.missing_ids)
-
     def row(self, at: int) -> InputTable:
         """Returns one row, without the texts of all others."""
         part = self.slice(at, at + 1)
@@ -206,12 +195,7 @@ def input_table(
 ) -> InputTable:
     """Reads a table from anything tabular: arrays, mappings, an Arrow stream, records, a Cluster, GPU counts.
 
-    `decimal` is the sign before the fractions of numbers that are texts. Jobs without an id get a reason,
-    since other jobs can be planned; a cluster without an id is refused, as all jobs would be planned on it.
-
-    Raises:
-        InputError: it is none of these, a column is missing or of a type that cannot be read, a cluster's id
-            is missing, or an id is not unique where it must be.
+    A job without an id gets a reason; a cluster without one is refused, as all jobs would be planned on it.
     """
     place, source = table_at(source)
     file = file or place
@@ -227,7 +211,8 @@ def input_table(
         source = source.tolist()
     if hasattr(source, "__arrow_c_stream__"):
         arrow_table = _table_of(kind, source, file)
-        columns = _arrow_columns(arrow_table, file)
+        refuse_columns(arrow_table.column_names, file)
+        columns = {name: without_views(arrow_table[name]) for name in arrow_table.column_names}
         refuse_unreadable(kind, columns.get(kind), file)
         table = _of_columns(kind, columns, arrow_table.num_rows, file, arrow=True)
     elif isinstance(source, Mapping):
@@ -277,17 +262,15 @@ def _gpu_counts(source: Any) -> NDArray[Any] | None:
 
 def _of_records(kind: str, records: Sequence[Any]) -> dict[str, NDArray[Any]]:
     cls: Any = {"job": Recipe, "cluster": Cluster}.get(kind, dict)
-    every = [
-        Cluster(nodes=1, gpus_per_node=r) if kind == "cluster" and type(r) is int else r for r in records
-    ]
-    for row, record in enumerate(every, 1):
-        if type(record) is not cls:
+    every = []
+    for row, record in enumerate(records, 1):
+        is_count = kind == "cluster" and type(record) is int
+        every.append(Cluster(nodes=1, gpus_per_node=record) if is_count else record)
+        if type(every[-1]) is not cls:
             raise must_be(_RECORD[kind], record, row=row, field=kind)
-    columns = {}
-    for name in getattr(cls, "__struct_fields__", ()):
-        column = np.empty(len(every), dtype=object)
+    columns = {name: np.empty(len(every), object) for name in getattr(cls, "__struct_fields__", ())}
+    for name, column in columns.items():
         column[:] = [getattr(record, name) for record in every]
-        columns[name] = column
     return columns
 
 
@@ -339,12 +322,6 @@ def _equally_long(columns: Mapping[str, NDArray[Any]], file: str | None) -> int:
     return rows
 
 
-def _arrow_columns(table: pa.Table, file: str | None) -> dict[str, pa.ChunkedArray]:
-    refuse_columns(table.column_names, file)
-    columns = zip(table.column_names, table.columns, strict=True)
-    return {name: without_views(column) for name, column in columns}
-
-
 def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
     import pyarrow as pa
 
@@ -364,10 +341,7 @@ def _table_of(kind: str, source: Any, file: str | None) -> pa.Table:
 
 
 def _mixed_as_texts(source: Any) -> Any:
-    """Reads columns of mixed kinds in a pandas frame as texts, so each row is judged by its own cell.
-
-    Returns None if they hold other things. Such a column of NumPy or of a file is read cell by cell, too.
-    """
+    """Reads columns of mixed kinds in a pandas frame as texts, so each row is judged by its own cell."""
     if type(source).__module__.partition(".")[0] != "pandas" or not hasattr(source, "isetitem"):
         return None
     frame = source.copy(deep=False)

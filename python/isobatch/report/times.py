@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isobatch import words
-from isobatch.fleet.counts import compared, end_of, grows
+from isobatch.fleet.good_counts import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, Limit, by_cluster, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::pool;
 
-type Found<'py> = (Bound<'py, PyArray1<i64>>, f64, f64, Vec<f64>, bool);
+type Solution<'py> = (Bound<'py, PyArray1<i64>>, f64, f64, Vec<f64>, bool);
 
 /// The option of each job (−1: it waits), the sum of the values, its bound, the price of a GPU of each kind,
 /// and whether no division is better. The options of a job come together, in the order of the jobs, their
@@ -19,7 +19,7 @@ pub fn divide_pool<'py>(
     value: PyReadonlyArray1<'py, f64>,
     wait: PyReadonlyArray1<'py, f64>,
     capacity: PyReadonlyArray1<'py, u64>,
-) -> PyResult<Found<'py>> {
+) -> PyResult<Solution<'py>> {
     let offsets: Vec<usize> =
         offsets.as_slice()?.iter().map(|&at| usize::try_from(at).expect("a place")).collect();
     let (kind, gpus, value) = (kind.as_slice()?, gpus.as_slice()?, value.as_slice()?);

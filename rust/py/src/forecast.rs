@@ -134,7 +134,7 @@ pub fn forecast_rows<'py>(
 ) -> PyResult<([Bound<'py, PyArray1<f64>>; 6], [Bound<'py, PyArray1<bool>>; 2])> {
     let (profile, table) = profile(&constants, &gradient, scatter, ranges)?;
     let shape = shapes.rows()?;
-    let found: Vec<Forecast> =
+    let forecasts: Vec<Forecast> =
         pool::run_rows(py, rows, SERIAL_ROWS, |row| profile.forecast(&shape(row), &table))?;
     let reals: [fn(&Forecast) -> f64; 6] = [
         |f| f.sync_seconds,
@@ -144,9 +144,9 @@ pub fn forecast_rows<'py>(
         |f| f.efficiency,
         |f| f.memory_bytes,
     ];
-    let reals = reals.map(|of| found.iter().map(of).collect::<Vec<f64>>().into_pyarray(py));
+    let reals = reals.map(|of| forecasts.iter().map(of).collect::<Vec<f64>>().into_pyarray(py));
     let flags: [fn(&Forecast) -> bool; 2] = [|f| f.inside, |f| f.sync_measured];
-    let flags = flags.map(|of| found.iter().map(of).collect::<Vec<bool>>().into_pyarray(py));
+    let flags = flags.map(|of| forecasts.iter().map(of).collect::<Vec<bool>>().into_pyarray(py));
     Ok((reals, flags))
 }
 
@@ -179,14 +179,14 @@ pub fn goodput_rows<'py>(
     cases: Cases<'py>,
 ) -> PyResult<(Counts<'py>, Counts<'py>, Reals<'py>, Reals<'py>, Reals<'py>)> {
     let case = cases.rows()?;
-    let found: Vec<Option<Best>> = pool::run_rows(py, rows, SERIAL_ROWS, |row| optimize(&case(row)))?;
+    let splits: Vec<Option<Best>> = pool::run_rows(py, rows, SERIAL_ROWS, |row| optimize(&case(row)))?;
     let count = |of: fn(&Best) -> u64| {
         let of = |best: &Option<Best>| best.as_ref().map_or(-1, |best| of(best).cast_signed());
-        found.iter().map(of).collect::<Vec<i64>>().into_pyarray(py)
+        splits.iter().map(of).collect::<Vec<i64>>().into_pyarray(py)
     };
     let real = |of: fn(&Best) -> f64| {
         let of = |best: &Option<Best>| best.as_ref().map_or(f64::NAN, of);
-        found.iter().map(of).collect::<Vec<f64>>().into_pyarray(py)
+        splits.iter().map(of).collect::<Vec<f64>>().into_pyarray(py)
     };
     Ok((
         count(|best| best.micro_batch),
@@ -219,8 +219,8 @@ pub fn step_rows<'py>(
         };
         profile.step_seconds(shape.micro_batch, shape.accumulation, sync)
     };
-    let found: Vec<f64> = sync_seconds.as_slice()?.iter().enumerate().map(seconds).collect();
-    Ok(found.into_pyarray(py))
+    let steps: Vec<f64> = sync_seconds.as_slice()?.iter().enumerate().map(seconds).collect();
+    Ok(steps.into_pyarray(py))
 }
 
 /// Seconds of one all-reduce of each number of bytes, over replicas of a node and nodes.
@@ -238,8 +238,8 @@ pub fn all_reduce_rows<'py>(
         let placement = Placement { all: per_node * groups, per_node, groups };
         Profile { gradient_bytes, ..profile }.sync_by_formula(placement, 1, per_node)
     };
-    let found: Vec<f64> = placements.zip(bytes.as_slice()?).map(seconds).collect();
-    Ok(found.into_pyarray(py))
+    let reductions: Vec<f64> = placements.zip(bytes.as_slice()?).map(seconds).collect();
+    Ok(reductions.into_pyarray(py))
 }
 
 /// The one noise scale that stands for a table of (progress, noise scale) at a tuned batch.

@@ -1,7 +1,7 @@
 //! The rows of one job: a bound of each, and what those are worth that pass it.
 
-use super::kept::Kept;
-use super::sites::Sites;
+use super::best::BestRows;
+use super::clusters::{LegalCluster, SharedClusters};
 use super::{Criterion, Figures};
 use crate::bulk::fleet::{Fleet, INPUTS};
 use crate::bulk::lanes::LanePlanner;
@@ -30,7 +30,7 @@ struct Split {
 /// One thread's place to choose in, job after job.
 pub(super) struct Candidates<'a> {
     fleet: &'a Fleet<'a>,
-    sites: Option<&'a Sites<'a>>,
+    shared: Option<&'a SharedClusters<'a>>,
     by: Criterion,
     top: usize,
     lanes: Option<LanePlanner<'a>>,
@@ -48,16 +48,16 @@ pub(super) struct Candidates<'a> {
 impl<'a> Candidates<'a> {
     pub fn new(
         fleet: &'a Fleet<'a>,
-        sites: Option<&'a Sites<'a>>,
+        shared: Option<&'a SharedClusters<'a>>,
         by: Criterion,
         top: usize,
     ) -> Candidates<'a> {
         Candidates {
             fleet,
-            sites,
+            shared,
             by,
             top,
-            lanes: sites.map(|sites| LanePlanner::new(fleet, &sites.prepared)),
+            lanes: shared.map(|shared| LanePlanner::new(fleet, &shared.prepared)),
             job: [fleet.shared.clone()],
             rows: Vec::new(),
             inputs: vec![fleet.shared.clone(); INPUTS],
@@ -74,7 +74,7 @@ impl<'a> Candidates<'a> {
         }
         self.bound(job, clusters.len());
         self.left_out = (0..clusters.len()).filter(|&at| self.is_unknown(at)).count() as u64;
-        let mut kept = Kept::new(self.top);
+        let mut best = BestRows::new(self.top);
         let bound = |at: &usize| self.rows[*at].0;
         let likely =
             (0..clusters.len()).filter(|at| !bound(at).is_nan()).max_by(|a, b| bound(a).total_cmp(&bound(b)));
@@ -82,20 +82,20 @@ impl<'a> Candidates<'a> {
         let mut open = Vec::with_capacity(INPUTS);
         for at in likely.into_iter().chain(others) {
             let (bound, split) = self.rows[at];
-            if !kept.may_take(bound, at) {
+            if !best.may_take(bound, at) {
                 continue;
             }
             if let Some(split) = split {
-                kept.offer(self.worth_of_split(at, &split), at);
-            } else if kept.may_take(self.best_goodput(at), at) {
+                best.offer(self.worth_of_split(at, &split), at);
+            } else if best.may_take(self.best_goodput(at), at) {
                 open.push(at);
                 if open.len() == INPUTS || likely == Some(at) {
-                    self.plan(job, clusters, &mut open, &mut kept);
+                    self.plan(job, clusters, &mut open, &mut best);
                 }
             }
         }
-        self.plan(job, clusters, &mut open, &mut kept);
-        let chosen: Vec<u32> = kept.places().map(|at| clusters[at]).collect();
+        self.plan(job, clusters, &mut open, &mut best);
+        let chosen: Vec<u32> = best.places().map(|at| clusters[at]).collect();
         if !chosen.is_empty() {
             return (chosen, self.left_out);
         }
@@ -135,7 +135,7 @@ impl<'a> Candidates<'a> {
     fn bound(&mut self, job: u32, rows: usize) {
         self.rows.clear();
         self.rows.resize(rows, (f64::INFINITY, None));
-        let Some(Sites { sites, .. }) = self.sites else { return };
+        let Some(SharedClusters { legal, .. }) = self.shared else { return };
         self.job[0].fault = self.fleet.shared.fault;
         self.fleet.jobs.apply(&[job], &mut self.job);
         if self.asks_goodput() {
@@ -148,7 +148,7 @@ impl<'a> Candidates<'a> {
         // Where the GPUs' memory limits the micro-batch, the lanes know nothing of that.
         let capped = self.job[0].settings.max_micro_batch.is_some();
         let is_limited = |fitted: &Fitted<'_>| !fitted.memory_gib.is_nan();
-        if !capped && sites.iter().flatten().any(|site| site.fitted.as_ref().is_some_and(is_limited)) {
+        if !capped && legal.iter().flatten().any(|cluster| cluster.fitted.as_ref().is_some_and(is_limited)) {
             return;
         }
         self.take_splits(job as usize * rows, rows);
@@ -238,11 +238,11 @@ impl<'a> Candidates<'a> {
         })
     }
 
-    /// The job on a site, where a profile fits it.
+    /// The job on a cluster, where a profile fits it.
     fn on(&self, at: usize) -> Option<(ClusterProfile<'_>, &Cluster)> {
-        let site = self.sites?.sites[at].as_ref()?;
+        let LegalCluster { cluster, fitted } = self.shared?.legal[at].as_ref()?;
         let Input { recipe, settings, .. } = &self.job[0];
-        Some((site.fitted.as_ref()?.on(recipe, settings, &site.cluster)?, &site.cluster))
+        Some((fitted.as_ref()?.on(recipe, settings, cluster)?, cluster))
     }
 
     /// Whether rows are bounded by the goodput of the best batch: of nothing else, then, does the batch
@@ -283,7 +283,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// Plans these rows one by one, and offers what they are worth.
-    fn plan(&mut self, job: u32, clusters: &[u32], open: &mut Vec<usize>, kept: &mut Kept) {
+    fn plan(&mut self, job: u32, clusters: &[u32], open: &mut Vec<usize>, best: &mut BestRows) {
         if !self.fleet.stopped() {
             let places: Vec<u32> = open.iter().map(|&at| clusters[at]).collect();
             let inputs = &mut self.inputs[..open.len()];
@@ -295,7 +295,7 @@ impl<'a> Candidates<'a> {
                 let is_unknown =
                     is_planned || UNKNOWNS.iter().any(|&reason| self.row.reasons.contains(reason));
                 self.left_out += u64::from(worth.is_nan() && is_unknown);
-                kept.offer(worth, at);
+                best.offer(worth, at);
             }
         }
         open.clear();

@@ -6,15 +6,15 @@
 //! them, and only a step time is left to work out; under policy goodput the bound is a formula. All others
 //! are planned one by one, as is what passes its bound.
 
+mod best;
 mod candidates;
-mod kept;
-mod sites;
+mod clusters;
 
 use rayon::prelude::*;
 
 use super::fleet::{Fleet, Pairs};
 use candidates::Candidates;
-use sites::Sites;
+use clusters::SharedClusters;
 
 /// What makes one row of a job better than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +87,13 @@ impl Fleet<'_> {
             of_job.push((0_u32..).take(self.clusters.rows).collect());
         }
         let of_job = |job: u32| &of_job[(job as usize).min(of_job.len() - 1)];
-        let sites = Sites::of(self);
+        let shared = SharedClusters::of(self);
         let chosen: Vec<(Vec<u32>, u64)> = (0_u32..)
             .take(self.jobs.rows)
             .collect::<Vec<_>>()
             .into_par_iter()
             .map_init(
-                || Candidates::new(self, sites.as_ref(), by, top),
+                || Candidates::new(self, shared.as_ref(), by, top),
                 |candidates, job| candidates.choose(job, of_job(job)),
             )
             .collect();
@@ -109,73 +109,5 @@ impl Fleet<'_> {
             all.clusters.extend(clusters);
         }
         all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bulk::{InputColumn, InputTable};
-    use crate::forecast::{AllReduceTable, Workload, tests::profile};
-    use crate::input::{Field, Input, Value};
-
-    #[test]
-    fn the_best_rows_of_each_job() {
-        let workload = Workload {
-            gpu: None,
-            parameters: None,
-            seq_len: None,
-            gpu_memory_gib: f64::NAN,
-            profile: profile(),
-            table: AllReduceTable::default(),
-            estimated: false,
-            memory_estimated: false,
-            noise: vec![(0.0, 1000.0)],
-        };
-        let mut shared = Input::default();
-        shared.set(Field::Lr, &Value::Real(0.1));
-        shared.set(Field::Duration, &Field::Duration.read("1000st"));
-        let batches = [64, 7];
-        let gpus = [3, 1, 8, 2, 8];
-        let price = [1.0, 1.0, 1.0, 0.1, 1.0];
-        let jobs =
-            InputTable { rows: 2, columns: vec![(Field::EffectiveBatch, InputColumn::Ints(&batches))] };
-        let columns = vec![
-            (Field::GpusPerNode, InputColumn::Ints(&gpus)),
-            (Field::PricePerGpuHour, InputColumn::Reals(&price)),
-        ];
-        let clusters = InputTable { rows: 5, columns };
-        let fleet =
-            Fleet { shared, workloads: &[workload], jobs, clusters, pairs: Pairs::Crossed, stop: None };
-        let chosen = |fleet: &Fleet<'_>, by, top| {
-            let Chosen { jobs, clusters, not_compared, left_out } = fleet.choose(by, top);
-            assert_eq!((not_compared, left_out), (Vec::<u32>::new(), 0));
-            (jobs, clusters)
-        };
-        // 3 GPUs do not divide 64; of 7 only one GPU does, and ties go by the order.
-        assert_eq!(chosen(&fleet, Criterion::Fastest, 2), (vec![0, 0, 1], vec![2, 4, 1]));
-        assert_eq!(chosen(&fleet, Criterion::Cheapest, 1), (vec![0, 1], vec![3, 1]));
-        assert_eq!(chosen(&fleet, Criterion::Goodput, 1), (vec![0, 1], vec![2, 1]));
-        let named = Pairs::Named { jobs: &[1, 0, 0, 1], clusters: &[0, 1, 3, 2] };
-        let fleet = Fleet { pairs: named, ..fleet };
-        // No row of the second job can be planned: it keeps its first.
-        assert_eq!(chosen(&fleet, Criterion::Fastest, 1), (vec![0, 1], vec![3, 0]));
-    }
-
-    #[test]
-    fn without_a_comparison_the_first_row_that_can_be_planned() {
-        let mut shared = Input::default();
-        shared.set(Field::Lr, &Value::Real(0.1));
-        let batches = [255, 7];
-        let gpus = [8, 15, 5];
-        let jobs =
-            InputTable { rows: 2, columns: vec![(Field::EffectiveBatch, InputColumn::Ints(&batches))] };
-        let clusters = InputTable { rows: 3, columns: vec![(Field::GpusPerNode, InputColumn::Ints(&gpus))] };
-        let fleet = Fleet { shared, workloads: &[], jobs, clusters, pairs: Pairs::Crossed, stop: None };
-        for top in [1, 2] {
-            // Of 255 samples 15 GPUs are the first that can; 7 samples go on none.
-            let Chosen { jobs, clusters, not_compared, left_out } = fleet.choose(Criterion::Fastest, top);
-            assert_eq!((jobs, clusters, not_compared, left_out), (vec![0, 1], vec![1, 0], vec![0], 2));
-        }
     }
 }

@@ -10,21 +10,21 @@ const MOST: usize = 1 << 16;
 
 /// A legal cluster, and the profile that fits its GPUs.
 #[derive(Debug)]
-pub(super) struct Site<'a> {
+pub(super) struct LegalCluster<'a> {
     pub cluster: Cluster,
     pub fitted: Option<Fitted<'a>>,
 }
 
 /// The clusters that every job meets.
-pub(super) struct Sites<'a> {
+pub(super) struct SharedClusters<'a> {
     /// None where a cluster is not legal.
-    pub sites: Vec<Option<Site<'a>>>,
+    pub legal: Vec<Option<LegalCluster<'a>>>,
     pub prepared: Prepared<'a>,
 }
 
-impl<'a> Sites<'a> {
+impl<'a> SharedClusters<'a> {
     /// `None` where jobs meet clusters of their own, or a setting differs between the clusters.
-    pub fn of(fleet: &'a Fleet<'_>) -> Option<Sites<'a>> {
+    pub fn of(fleet: &'a Fleet<'_>) -> Option<SharedClusters<'a>> {
         if !matches!(fleet.pairs, Pairs::Crossed)
             || fleet.clusters.rows > MOST
             || fleet.shared.fault.is_some()
@@ -33,16 +33,16 @@ impl<'a> Sites<'a> {
         }
         let prepared = Prepared::for_single_jobs(fleet)?;
         let mut input = [fleet.shared.clone()];
-        let sites = (0_u32..)
+        let legal = (0_u32..)
             .take(fleet.clusters.rows)
             .map(|cluster| {
                 input[0].fault = None;
                 fleet.clusters.apply(&[cluster], &mut input);
                 fleet.gpus_of(cluster).filter(|_| input[0].fault.is_none())?;
                 let cluster = input[0].cluster.clone();
-                Some(Site { fitted: Fitted::of(&cluster, fleet.workloads), cluster })
+                Some(LegalCluster { fitted: Fitted::of(&cluster, fleet.workloads), cluster })
             })
             .collect();
-        Some(Sites { sites, prepared })
+        Some(SharedClusters { legal, prepared })
     }
 }

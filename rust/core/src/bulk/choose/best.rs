@@ -1,17 +1,17 @@
-//! The best rows so far.
+//! The best rows of a job so far.
 
 /// The best `top` rows of those offered, in whatever order they come: the best first, ties in the order of
 /// the rows.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct BestRows {
     top: usize,
     /// What each is worth, and its place among the job's rows.
     rows: Vec<(f64, usize)>,
 }
 
-impl Kept {
-    pub fn new(top: usize) -> Kept {
-        Kept { top, rows: Vec::new() }
+impl BestRows {
+    pub fn new(top: usize) -> BestRows {
+        BestRows { top, rows: Vec::new() }
     }
 
     /// Whether a row that is worth no more than `bound` may be among the best. NaN is worth nothing.
@@ -27,7 +27,7 @@ impl Kept {
     }
 
     fn place(&self, worth: f64, at: usize) -> usize {
-        self.rows.partition_point(|&(other, before)| other > worth || (other >= worth && before < at))
+        self.rows.partition_point(|&(better, before)| better > worth || (better >= worth && before < at))
     }
 
     /// Their places, the best first.
