@@ -1,6 +1,6 @@
-"""Hides differences of operating systems: locks, cores, processes with their children.
+"""Hides differences of operating systems: folders by handle, locks, cores, processes with their children.
 
-Linux and macOS have all of it. Windows has no `fcntl`, syncs no folder, and ends processes one by one.
+Linux and macOS have all of it. Windows has no `fcntl`, opens no folder, and ends processes one by one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def slashed(path: str) -> str:
     return path.replace(os.sep, "/")
 
 
-# ---- folders and files ----
+# ---- folders and files by their handles ----
 
 
 def is_planted(path: Path, status: os.stat_result) -> bool:
@@ -69,6 +69,19 @@ def is_planted(path: Path, status: os.stat_result) -> bool:
         return False
     anybody_writes = path.parent.stat().st_mode & stat.S_IWOTH
     return bool(anybody_writes) and status.st_uid not in (0, os.geteuid())
+
+
+def open_folder(path: Path, within: int | None = None) -> int | None:
+    """Opens a folder; None on Windows, where files are named by their whole paths.
+
+    Args:
+        path: of the folder; inside `within` its name, where a link is refused.
+        within: the handle of the folder around it.
+    """
+    if sys.platform == "win32":
+        return None
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    return os.open(path, flags if within is None else flags | os.O_NOFOLLOW, dir_fd=within)
 
 
 def sync(path: str | os.PathLike[str]) -> None:

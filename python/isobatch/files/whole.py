@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isobatch.errors import InputError, unreadable, unwritable
-from isobatch.system import open_locked, sync
+from isobatch.system import open_folder, open_locked, sync
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -61,39 +61,73 @@ def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
 
 def _write_below(top: Path, files: Mapping[Path, bytes], fresh: list[Path]) -> None:
     """Writes files under other names, then renames them all; a failure removes the folders in `fresh`."""
-    waiting: dict[Path, Path] = {}
+    waiting: dict[Path, str] = {}
     path = top
     try:
         for name, data in files.items():
-            path = top
-            for part in name.parent.parts:
-                path /= part
-                with suppress(FileExistsError):
-                    path.mkdir()
-                    fresh.append(path)
-                refuse_special(path)
             path = top / name
             refuse_special(path)
-            waiting[path] = path.with_name(f".{path.name}.{unique()}")
-            with waiting[path].open("xb") as file:
-                _copy_mode(path, waiting[path])  # first: it may be nobody else's to read
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, partial in [*waiting.items()]:
-            partial.replace(path)
-            del waiting[path]
-            sync(path.parent)
+            with _entered(top, name.parent, fresh) as (handle, folder):
+                waiting[name] = f".{name.name}.{unique()}"
+                _write_new(folder / waiting[name], data, folder / name.name, handle)
+        for name in files:
+            path = top / name
+            with _entered(top, name.parent, fresh) as (handle, folder):
+                os.replace(folder / waiting[name], folder / name.name, src_dir_fd=handle, dst_dir_fd=handle)
+                del waiting[name]
+                if handle is not None:
+                    os.fsync(handle)
     except BaseException as error:
-        for partial in waiting.values():
+        for name, partial in waiting.items():
             with suppress(OSError):
-                partial.unlink()
-        for folder in sorted(fresh, reverse=True):
+                (top / name).with_name(partial).unlink()
+        for folder_path in sorted(fresh, reverse=True):
             with suppress(OSError):
-                folder.rmdir()
+                folder_path.rmdir()
         if isinstance(error, OSError):
             raise unwritable(error, str(path)) from None
         raise
+
+
+@contextmanager
+def _entered(top: Path, below: Path, fresh: list[Path]) -> Iterator[tuple[int | None, Path]]:
+    """Opens the folder at a path below `top`, making missing ones; no part of the path may be a link.
+
+    Yields:
+        The folder's handle, and its path from there; without handles, None and its whole path.
+    """
+    handle = open_folder(top)
+    try:
+        path = top
+        for part in below.parts:
+            path /= part
+            with suppress(FileExistsError):
+                os.mkdir(path if handle is None else part, dir_fd=handle)
+                fresh.append(path)
+            refuse_special(path)
+            if handle is not None:
+                outer, handle = handle, open_folder(Path(part), within=handle)
+                os.close(outer)
+        yield handle, path if handle is None else Path()
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _write_new(partial: Path, data: bytes, path: Path, folder: int | None) -> None:
+    """Writes a new file in a folder, with the mode of the file to replace."""
+
+    def open_new(path: str, flags: int) -> int:
+        return os.open(path, flags, 0o666, dir_fd=folder)
+
+    with open(partial, "xb", opener=open_new) as file:
+        with suppress(FileNotFoundError):
+            mode = stat.S_IMODE(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), mode)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def refuse_special(path: str | os.PathLike[str]) -> None:
@@ -111,14 +145,10 @@ def refuse_special(path: str | os.PathLike[str]) -> None:
 
 def settle(partial: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Moves a whole file to its place, with the mode of the file it replaces; its folder is synced later."""
-    _copy_mode(path, partial)
-    sync(partial)
-    Path(partial).replace(path)
-
-
-def _copy_mode(path: str | os.PathLike[str], partial: str | os.PathLike[str]) -> None:
     with suppress(FileNotFoundError):
         Path(partial).chmod(stat.S_IMODE(Path(path).stat().st_mode))
+    sync(partial)
+    Path(partial).replace(path)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -129,12 +159,14 @@ def check_place(path: str | os.PathLike[str]) -> None:
         raise InputError("there is no such folder", file=str(folder))
     if Path(path).is_dir():
         raise InputError("cannot be written: it is a folder", file=str(path))
-    probe = folder / f".{unique()}"
-    try:
-        probe.touch(exist_ok=False)
+    if not os.access(folder, os.W_OK):
+        # Only the system knows why: a disk that is read-only, or no permission.
+        probe = folder / f".{unique()}"
+        try:
+            probe.touch(exist_ok=False)
+        except OSError as error:
+            raise unwritable(error, str(path)) from None
         probe.unlink()
-    except OSError as error:  # only the system knows why: a disk that is read-only, or no permission
-        raise unwritable(error, str(path)) from None
 
 
 def unique() -> str:
