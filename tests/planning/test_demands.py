@@ -80,20 +80,6 @@ OFTEN = recipe_of(optimizer="sgd", dataset_size=25_600, duration="90ep", eval_ev
     save_every="2.5ep", log_every="10st", gpus=8)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (500, 250, 10)),
-        ({"policy": 1024}, (125, 63, 3)),  # 62.5 and 2.5, rounded half up
-        ({"policy": 8192}, (16, 10, 1)),  # 4 steps an epoch; 0.31
-        ({"policy": 64}, (2000, 1000, 40)),
-    ],
-)
-def test_intervals_are_the_same_samples(settings, expected):
-    plan = ib.plan(OFTEN, 8, **settings)
-    assert (plan.eval_steps, plan.save_steps, plan.log_steps) == expected
-
-
 def test_a_move_converts_them_too():
     moved = ib.replan(ib.plan(OFTEN, 8), at_step=100, effective_batch=512)
     assert (moved.eval_steps, moved.save_steps, moved.log_steps) == (250, 125, 5)

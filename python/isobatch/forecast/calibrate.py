@@ -51,7 +51,9 @@ def calibrate(
     >>> [round(constant.value, 4) for constant in constants], profile.unidentified
     ([0.01, 0.001], ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
-    several = [measured] if isinstance(measured, Measurements) else _several(measured)
+    several = [measured] if isinstance(measured, Measurements) else measured
+    if not isinstance(several, (list, tuple)) or not all(isinstance(each, Measurements) for each in several):
+        raise must_be("Measurements, or a list of them", measured, field="measured")
     if older is not None and not isinstance(older, Profile):
         raise must_be("a Profile", older, field="older")
     for measurement in several:
@@ -63,20 +65,8 @@ def calibrate(
     return profile if older is None else merge(profile, older)
 
 
-def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
-    if not isinstance(measured, (list, tuple)) or not all(
-        isinstance(measurement, Measurements) for measurement in measured
-    ):
-        raise must_be("Measurements, or a list of them", measured, field="measured")
-    return measured
-
-
 def merge(newer: Profile, older: Profile) -> Profile:
-    """Merges two profiles: constants of both are averaged by their errors, those of one are taken from it.
-
-    An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or
-    gradients.
-    """
+    """Averages the constants of both profiles by their errors; an estimate never moves a measured one."""
     for name in SAME:
         value, old_value = getattr(newer, name), getattr(older, name)
         if value != old_value:
@@ -102,22 +92,17 @@ def merge(newer: Profile, older: Profile) -> Profile:
         name: _hull(getattr(newer, name), getattr(older, name))
         for name in ("micro_batch", "replicas_per_node", "nodes")
     }
+    layouts = {row.layout for row in newer.all_reduce}
     return msgspec.structs.replace(
         newer,
         **{**old_constants, **new_constants, **both, **ranges},
-        all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
+        all_reduce=newer.all_reduce + tuple(row for row in older.all_reduce if row.layout not in layouts),
         parameters=newer.parameters or older.parameters,
         seq_len=newer.seq_len or older.seq_len,
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
         unidentified=tuple(name for name in newer.unidentified if name not in old_constants),
     )
-
-
-def _others(older: tuple[Reduced, ...], newer: tuple[Reduced, ...]) -> tuple[Reduced, ...]:
-    """Returns the older tables of layouts missing among the newer ones."""
-    known = {(row.replicas_per_node, row.nodes) for row in newer}
-    return tuple(row for row in older if (row.replicas_per_node, row.nodes) not in known)
 
 
 def _averaged(newer: Constant, older: Constant) -> Constant:
@@ -195,7 +180,7 @@ class ConstantsFit:
     def _known_sync(self) -> NDArray[np.float64]:
         """Returns the seconds of each step's all-reduces by the table, as forecast; NaN outside of it."""
         sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
-        known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
+        known = {row.layout: row.of(sizes) for row in self.table}
         whole = self.shape["model_parallel"] == 1
         seconds = [
             known.get((int(n), int(g))) if w else None
@@ -362,10 +347,7 @@ class ConstantsFit:
         return fields
 
     def _memory(self) -> dict[str, Any]:
-        """Fits the fixed memory and that per sample to the peaks of at least two micro-batches.
-
-        No peak lies above the line. Sharded states also need at least two counts of replicas.
-        """
+        """Fits fixed memory and memory per sample to peaks of two micro-batches or more; none lies above."""
         if self.measured.sharded:
             return self._sharded_memory()
         points = {(s.micro_batch, s.memory_gib) for s in self.measured.steps if s.memory_gib is not None}

@@ -20,12 +20,7 @@ _CONTRADICTION = 2.0
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Step times of one shape and split.
-
-    They are seconds of whole optimizer steps on ``gpus`` over nodes of ``gpus_per_node``.
-
-    ``memory_gib`` is the peak on one GPU, where it was measured.
-    """
+    """Seconds of whole optimizer steps of one shape and split, and the peak of memory on one GPU."""
 
     gpus: int
     gpus_per_node: int
@@ -70,11 +65,7 @@ class _Report(msgspec.Struct):
 
 
 def load_measurements(path: str | os.PathLike[str]) -> Measurements:
-    """Reads measurements from a validator's report or a file of their own.
-
-    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and
-    field for values that no measurement has.
-    """
+    """Reads measurements from a validator's report or a file of their own."""
     try:
         text = read_whole(path)
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

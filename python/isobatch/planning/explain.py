@@ -40,17 +40,7 @@ def explain(
     stages: Sequence[Stage],
     currency: str = "",
 ) -> str:
-    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is
-    none, and the ways out.
-
-    Args:
-        plan: what is explained.
-        moves: what its moves mean.
-        legs: the parts of its run.
-        options: what would work instead, where it is infeasible.
-        stages: those of its ramp that are left.
-        currency: the sign of the prices.
-    """
+    """Explains a plan: changes by formula and paper, and warnings; or why there is none, and the ways out."""
     if plan.status == "infeasible":
         lines = [*refusal.refusal(plan, options, currency), *refusal.menu(plan, options, currency)]
     else:
@@ -66,10 +56,7 @@ def explain(
         ]
     cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
     if cautions:
-        lines += [
-            "Warnings:",
-            *(f"  - {_warning(plan, reason)}" for reason in cautions),
-        ]
+        lines += ["Warnings:", *(f"  - {_warning(plan, reason)}" for reason in cautions)]
     if Reason.COUPLED_MOVED in plan.reasons:
         lines += refusal.menu(plan, options, currency)
     return "\n".join(lines)
@@ -141,10 +128,8 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
     keeps = plan.settings.policy == "keep"
     if keeps and plan.lr == recipe.lr:
-        moved_batch = (
-            f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
-        )
-        moves, stays = ("", "batch size, ") if batch == tuned else (moved_batch, "")
+        divides = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
+        moves, stays = ("", "batch size, ") if batch == tuned else (divides, "")
         but = ", but not the micro-batch (see the warnings)" if Reason.COUPLED_MOVED in plan.reasons else ""
         yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters{but}."
         return
@@ -340,18 +325,15 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the
-    learning rate is of its peak.
-    """
+    """Lists the stages left of a growing batch: step, batch, split, and the learning rate over its peak."""
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"
     lines = [_line(plan, stage) for stage in stages]
     if len(lines) > MAX_STAGES_SHOWN:
         left_out = len(lines) - MAX_STAGES_SHOWN + 1
-        lines[MAX_STAGES_SHOWN // 2 : len(lines) - MAX_STAGES_SHOWN // 2 + 1] = [
-            f"  … {count(left_out)} more …"
-        ]
+        half = MAX_STAGES_SHOWN // 2
+        lines[half : len(lines) - half + 1] = [f"  … {count(left_out)} more …"]
     yield from lines
 
 

@@ -29,9 +29,7 @@ class Position(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody
-    sees.
-    """
+    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples unseen."""
 
     steps: int
     served: int
@@ -168,14 +166,9 @@ class CourseLeg:
 
     @property
     def _rate(self) -> Fraction:
-        """The worth of a sample here, in steps of the first plan: by AdaScale's gain, a sample of a larger
-        batch is worth less.
-        """
-        return (
-            self.frame.progress_per_batch(self.plan)
-            / self.frame.progress_per_batch(self.frame.first)
-            / self.frame.batch
-        )
+        """Steps of the first plan that a sample is worth: by AdaScale's gain less in a larger batch."""
+        frame = self.frame
+        return frame.progress_per_batch(self.plan) / frame.progress_per_batch(frame.first) / frame.batch
 
     def clock_at(self, step: Fraction) -> Fraction:
         """Reads the clock at a step: its place in the first plan's schedule."""

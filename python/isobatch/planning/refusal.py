@@ -28,9 +28,7 @@ def split_of(plan: PlanRecord) -> str:
 
 
 def couplings(recipe: Recipe) -> list[str]:
-    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does
-    not.
-    """
+    """Lists why the loss of a sample depends on the other samples of its micro-batch."""
     names = {*([recipe.coupled] if recipe.coupled else []), *(["batch_norm"] if recipe.batch_norm else [])}
     return [_COUPLINGS[name] for name in sorted(names)]
 
@@ -49,25 +47,22 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "")
     yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
     for reason in plan.reasons:
         if reason.severity == "infeasible":
-            text = _WHY.get(reason)
-            why = (
-                (text and text(plan))
-                or _over(plan, reason, options, currency)
-                or _mute(plan, reason, options)
-                or reason.text
-            )
-            yield f"  - {cited(why, reason.source)}"
+            if reason in (Reason.MISSES_DEADLINE, Reason.ABOVE_BUDGET):
+                why = _over(plan, reason, options, currency)
+            elif reason is Reason.NEEDS_PROFILE:
+                why = _mute(plan, options)
+            else:
+                why = _WHY[reason](plan) if reason in _WHY else None
+            yield f"  - {cited(why or reason.text, reason.source)}"
 
 
 def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], currency: str) -> str | None:
     """Writes the run's time or cost beside its limit, where the plan without the limit is a way out."""
-    limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
-    if limit is None:
-        return None
+    limit = "deadline_hours" if reason is Reason.MISSES_DEADLINE else "budget"
     without: dict[str, Any] = {limit: None}
     free = plan.settings._replace(**without), plan.settings._replace(deadline_hours=None, budget=None)
-    here = (option for option in options if option.cluster == plan.cluster)
-    unlimited = next((option for option in here if option.settings in free), None)
+    same_cluster = (option for option in options if option.cluster == plan.cluster)
+    unlimited = next((option for option in same_cluster if option.settings in free), None)
     if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:
@@ -80,10 +75,9 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], curre
 LINK_UNKNOWN = "the profile lacks a link that the run uses (or set inter_gb_s, intra_gb_s of the cluster)"
 
 
-def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
+def _mute(plan: PlanRecord, options: Sequence[PlanRecord]) -> str | None:
     """Names the missing link of a profile: some way out has hours, so there is a profile."""
-    timed = any(option.hours is not None for option in options)
-    if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
+    if Reason.OTHER_HARDWARE in plan.reasons or not any(option.hours is not None for option in options):
         return None
     return f"{LINK_UNKNOWN}, so deadline_hours and budget cannot be checked"
 
@@ -264,12 +258,8 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") ->
     if not rows:
         yield "Nothing nearby would work."
         return
-    is_planned = plan.status != "infeasible"
-    yield (
-        f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
-        if is_planned
-        else "What would work:"
-    )
+    tuned = f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
+    yield "What would work:" if plan.status == "infeasible" else tuned
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
@@ -291,15 +281,12 @@ def _price(plan: PlanRecord, currency: str) -> str:
         return ""
     share = error_share(plan)
     sure = "" if share is None else f" ± {percent(share)}"
-    return f"{duration(plan.hours * 3600)}{sure}" + (
-        "" if plan.cost is None else f", cost {price(plan.cost, currency)}"
-    )
+    cost = "" if plan.cost is None else f", cost {price(plan.cost, currency)}"
+    return f"{duration(plan.hours * 3600)}{sure}{cost}"
 
 
 def error_share(plan: PlanRecord) -> float | None:
-    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is
-    not known.
-    """
+    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them."""
     return plan.hours_error / plan.hours if plan.hours_error and plan.hours else None
 
 

@@ -104,9 +104,7 @@ def replan(
 def _at(
     running: Plan, step: int, workloads: _core.Workloads | None, cluster: Cluster, settings: Settings
 ) -> Plan:
-    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves
-    too.
-    """
+    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves."""
     ramped = running.recipe.ramp is not None
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)

@@ -197,20 +197,7 @@ def with_settings(function: F) -> F:
 
 
 def settings_of(keywords: Mapping[str, Any]) -> Settings:
-    """The settings of keywords.
-
-    Args:
-        given: values by name; those left out take their defaults.
-
-    Returns:
-        All settings. The core checks their values, when it plans.
-
-    Raises:
-        InputError: there is no setting of that name; the nearest one is named.
-
-    >>> settings_of({"policy": "grow"}).policy
-    'grow'
-    """
+    """Returns all settings, those left out at their defaults; the core checks the values when it plans."""
     if not keywords:
         return DEFAULTS
     if len(keywords) == 1 and type(policy := keywords.get("policy")) is str and policy in _OF_POLICY:
@@ -222,18 +209,12 @@ def settings_of(keywords: Mapping[str, Any]) -> Settings:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns a NumPy scalar as a Python number, and a whole float where a whole number is asked for as an
-    int.
-    """
+    """Returns a NumPy scalar as a Python number, and a whole float of a whole number's setting as an int."""
     return plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
 
 
 def checked_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all settings by name.
-
-    Raises:
-        InputError: naming each that does not exist, or has an illegal value.
-    """
+    """Returns all settings by name; one InputError names each unknown or illegal one."""
     from isobatch import _core
 
     values = settings_of(keywords)._asdict()

@@ -18,14 +18,7 @@ _AMBIGUOUS = {"batch", "batch_size", "train_batch_size", "step_size"}
 
 
 def with_our_names(fields: Mapping[str, Any], legal: Collection[str]) -> dict[str, Any]:
-    """The fields by our names.
-
-    Args:
-        fields: as a file has them.
-        legal: our names.
-
-    Raises:
-        InputError: a field is given by two names.
+    """Renames a file's fields to our names.
 
     >>> fields = {"learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03}
     >>> with_our_names(fields, ["lr", "duration", "warmup"])
@@ -60,8 +53,7 @@ _REPLICAS = ("data_parallel", "gpus", "world_size")
 
 
 def product_of(names: Iterable[str]) -> list[str]:
-    """Finds the factors of the effective batch among the names of a table or a recipe; none without a batch
-    of a GPU.
+    """Finds the factors of the effective batch among names; none without a batch of a GPU.
 
     >>> product_of(["lr", "world_size", "per_device_train_batch_size", "gradient_accumulation_steps"])
     ['per_device_train_batch_size', 'gradient_accumulation_steps', 'world_size']

@@ -210,9 +210,8 @@ class Recipe(
         for name in ("effective_batch", "micro_batch"):
             if name in fields:
                 raise InputError("comes from gpus × batch_per_gpu × accumulation: leave it out", field=name)
-        known: dict[str, Any]
-        known = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
-        known = {name: _count(name, value) for name, value in known.items()}
+        counts = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
+        known: dict[str, Any] = {name: _count(name, value) for name, value in counts.items()}
         gpus, accumulation, model_parallel = known.values()
         replicas, rest = divmod(gpus, model_parallel)
         if rest:
@@ -220,10 +219,8 @@ class Recipe(
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
             if len(batches) != replicas:
-                legal = f"one number for each of {replicas} replicas"
-                raise InputError(
-                    f"batch_per_gpu must have {legal}, got {len(batches)}", field="batch_per_gpu"
-                )
+                must = f"must have one number for each of {replicas} replicas"
+                raise InputError(f"batch_per_gpu {must}, got {len(batches)}", field="batch_per_gpu")
             if len(set(batches)) > 1:
                 batch = sum(batches) * accumulation
                 return cls(effective_batch=batch, device_batches=batches, **known, **fields)
@@ -393,11 +390,7 @@ def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
 
 
 def refuse_no_recipe(recipe: Any, expected: str = "a Recipe") -> None:
-    """Refuses anything but a Recipe.
-
-    Raises:
-        InputError: it is no Recipe.
-    """
+    """Refuses anything but a Recipe."""
     if not isinstance(recipe, Recipe):
         todo = "Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file"
         raise must_be(expected, recipe, field="recipe", todo=todo)

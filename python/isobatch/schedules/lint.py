@@ -61,13 +61,7 @@ class ScheduleReason(StrEnum):
 
 
 def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[ScheduleReason, ...]:
-    """Lists the oddities of a form, evaluated by `curve`, over a run of total_steps updates.
-
-    Without total_steps it is the form's own run, else until its end.
-
-    Raises:
-        InputError: when the run has no length: total_steps is 0, or None where the form has no end.
-    """
+    """Lists the oddities of a form, evaluated by `curve`, over total_steps, its own run, or until its end."""
     end = end_of(form)
     own = form.run if form.run is not None else end
     total = total_steps if total_steps is not None else round(own) if own is not None else 0

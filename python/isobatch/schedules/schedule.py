@@ -321,11 +321,7 @@ def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> li
 
 
 def multiplied(base: float, gamma: float, count: int) -> float:
-    """Computes base·gamma^count.
-
-    Raises:
-        InputError: it overflows.
-    """
+    """Computes base·gamma^count; an InputError where it overflows."""
     try:
         return base * gamma**count
     except OverflowError:
