@@ -49,14 +49,6 @@ def test_the_trainer_rounds_a_share_up_in_floats(total, share, steps):
     assert ib.plan(recipe, 8).warmup_steps == int(total * float(share[:-1]) / 100 + 1e-9)
 
 
-def test_an_epoch_in_a_schedule_is_the_datasets_samples_under_megatron():
-    fields = {"dataset_size": 1000, "duration": "90ep", "warmup": "1ep", "convention": "megatron"}
-    plan = ib.plan(adamw(**fields, schedule="multistep(30ep, 60ep)"), 4)
-    assert plan.total_steps == 90_000 // 256
-    changes = [step for step in range(5, plan.total_steps) if plan.lr_at(step) != plan.lr_at(step - 1)]
-    assert changes == [117, 234]  # 117.19 and 234.38 steps
-
-
 # The cap
 
 

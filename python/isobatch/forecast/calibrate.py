@@ -219,11 +219,8 @@ class ConstantsFit:
         return steps, _core.all_reduce_rows(constants, *self.reduce_wire)
 
     def _constants(self, theta: NDArray[Any], free: list[str]) -> dict[str, float]:
-        nothing = dict.fromkeys(self.NAMES, 0.0) | {
-            "intra_gb_s": np.inf,
-            "inter_gb_s": np.inf,
-            "overlap": 1.0,
-        }
+        nothing = dict.fromkeys(self.NAMES, 0.0)
+        nothing |= {"intra_gb_s": np.inf, "inter_gb_s": np.inf, "overlap": 1.0}
         values = {name: float(np.exp(t)) for name, t in zip(free, theta, strict=True)}
         if "overlap" in values:
             values["overlap"] = 1 + 9 / (1 + 1 / values["overlap"])
@@ -267,11 +264,8 @@ class ConstantsFit:
         for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
-            if not (
-                np.isfinite(centre).all()
-                and np.isfinite(residuals(centre, centre)).all()
-                and (centre - 25 < centre).all()
-            ):
+            is_known = np.isfinite(centre).all() and np.isfinite(residuals(centre, centre)).all()
+            if not (is_known and (centre - 25 < centre).all()):
                 raise InputError("no constants fit the measurements: measure again")
             bounds = centre - 25, centre + 25
             solution = least_squares(
@@ -285,8 +279,8 @@ class ConstantsFit:
         free = self.free
         solution = self._solve(free)
         several = len(np.unique(self.shape["micro_batch"])) >= 3
-        for name, needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
-            if needed:
+        for name, is_needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
+            if is_needed:
                 more = self._solve([*free, name])
                 if more.cost < _BELIEVED[name] * solution.cost and solution.cost > 1e-6:
                     free, solution = [*free, name], more
@@ -302,11 +296,13 @@ class ConstantsFit:
                 "validate on an idle host; `isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
-        spread = self._spread(solution.jac, typical)
+        covariance = np.linalg.pinv(solution.jac.T @ solution.jac) * max(typical, 1e-4) ** 2
+        spread = np.sqrt(np.diag(covariance))  # the standard deviation of every fitted logarithm
         vague = {name for name, sigma in zip(free, spread, strict=True) if sigma > _VAGUE}
         unidentified = tuple(
             name for name in (*self.NAMES[3:8], *self.NAMES[:3]) if name not in free or name in vague
         )
+        noise = self.measured.noise_scale
         return Profile(
             workload=self.measured.workload,
             gpu=self.measured.gpu,
@@ -314,9 +310,7 @@ class ConstantsFit:
             gradient_bytes=self.measured.gradient_bytes,
             bucket_bytes=self.measured.bucket_bytes,
             all_reduce=self.table,
-            noise_scale=None
-            if self.measured.noise_scale is None
-            else Constant(value=self.measured.noise_scale),
+            noise_scale=None if noise is None else Constant(value=noise),
             scatter=1.96 * typical,
             micro_batch=_ends(self.shape["micro_batch"]),
             replicas_per_node=_ends(self.per_node),
@@ -325,12 +319,6 @@ class ConstantsFit:
             **self._fitted(constants, dict(zip(free, spread, strict=True)), vague),
             **self._memory(),
         )
-
-    @staticmethod
-    def _spread(jacobian: NDArray[Any], typical: float) -> NDArray[np.float64]:
-        """The standard deviation of every fitted logarithm."""
-        covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(typical, 1e-4) ** 2
-        return np.sqrt(np.diag(covariance))
 
     @staticmethod
     def _fitted(constants: dict[str, float], spread: dict[str, float], vague: set[str]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ _LEGAL = {
         ("a finite number above 0", 0.0, math.inf, True),
     ),
 }
-"""Of a constant: in words, its range, and whether the lower end is outside. Others are 0 or more."""
+"""Of a constant: in words, its range, and whether the lower end is outside."""
+_NOT_NEGATIVE = ("a finite number, 0 or more", 0.0, math.inf, False)
 
 
 def _require(good: bool, legal: str, value: Any, field: str) -> None:
@@ -141,9 +142,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         _require(self.schema == SCHEMA, f"{SCHEMA}, which this version reads", self.schema, "schema")
         for name, constant in self.constants().items():
-            legal, least, most, strict = _LEGAL.get(
-                name, ("a finite number, 0 or more", 0.0, math.inf, False)
-            )
+            legal, least, most, strict = _LEGAL.get(name, _NOT_NEGATIVE)
             value, error = constant.value, constant.error
             good = math.isfinite(value) and least <= value <= most and not (strict and value == least)
             _require(good, legal, value, name)
@@ -385,9 +384,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "gradient": self._core_gradient(),
             "scatter": self.scatter,
             "ranges": self._core_ranges(),
-            "times_estimated": any(
-                constant.estimated for name, constant in known.items() if name not in memory
-            ),
+            "times_estimated": any(known[name].estimated for name in known.keys() - memory),
             "memory_estimated": any(known[name].estimated for name in memory & known.keys()),
             "noise_by_progress": list(noise),
         }
@@ -444,9 +441,9 @@ def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, floa
 
 def as_profiles(profiles: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
     """None, one or several profiles as several. Raises InputError for anything else."""
-    several = (
-        () if profiles is None else tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
-    )
+    if profiles is None:
+        return ()
+    several = tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
     for profile in several:
         if not isinstance(profile, Profile):
             raise must_be("a Profile or several", profile, field="profile")

@@ -170,7 +170,7 @@ class Course(Frame):
             for leg, end in zip(self.legs, [*ends, None], strict=True)
             for step in leg.bends(end)
         ):
-            while len(knots) > 1 and _straight(knots[-2], knots[-1], point):
+            while len(knots) > 1 and _is_straight(knots[-2], knots[-1], point):
                 knots.pop()
             knots.append(point)
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
@@ -178,7 +178,7 @@ class Course(Frame):
         return [(float(step), float(clock)) for step, clock in knots]
 
 
-def _straight(
+def _is_straight(
     a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
 ) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])

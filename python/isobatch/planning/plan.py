@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
@@ -403,29 +402,21 @@ def _step(step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _gpus(count: int) -> Cluster:
+def _node_of(count: int) -> Cluster:
     return Cluster(nodes=1, gpus_per_node=count)
 
 
 def cluster_of(cluster: Cluster | int) -> Cluster:
     """Makes a Cluster of a number of GPUs, on one node; a Cluster stays."""
-    if type(cluster) is int:  # before isinstance of a Struct, which takes longer than the rest
-        count = cluster
-    elif isinstance(cluster, Cluster):
-        return cluster
-    elif isinstance(cluster, bool):
+    count = cluster if type(cluster) is int else plain_whole(cluster)
+    if type(count) is not int:
+        if isinstance(cluster, Cluster):
+            return cluster
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
-    else:
-        count = plain_whole(cluster)
-        if type(count) is not int:
-            try:
-                count = operator.index(count)
-            except TypeError:  # also of an array, which has __index__
-                raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
-    return _gpus(count)
+    return _node_of(count)
 
 
 @overload

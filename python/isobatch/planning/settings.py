@@ -203,14 +203,14 @@ def settings_of(keywords: Mapping[str, Any]) -> Settings:
     if len(keywords) == 1 and type(policy := keywords.get("policy")) is str and policy in _OF_POLICY:
         return _OF_POLICY[policy]
     try:
-        return Settings(**{name: _plain(name, value) for name, value in keywords.items()})
+        return Settings(
+            **{
+                name: plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
+                for name, value in keywords.items()
+            }
+        )
     except TypeError:
         raise together([_no_setting(name) for name in keywords if name not in Settings._fields]) from None
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Returns a NumPy scalar as a Python number, and a whole float of a whole number's setting as an int."""
-    return plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
 
 
 def checked_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from isobatch._core import Evaluator
 from isobatch.errors import InputError
 from isobatch.schedules.extent import end as end_of
 from isobatch.schedules.extent import knots, step_of
-from isobatch.schedules.form import Flat, Form, Segment
+from isobatch.schedules.form import Flat, Form
 
 
 class ScheduleReason(StrEnum):
@@ -89,13 +89,10 @@ def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[Schedu
             oddities.append(ScheduleReason.OFF_BY_ONE_END)
         elif end > total + 1 and final > curve.at(end):
             oddities.append(ScheduleReason.ENDS_ABOVE_MINIMUM)
-    if any(segment.length < 1 for segment in _curves(form)):
+    segments = [segment for track in form.tracks for segment in track.segments]
+    if any(segment.length < 1 for segment in segments if not isinstance(segment.shape, Flat)):
         oddities.append(ScheduleReason.DECAY_SHORTER_THAN_STEP)
     return tuple(oddities)
-
-
-def _curves(form: Form) -> list[Segment]:
-    return [s for track in form.tracks for s in track.segments if not isinstance(s.shape, Flat)]
 
 
 def _rise_end(form: Form) -> float:
