@@ -62,11 +62,7 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_spread(self) -> float:
-        """How many times the largest best batch is the smallest.
-
-        >>> round(laws(tokens=1e11).batch_spread, 2)
-        1.1
-        """
+        """How many times the largest best batch is the smallest."""
         return self.batch_tokens[1] / self.batch_tokens[0]
 
 

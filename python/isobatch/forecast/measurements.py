@@ -41,9 +41,8 @@ class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one workload on one kind of GPU and link.
+    """The measurements of one workload on one kind of GPU and link, alone or in a validator's report.
 
-    A validator's report holds them under the key ``measurements``; a file may also hold them alone.
     ``bucket_bytes`` are the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says
     that the replicas share out states among themselves (ZeRO, FSDP), so that the peaks fall with their
     number.

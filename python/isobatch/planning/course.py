@@ -122,13 +122,7 @@ class Course(Frame):
 
     @property
     def schedule(self) -> Schedule:
-        """The learning rate at every optimizer step of the run.
-
-        It is the first plan's schedule, read through the clock, times what the rule makes of it in each leg.
-
-        Raises:
-            InputError: the recipe has no duration.
-        """
+        """The first plan's schedule, read through the clock, times what the rule makes of it in each leg."""
         first, recipe = self.first, self.recipe
         if first.total_steps is None or first.warmup_steps is None or first.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
@@ -229,9 +223,7 @@ EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
         * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
     ),
 }
-"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks
-`sum`.
-"""
+"""What one step of a leg adds to a column that the core's list marks `sum`; NaN where it is not known."""
 
 
 def whole_run(legs: Legs) -> dict[str, Any]:

@@ -26,11 +26,7 @@ def parts(plan: Any) -> dict[str, Any]:
 
 
 def value_text(value: Any) -> str:
-    """Writes a decision for a command line and a variable: a number has one form in both.
-
-    >>> value_text(1e-05), value_text(8), value_text((2, 4))
-    ('1.0e-05', '8', '2;4')
-    """
+    """Writes a decision for a command line and a variable: a number has one form in both."""
     if isinstance(value, tuple):
         return ";".join(map(value_text, value))
     return number_text(value) if type(value) is float else str(value)

@@ -44,9 +44,7 @@ def rest_of_epoch(plan: PlanRecord, dataset: int, offset: int) -> Rest:
 
 
 class Stage(NamedTuple):
-    """A part of a run with one batch: from optimizer step `step` and `samples` on, steps of `batch` samples,
-    at a learning rate that is `lr_scale` times that of the full batch (by `ramp_rule`).
-    """
+    """A part of a run with one batch, at `lr_scale` times the full batch's learning rate (by `ramp_rule`)."""
 
     step: int
     samples: int
@@ -198,9 +196,7 @@ class CourseLeg:
         return self._points(Fraction(0), self.frame.epoch_steps, self.epoch_steps)
 
     def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
-        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller,
-        ends the epoch.
-        """
+        """Returns (steps, clock) through an epoch, whose end is that of the last step, maybe a smaller one."""
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
         # Not so where the first plan dropped what is served here.
@@ -209,9 +205,7 @@ class CourseLeg:
         return points
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
-        """The steps before `until` where the clock may change its pace; None: all of them, and one past the
-        last.
-        """
+        """Yields the steps before `until` where the pace may change; None: all, and one past the last."""
         for step in self._bends(self.step_at_clock(self.frame.end) if until is None else until):
             if until is not None and step >= until:
                 return

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class PublishedRates(NamedTuple):
-    """Planned over used learning rates of a family's pairs of batches: above 1, the plan is too high.
+    """Planned over used learning rates of a family's pairs of batches, `k` the larger over the smaller.
 
-    `k` is the larger batch over the smaller one, and `within_2` counts the pairs within a factor of 2.
+    Above 1 the plan is too high; `within_2` counts the pairs within a factor of 2.
     """
 
     family: str

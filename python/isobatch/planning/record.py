@@ -52,10 +52,10 @@ class PlanOrigin(NamedTuple):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """The question (recipe, cluster, settings) and the core's values by name; behind them `consumed`, the
-    samples consumed before this plan took over a run with a batch ramp: the stages before do not count.
+    """The question (recipe, cluster, settings) and the core's values by name.
 
-    A field that is added here has a default: plans that were saved before it are still read.
+    `consumed` counts the samples before this plan took over a run with a batch ramp, whose past stages do not
+    count. A field that is added here has a default: plans that were saved before it are still read.
     """
 
     recipe: Recipe

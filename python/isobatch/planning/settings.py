@@ -121,21 +121,13 @@ class Settings(NamedTuple):
 
     @property
     def duration(self) -> tuple[float, float | None]:
-        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it.
-
-        >>> [Settings(duration_scale=scale).duration for scale in ("8^0.3", 8, None)]
-        [(8.0, 0.3), (8.0, None), (1.0, None)]
-        """
+        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it."""
         ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
         return float(ratio), float(power) if power else None
 
     @property
     def beta2_floor(self) -> float:
-        """The floor under beta2; 0 where there is none.
-
-        >>> Settings(beta2_rule="half_life:0.9").beta2_floor
-        0.9
-        """
+        """The floor under beta2; 0 where there is none."""
         return float(self.beta2_rule.partition(":")[2] or 0.0)
 
     def changed(self) -> dict[str, Any]:
@@ -172,9 +164,7 @@ DEFAULTS = Settings()
 _OF_POLICY = {name: Settings(policy=name) for name in get_args(Policy)}
 """The settings of one keyword, the usual one: making them anew is a sixth of a plan's time."""
 HYPERPARAMETERS = ("beta2_rule", "duration_scale")
-"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split
-into.
-"""
+"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the split."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 
@@ -241,9 +231,7 @@ def _no_setting(name: str) -> InputError:
 
 
 class ScalingRule(NamedTuple):
-    """How a learning rate follows the batch: its name in `rule=`, its formula, where it holds, and who says
-    so.
-    """
+    """How a learning rate follows the batch: its name in `rule=`, formula, where it holds, and source."""
 
     rule: str
     formula: str

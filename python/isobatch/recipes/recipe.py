@@ -278,13 +278,7 @@ class Recipe(
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """The recipe of named fields, as files have them.
-
-        Args:
-            fields: the Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
-
-        Raises:
-            InputError: as Recipe.
+        """Makes the recipe of a file's fields, or of `batch_per_gpu` and the other arguments of `from_gpus`.
 
         >>> Recipe.of({"gpus": 8, "batch_per_gpu": 32, "lr": 0.1, "betas": [0.9, 0.95]}).effective_batch
         256
