@@ -120,7 +120,7 @@ _NOT_DENSE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_inter
 
 
 def read_model(path: str | os.PathLike[str]) -> Decoder:
-    """Reads a decoder's shape from a config.json, or the folder that has it."""
+    """Reads a decoder's shape from a config.json, or from its folder."""
     file = os.fspath(path)
     if Path(file).is_dir():
         file = os.fspath(Path(file) / "config.json")

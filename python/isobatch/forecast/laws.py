@@ -1,4 +1,4 @@
-"""Published laws of a fresh language-model run: its learning rate, its batch, and what another length changes.
+"""Published laws of a fresh language-model run: its learning rate, its batch, and factors of its length.
 
 They come from other people's data and architectures. Each value carries its formula, its source and where it
 holds, and `caution` where the constants were taken from a secondary account and not from the paper.

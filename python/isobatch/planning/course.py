@@ -40,12 +40,12 @@ Legs: TypeAlias = Sequence[tuple[int, PlanRecord]]
 class Course(Frame):
     """The whole run of a plan: its own leg, and those before its moves."""
 
-    def __init__(self, legs: Legs) -> None:
-        super().__init__(legs[0][1], holds_loss=any(plan.rule in HOLDS_LOSS for _, plan in legs))
+    def __init__(self, plan_legs: Legs) -> None:
+        super().__init__(plan_legs[0][1], holds_loss=any(plan.rule in HOLDS_LOSS for _, plan in plan_legs))
         self.floors = self.recipe.convention == "megatron"
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [CourseLeg(self.first, start, Fraction(0), self)]
-        for step, plan in legs[1:]:
+        for step, plan in plan_legs[1:]:
             before = self.legs[-1].plan
             # Started again as it was: the leg goes on, with the pace that it has.
             if (plan.layout, plan.lr) == (before.layout, before.lr):
@@ -122,7 +122,7 @@ class Course(Frame):
 
     @property
     def schedule(self) -> Schedule:
-        """The first plan's schedule, read through the clock, times what the rule makes of it in each leg."""
+        """The first plan's schedule, read through the clock, times the rule's factor in each leg."""
         first, recipe = self.first, self.recipe
         if first.total_steps is None or first.warmup_steps is None or first.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
@@ -226,12 +226,12 @@ EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
 """What one step of a leg adds to a column that the core's list marks `sum`; NaN where it is not known."""
 
 
-def whole_run(legs: Legs) -> dict[str, Any]:
+def whole_run(plan_legs: Legs) -> dict[str, Any]:
     """Computes the last leg's fields about the whole run, moves included."""
-    course = Course(legs)
-    ends = [*(step for step, _ in legs[1:]), course.total_steps]
+    course = Course(plan_legs)
+    ends = [*(step for step, _ in plan_legs[1:]), course.total_steps]
     parts = [
-        (leg, None if end is None else end - start) for (start, leg), end in zip(legs, ends, strict=True)
+        (leg, None if end is None else end - start) for (start, leg), end in zip(plan_legs, ends, strict=True)
     ]
 
     def total(of_step: Callable[[PlanRecord], float]) -> float | None:

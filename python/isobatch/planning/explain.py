@@ -35,7 +35,7 @@ _FREE = {
 def explain(
     plan: PlanRecord,
     moves: Sequence[Handover],
-    legs: Legs,
+    plan_legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
     currency: str = "",
@@ -50,7 +50,7 @@ def explain(
             *_changes(plan, moved=bool(moves)),
             *_steps(plan),
             *stage_lines(plan, stages),
-            *_moves(moves, legs),
+            *_moves(moves, plan_legs),
             *_outlook(plan, currency),
             *_unknown(plan),
         ]
@@ -246,10 +246,10 @@ def _curve(plan: PlanRecord) -> str:
     return f"{name} to {exact(end)}" if spec in ("cosine", "linear") else name
 
 
-def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
+def _moves(moves: Sequence[Handover], plan_legs: Legs) -> Iterator[str]:
     if not moves:
         return
-    for move, (_, before), (_, after) in zip(moves, legs[:-1], legs[1:], strict=True):
+    for move, (_, before), (_, after) in zip(moves, plan_legs[:-1], plan_legs[1:], strict=True):
         changes = (
             ("", before.world_size, after.world_size, " GPUs"),
             ("batch size ", before.effective_batch, after.effective_batch, ""),
@@ -259,7 +259,7 @@ def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
             f"Moved after step {exact(move.step)} ({exact(move.samples)} samples): "
             f"{', '.join(_change(*figures) for figures in changes)}."
         )
-    move, optimizer = moves[-1], legs[-1][1].recipe.optimizer
+    move, optimizer = moves[-1], plan_legs[-1][1].recipe.optimizer
     if move.epoch is not None:
         ends = (
             (move.repeated_samples, "repeated to fill up its end"),

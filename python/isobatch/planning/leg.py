@@ -164,7 +164,7 @@ class CourseLeg:
 
     @property
     def _rate(self) -> Fraction:
-        """Steps of the first plan that a sample is worth: by AdaScale's gain less in a larger batch."""
+        """The worth of a sample in steps of the first plan: by AdaScale's gain less in a larger batch."""
         frame = self.frame
         return frame.progress_per_batch(self.plan) / frame.progress_per_batch(frame.first) / frame.batch
 
@@ -196,7 +196,7 @@ class CourseLeg:
         return self._points(Fraction(0), self.frame.epoch_steps, self.epoch_steps)
 
     def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
-        """Returns (steps, clock) through an epoch, whose end is that of the last step, maybe a smaller one."""
+        """Returns (steps, clock) through an epoch; the last step, maybe a smaller one, ends it."""
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
         # Not so where the first plan dropped what is served here.

@@ -1,4 +1,4 @@
-"""Published learning rates of several batches beside those that rule `auto` plans, by family of training."""
+"""Published learning rates beside the plans of rule `auto`, by family of training."""
 
 from __future__ import annotations
 

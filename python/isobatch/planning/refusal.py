@@ -91,31 +91,25 @@ def _not_divisible(plan: PlanRecord) -> str | None:
     return f"{counted(batch, 'sample')} cannot be split evenly over {exact(plan.data_parallel)} replicas"
 
 
-def _accumulation_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
-    if batch is None or replicas is None:
+def _no_split(plan: PlanRecord, micro_batches: str) -> str | None:
+    batch, replicas = plan.asked_batch, plan.data_parallel
+    if batch is None or replicas is None or batch % replicas:
         return None
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return (
-        f"{share} cannot be split into micro-batches whose number is a multiple of "
-        f"{exact(settings.accumulation_multiple)}"
-    )
+    return f"{share} cannot be split into micro-batches {micro_batches}"
+
+
+def _accumulation_unmet(plan: PlanRecord) -> str | None:
+    return _no_split(plan, f"whose number is a multiple of {exact(plan.settings.accumulation_multiple)}")
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
-    if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
-        return (
-            f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch "
-            f"{exact(settings.min_micro_batch)}"
-        )
-    if batch is None or replicas is None or batch % replicas:
-        return None
-    fixed = settings.fixed_micro_batch
-    size = f"of {exact(fixed)}" if fixed else f"from {exact(settings.min_micro_batch)}"
-    cap = "" if fixed or plan.micro_batch_cap is None else f" to {exact(plan.micro_batch_cap)}"
-    share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches {size}{cap}"
+    least, cap, fixed = plan.settings.min_micro_batch, plan.micro_batch_cap, plan.settings.fixed_micro_batch
+    if cap is not None and cap < least:
+        return f"{CAPS[plan.cap_source]} {exact(cap)} is below min_micro_batch {exact(least)}"
+    if fixed:
+        return _no_split(plan, f"of {exact(fixed)}")
+    return _no_split(plan, f"from {exact(least)}" + ("" if cap is None else f" to {exact(cap)}"))
 
 
 def _refused_stage(plan: PlanRecord) -> str | None:

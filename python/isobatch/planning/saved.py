@@ -120,23 +120,23 @@ def _settings(content: Any, file: str | None) -> list[Any]:
     return [content.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
-def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
+def check(moves: Sequence[Handover], plan_legs: Legs, file: str | None, *, same_version: bool) -> None:
     """Checks all parts of a run from a file; one of the same version must come to the same values."""
     from isobatch.planning.course import Course, handover_at, whole_run
 
-    starts = [step for step, _ in legs]
+    starts = [step for step, _ in plan_legs]
     if any(not 0 <= low < high < 2**53 for low, high in pairwise(starts)):
         raise must_be("at ascending steps from 1", starts[1:], field="moves", file=file)
-    for count, (_, leg) in enumerate(legs, 1):
-        if leg.recipe != legs[0][1].recipe:
+    for count, (_, leg) in enumerate(plan_legs, 1):
+        if leg.recipe != plan_legs[0][1].recipe:
             raise InputError("recipe must be the same before and after a move", file=file, field="recipe")
         _consistent(leg, file)
         if not same_version:
             continue
         expected = _recomputed(leg)
         if count > 1:
-            expected |= whole_run(legs[:count])
-            handover = handover_at(Course(legs[: count - 1]), leg, starts[count - 1])
+            expected |= whole_run(plan_legs[:count])
+            handover = handover_at(Course(plan_legs[: count - 1]), leg, starts[count - 1])
             _compare(moves[count - 2], msgspec.structs.asdict(handover), file)
             expected["consumed"] = handover.samples if leg.recipe.ramp else 0
         _compare(leg, expected, file)

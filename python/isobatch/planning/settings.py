@@ -121,7 +121,7 @@ class Settings(NamedTuple):
 
     @property
     def duration(self) -> tuple[float, float | None]:
-        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it."""
+        """`duration_scale` in parts: the ratio of lengths, and the learning rate's power of it, if any."""
         ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
         return float(ratio), float(power) if power else None
 

@@ -24,7 +24,7 @@ Make = Callable[[Cluster, Settings], P]
 
 
 def options(refused: PlanRecord, make: Make[P]) -> list[P]:
-    """Plans the ways out of an infeasible plan, or of a coupled recipe's with another micro-batch, best first.
+    """Plans the ways out of an infeasible plan, or of a coupled one with another micro-batch, best first.
 
     On the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
     smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans

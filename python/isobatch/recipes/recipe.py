@@ -167,7 +167,7 @@ class Recipe(
 
     @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe in the core, all fields checked; isobatch.schedules checks schedules other than texts."""
+        """The recipe in the core, all fields checked; isobatch.schedules checks a `Schedule`."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]

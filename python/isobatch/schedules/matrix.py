@@ -179,7 +179,8 @@ def _refuse_names(names: list[str]) -> None:
         if name in _REQUIRED:
             todo = (
                 "a fleet's table has it where it is asked for, plan_fleet(..., "
-                "columns=isobatch.schedules.COLUMNS); in a table of your own add it, such as one value for all rows"
+                "columns=isobatch.schedules.COLUMNS); in a table of your own add it, such as one value for "
+                "all rows"
             )
             raise missing(name, todo)
 

@@ -64,8 +64,8 @@ class Schedule(Evaluator):
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Schedule cannot be changed: {name!r} is read-only")
 
-    def __eq__(self, other: object) -> bool:
-        return self.form == other.form if isinstance(other, Schedule) else NotImplemented
+    def __eq__(self, schedule: object) -> bool:
+        return self.form == schedule.form if isinstance(schedule, Schedule) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.form)

@@ -74,7 +74,7 @@ def cosine_decay_schedule(
 def piecewise_interpolate_schedule(
     interpolate_type: str, init_value: float, boundaries_and_scales: Mapping[int, float] | None = None
 ) -> Schedule:
-    """Between boundaries from one value to the next, in a "linear" or a "cosine" way; each scale multiplies."""
+    """Goes from one boundary's value to the next, "linear" or "cosine"; each scale multiplies."""
     shapes: dict[str, Shape] = {"linear": Power(), "cosine": Cosine()}
     shape = shapes[choice("interpolate_type", interpolate_type, shapes)]
     points = _scaled(init_value, boundaries_and_scales)

@@ -16,7 +16,7 @@ from isobatch.schedules.schedule import Schedule, choice, length, lone, number, 
 
 
 class Rise(TypedDict, total=False):
-    """A straight line from warmup_lr_init over warmup_t, under which a decay without warmup_prefix runs."""
+    """A straight line from warmup_lr_init over warmup_t; without warmup_prefix the decay runs under it."""
 
     warmup_t: int
     warmup_lr_init: float
@@ -24,7 +24,7 @@ class Rise(TypedDict, total=False):
 
 
 class Cycles(Rise, total=False):
-    """Cycle i < cycle_limit of Ti = t_initial·cycle_mul^i steps from lr·d^i, d = cycle_decay, to m = lr_min."""
+    """Cycle i < cycle_limit: Ti = t_initial·cycle_mul^i steps, from lr·d^i (d = cycle_decay) to m = lr_min."""
 
     lr_min: float
     cycle_mul: float
@@ -70,7 +70,7 @@ def _cycled(
 def CosineLRScheduler(
     lr: float, t_initial: int, *, k_decay: float = 1.0, **cycles: Unpack[Cycles]
 ) -> Schedule:
-    """m + (lr·d^i − m)·(1 + cos(π·(t/Ti)^k))/2 in cycle i, then m; without warmup_prefix it drops to that."""
+    """m + (lr·d^i − m)·(1 + cos(π·(t/Ti)^k))/2 in cycle i, then m; a warmup without prefix ends in a drop."""
     return _cycled(form.Cosine(stretch=number("k_decay", k_decay)), lr, t_initial, **cycles)
 
 

@@ -53,7 +53,7 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Sc
 def LinearLR(
     lr: float, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: float = 5
 ) -> Schedule:
-    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N), N = total_iters; lr·start_factor for N = 0.
+    """lr·(s + (end_factor − s)·min(x, N)/N), s = start_factor, N = total_iters; lr·s where N is 0.
 
     >>> LinearLR(1.0, start_factor=0.5, total_iters=4).at(2)
     0.75
@@ -100,7 +100,7 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
 
 
 def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_min: float = 0.0) -> Schedule:
-    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps; x may be fractional.
+    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps; any x ≥ 0.
 
     torch's `.step(epoch)` finds the cycle by a logarithm and misses restarts at large counts; here, as in its
     plain `.step()`, every restart falls on its step.
