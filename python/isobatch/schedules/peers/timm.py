@@ -24,7 +24,7 @@ class Rise(TypedDict, total=False):
 
 
 class Cycles(Rise, total=False):
-    """Cycle i < cycle_limit: Ti = t_initial·cycle_mul^i steps, from lr·d^i (d = cycle_decay) to m = lr_min."""
+    """Cycle i takes Ti = t_initial·cycle_mul^i steps, from lr·d^i (d = cycle_decay) to m = lr_min."""
 
     lr_min: float
     cycle_mul: float
