@@ -20,7 +20,12 @@ _CONTRADICTION = 2.0
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of whole optimizer steps of one shape and split, and the peak of memory on one GPU."""
+    """Step times of one shape and split.
+
+    They are seconds of whole optimizer steps on ``gpus`` over nodes of ``gpus_per_node``.
+
+    ``memory_gib`` is the peak on one GPU, where it was measured.
+    """
 
     gpus: int
     gpus_per_node: int
@@ -41,8 +46,9 @@ class AllReduceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurements of one workload on one kind of GPU and link, alone or in a validator's report.
+    """The measurements of one workload on one kind of GPU and link.
 
+    A validator's report holds them under the key ``measurements``; a file may also hold them alone.
     ``bucket_bytes`` are the all-reduces that a step's gradient goes in, where that is known. ``sharded`` says
     that the replicas share out states among themselves (ZeRO, FSDP), so that the peaks fall with their
     number.
