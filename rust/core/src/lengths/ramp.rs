@@ -171,6 +171,17 @@ mod tests {
     }
 
     #[test]
+    fn stages_that_are_behind_do_not_count() {
+        let ramp = Ramp::parse("1 1 100").unwrap();
+        let stages = |full, consumed| ramp.stages(full, 4, None, consumed);
+        assert_eq!(stages(6, 0), None); // 1.5 samples,
+        assert_eq!(stages(6, 99), None); // 4.5,
+        assert_eq!(stages(6, 100), Some(vec![Stage { batch: 6, until: u64::MAX }]));
+        assert_eq!(stages(4, 33).map(|stages| stages.len()), Some(4)); // a third is 33.3
+        assert_eq!(stages(4, 34).map(|stages| stages.len()), Some(3));
+    }
+
+    #[test]
     fn megatrons_own_example() {
         let ramp = Ramp::parse("0:16 2.4B:320 4.8B:1536");
         assert_eq!(ramp, Some(Ramp::ByTokens(vec![(0, 16), (2_400_000_000, 320), (4_800_000_000, 1536)])));

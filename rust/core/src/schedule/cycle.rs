@@ -157,6 +157,16 @@ mod tests {
     }
 
     #[test]
+    fn starts_every_cycle_on_its_own_step() {
+        let (mut start, mut length) = (0.0, 3.0);
+        for index in 0..40 {
+            assert_eq!(cycle(3.0, 2.0).locate(start), (f64::from(index), 0.0));
+            assert_eq!(cycle(3.0, 2.0).locate(start + length - 1.0).0, f64::from(index));
+            (start, length) = (start + length, 2.0 * length);
+        }
+    }
+
+    #[test]
     fn a_slow_growth_loses_no_cycle() {
         let cycle = cycle(10.0, 1.0 + 1e-12);
         for index in [1.0, 7.0, 1000.0, 1e6] {
