@@ -20,7 +20,6 @@ __all__ = [
     "fill_schedules",
     "fleet_fault",
     "forecast_rows",
-    "goodput_rows",
     "length",
     "noise_over_run",
     "number",
@@ -127,9 +126,6 @@ def divide_pool(
     wait: NDArray[np.float64],
     capacity: NDArray[np.uint64],
 ) -> tuple[NDArray[np.int64], float, float, list[float], bool]: ...
-def goodput_rows(
-    rows: int, cases: dict[str, NDArray[Any]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any], NDArray[Any]]: ...
 def forecast_rows(
     constants: dict[str, tuple[float, float]],
     gradient: tuple[float, float, list[tuple[int, int, float]]],

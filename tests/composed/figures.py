@@ -17,7 +17,7 @@ class Alone:
     slowest = total
 
 
-def row(time_us=100.0, samples=None, **given):
+def row(time_us=100.0, samples=None, **changes):
     """One MB over two ranks in so many microseconds."""
     fields = {
         "dtype": "float32",
@@ -32,4 +32,4 @@ def row(time_us=100.0, samples=None, **given):
         "wrong_elements": 0,
         "samples_us": samples or [time_us],
     }
-    return AllReduceRow(**fields | given)
+    return AllReduceRow(**fields | changes)

@@ -23,7 +23,7 @@ class Nvml:
     nvmlMemory_v2 = None
     handles = ("handle",)
 
-    def __init__(self, lacks=(), **given):
+    def __init__(self, lacks=(), **values):
         self.lacks, self.asked = lacks, []
         self.answers = {
             "Name": "NVIDIA H100 80GB HBM3",
@@ -32,7 +32,7 @@ class Nvml:
             "ComputeRunningProcesses": [SimpleNamespace(pid=4242, usedGpuMemory=GIB // 2)],
             "EnforcedPowerLimit": 700_000,
             "PowerManagementDefaultLimit": 700_000,
-        } | given
+        } | values
 
     def nvmlInit(self):
         pass

@@ -47,12 +47,11 @@ def interrupted(call):
     [
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, columns=['micro_batch'])",
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, select='goodput')",
-        "__import__('isobatch.forecast.goodput', fromlist=['x']).optimize_goodput(replicas=np.arange(1, "
-        "10**7) % 4096 + 1, tuned_batch=4096, max_batch=2**30, max_micro_batch=4096, noise_scale=1e6, "
-        "compute_constant=0.01, compute_per_sample=0.001, sync_seconds=0.05)",
         "ib.schedules.cosine(1.0, 10**9).values(np.arange(5e7))",
+        "ib.schedule_matrix([ib.schedules.product(*[ib.schedules.polynomial(0.1, 10**9, 1.37).with_clock([(0, 0), "
+        "(1, 1.01)])] * 60)] * 64, np.random.default_rng(0).uniform(0, 1e9, 200_000))",
     ],
-    ids=["plan", "choose", "goodput", "schedule"],
+    ids=["plan", "choose", "schedule", "matrix"],
 )
 def test_ctrl_c_ends_a_bulk_call(call):
     # 0.1 s between looks. A busy machine may hold up any one try, and for longer.

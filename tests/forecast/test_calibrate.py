@@ -16,7 +16,6 @@ from isobatch.cli import main
 from isobatch.forecast.calibrate import calibrate, merge
 from isobatch.forecast.measurements import AllReduceRecord, Measurements, StepRecord, load_measurements
 from isobatch.forecast.profile import Constant, Profile, Reduced
-from peers import adaptdl_goodput
 
 INSIDE = [(g, b, a) for g in (1, 2, 4, 8, 16, 24, 32) for b in (4, 8, 32, 64) for a in (1, 2, 8)]
 OUTSIDE = [(g, b, a) for g in (64, 256) for b in (4, 32, 128) for a in (1, 8)]
@@ -100,35 +99,6 @@ def test_held_out_points_are_predicted():
     assert np.median(outside) <= 0.05
     assert np.quantile(outside, 0.95) <= 0.15
     assert np.mean(covered) >= 0.9
-
-
-@pytest.mark.peers
-def test_beside_adaptdl_on_the_same_data():
-    pytest.importorskip("autograd", reason="AdaptDL's fit needs it")
-    adaptdl = adaptdl_goodput()
-    errors = {"ours inside": [], "ours outside": [], "adaptdl inside": [], "adaptdl outside": []}
-    for seed in range(5):
-        rng = np.random.default_rng(100 + seed)
-        truth = random_truth(rng)
-        data = measure(truth, rng, table=False)
-        profile = calibrate(data)
-        # AdaptDL wants the passes and the synchronising one apart: both exact here, where we see whole steps.
-        known = [(s.gpus, s.micro_batch) for s in data.steps]
-        passes = np.diff([seconds(truth, [(g, b, a) for g, b in known]) for a in (1, 2)], axis=0)[0]
-        last = seconds(truth, [(g, b, 1) for g, b in known])
-        gpus = np.array([g for g, _ in known])
-        peer = adaptdl.fit_perf_params(-(-gpus // 8), gpus, np.array([b for _, b in known]), passes, last)
-        function = adaptdl.GoodputFunction(peer, adaptdl.GradParams(1, 1), 1)
-        for where, points in (("inside", INSIDE), ("outside", OUTSIDE)):
-            g, b, a = np.array(points).T
-            truly = seconds(truth, points)
-            predicted = g * b * a / function.throughput(np.maximum(1, -(-g // 8)), g, b, a - 1)
-            errors[f"ours {where}"].extend(np.abs(seconds(profile, points) / truly - 1))
-            errors[f"adaptdl {where}"].extend(np.abs(predicted / truly - 1))
-    summary = {name: (np.median(e), np.quantile(e, 0.95)) for name, e in errors.items()}
-    for where in ("inside", "outside"):
-        assert summary[f"ours {where}"][0] < summary[f"adaptdl {where}"][0]
-        assert summary[f"ours {where}"][1] < summary[f"adaptdl {where}"][1]
 
 
 def test_a_time_that_is_flat_for_small_batches():

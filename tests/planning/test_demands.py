@@ -11,20 +11,6 @@ from plan_of import recipe_of
 PIPELINED = ib.Recipe(effective_batch=512, lr=3e-4, model_parallel=8, micro_batch=2, duration="1000st")
 
 
-def test_the_micro_batch_gives_way():
-    # 16 replicas have 32 samples each: 16 passes of 2, or 32 of 1.
-    assert ib.plan(PIPELINED, 128, accumulation_multiple=16).micro_batch == 2
-    assert ib.plan(PIPELINED, 128, accumulation_multiple=32).micro_batch == 1
-    assert ib.plan(PIPELINED, 128, accumulation_multiple=33).reasons == (ib.Reason.ACCUMULATION_UNMET,)
-
-
-def test_a_tolerance_finds_a_batch_for_a_pipeline():
-    plan = ib.plan(PIPELINED, 96, accumulation_multiple=4, batch_tolerance=0.1)
-    # 528 = 2 × 22 × 12 is nearer, but 22 passes are not a multiple of 4, and 480 = 1 × 40 × 12 or 528 = 1 ×
-    # 44 × 12 are smaller.
-    assert (plan.micro_batch, plan.accumulation, plan.effective_batch) == (2, 20, 480)
-
-
 @pytest.mark.parametrize("policy", ["keep", "grow", 1024])
 def test_groups_stay_in_one_step(policy):
     recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=1e-5)
@@ -78,20 +64,6 @@ def test_a_fleet_has_them_by_row():
 
 OFTEN = recipe_of(optimizer="sgd", dataset_size=25_600, duration="90ep", eval_every="500st",
     save_every="2.5ep", log_every="10st", gpus=8)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, (500, 250, 10)),
-        ({"policy": 1024}, (125, 63, 3)),  # 62.5 and 2.5, rounded half up
-        ({"policy": 8192}, (16, 10, 1)),  # 4 steps an epoch; 0.31
-        ({"policy": 64}, (2000, 1000, 40)),
-    ],
-)
-def test_intervals_are_the_same_samples(settings, expected):
-    plan = ib.plan(OFTEN, 8, **settings)
-    assert (plan.eval_steps, plan.save_steps, plan.log_steps) == expected
 
 
 def test_a_move_converts_them_too():

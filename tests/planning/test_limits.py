@@ -1,6 +1,5 @@
 """Values at the limits of a rule, a trainer or a column."""
 
-import numpy as np
 import pytest
 
 import isobatch as ib
@@ -62,29 +61,6 @@ def test_auto_bends_where_the_noise_scale_is_known(optimizer):
             assert planned.lr_scale == pytest.approx((1 + 1000 / 256) / (1 + 1000 / policy), rel=1e-15)
             assert min(1, policy / 256) <= planned.lr_scale <= max(1, policy / 256)
     assert plan(known, policy="keep").rule == "none"
-
-
-def test_auto_in_a_fleet_is_that_of_each_job():
-    """Jobs with different noise scales are planned together: each has its own rule and cautions."""
-    noise = [np.nan, 0.0, 100.0, 1e6, np.nan, 5000.0] * 30
-    jobs = {
-        "effective_batch": np.full(len(noise), 256),
-        "lr": np.full(len(noise), 0.1),
-        "optimizer": np.repeat(["sgd", "lion", "adafactor"], len(noise) // 3),
-        "noise_scale": np.array(noise),
-        "duration": np.full(len(noise), "10000st"),
-    }
-    for policy in (16, 256, 2048, "keep"):
-        fleet = ib.plan_fleet(jobs, [8], policy=policy)
-        for row, scale in enumerate(noise):
-            known = {} if np.isnan(scale) else {"noise_scale": scale}
-            recipe = ib.Recipe(
-                **{name: column[row].item() for name, column in jobs.items() if name != "noise_scale"},
-                **known,
-            )
-            alone = ib.plan(recipe, 8, policy=policy)
-            assert (fleet["lr_scale"][row], fleet["lr"][row]) == (alone.lr_scale, alone.lr)
-            assert ib.Reason.of(int(fleet["reasons"][row])) == alone.reasons
 
 
 def test_what_no_column_can_hold_is_no_plan():

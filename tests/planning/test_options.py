@@ -132,12 +132,6 @@ def test_a_coupled_recipe_is_offered_its_micro_batch():
     assert [option.settings.policy for option in stuck.options[:2]] == ["grow", "keep"]
 
 
-def test_a_tolerance_widens_the_counts_that_are_nearest():
-    assert ib.plan(RECIPE, 9, batch_tolerance=0.001).nearest_world_sizes == (8, 16)
-    # 255 = 17 × 15 is 0.4 % away.
-    assert ib.plan(RECIPE, 13, batch_tolerance=0.004).nearest_world_sizes == (8, 15)
-
-
 def test_a_nearer_batch_that_was_passed_over_is_said():
     text = plan_of(3, max_micro_batch=4, batch_tolerance=0.05).explain()
     nearer = "255 is nearer, but its micro-batches would be less than ¾ as large"

@@ -117,15 +117,6 @@ def test_distributed_sampler_and_loader(convention):
     assert feasible > CASES / 3
 
 
-def test_the_loader_itself_serves_what_its_batch_sampler_says():
-    for row in drawn("torch", count=40, seed=1):
-        dataset = range(row["dataset_size"])
-        sampler = DistributedSampler(dataset, row["gpus"], 0, shuffle=True)
-        loader = DataLoader(dataset, row["micro_batch"], sampler=sampler, collate_fn=list)
-        assert list(loader) == list(loader.batch_sampler)
-        assert len(list(loader)) == len(loader)
-
-
 @pytest.mark.peers
 @pytest.mark.parametrize("split", [False, True])
 def test_accelerates_shards_without_even_batches(split):
@@ -142,16 +133,6 @@ def test_accelerates_shards_without_even_batches(split):
             assert len(loader) <= len(loaders[0])
         feasible += check(row, plan, steps, served)
     assert feasible > CASES / 3
-
-
-@pytest.mark.peers
-@pytest.mark.parametrize("even", [False, True])
-def test_split_batches_deal_out_as_whole_ones(even):
-    """An epoch has the same samples however Accelerate deals them: the plan only needs the batch."""
-    for row in drawn("transformers", count=300, seed=3):
-        if row["gpus"] > 1:
-            apart, whole = (shards_of(row, split, even_batches=even)[0] for split in (False, True))
-            assert len(apart) == len(whole)
 
 
 @pytest.mark.peers

@@ -57,7 +57,7 @@ def _plan(
     _lr(row, recipe, options, batch)
     _length(row, recipe, options, replicas, batch)
 
-    tuned_micro = _tuned_micro(recipe)
+    tuned_micro = recipe.get("micro_batch")
     if tuned_micro and 2 * row["micro_batch"] <= tuned_micro:
         say("micro_batch_shrunk")
     couples = recipe.get("batch_norm") or recipe.get("coupled")
@@ -70,10 +70,6 @@ def _plan(
         own = Fraction(recipe["effective_batch"], tuned_on * (recipe.get("accumulation") or 1))
         if row["micro_batch"] > own:
             say("micro_batch_open")
-
-
-def _tuned_micro(recipe: dict[str, Any]) -> int | None:
-    return recipe.get("micro_batch")
 
 
 def _tuned_replicas(recipe: dict[str, Any]) -> int | None:
@@ -121,7 +117,7 @@ def _batch(
 
 
 def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
-    return options.get("max_micro_batch") or _tuned_micro(recipe)
+    return options.get("max_micro_batch") or recipe.get("micro_batch")
 
 
 def _why(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> str:

@@ -154,8 +154,3 @@ def warmup_start(rule: str, k: float, tuned_lr: float) -> float:
     2.2).
     """
     return tuned_lr if rule == "linear" and k > 1 else 0.0
-
-
-def warmup_lr(step: float, warmup_steps: float, start: float, peak: float) -> float:
-    """A linear warmup to the peak at `warmup_steps`."""
-    return start + (peak - start) * step / warmup_steps

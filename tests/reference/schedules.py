@@ -132,7 +132,7 @@ def warmup(x, schedule, steps, start=0.0):
     return np.where(x < steps, start + (schedule(np.zeros(1))[0] - start) * x / steps, after)
 
 
-def curves(left, warm):
+def curves(length, warm):
     """Schedules of every kind and a few compositions, of a length; a kind without a line here is as
     `ARGUMENTS` has it.
     """
@@ -142,32 +142,34 @@ def curves(left, warm):
     }
     return usual | {
         "constant": S.constant(0.1),
-        "cosine": S.cosine(0.1, left, 0.003),
-        "cosine_restarts": S.cosine_restarts(0.1, left // 20 + 1, 1.3, 0.8),
-        "exponential": S.exponential(0.1, 0.01, left),
-        "goyal": S.goyal(0.1, left / 90),
+        "cosine": S.cosine(0.1, length, 0.003),
+        "cosine_restarts": S.cosine_restarts(0.1, length // 20 + 1, 1.3, 0.8),
+        "exponential": S.exponential(0.1, 0.01, length),
+        "goyal": S.goyal(0.1, length / 90),
         "inverse_sqrt": S.inverse_sqrt(0.1, warm),
-        "linear": S.linear(0.1, left),
-        "linear_to_zero": S.linear_to_zero(0.1, left),
-        "multistep": S.multistep(0.1, [left // 3, left // 2]),
-        "one_cycle": S.one_cycle(0.1, left, left // 3),
-        "one_minus_sqrt": S.one_minus_sqrt(0.1, left, 0.001),
-        "polynomial": S.polynomial(0.1, left, 0.5),
-        "rex": S.rex(0.1, left),
+        "linear": S.linear(0.1, length),
+        "linear_to_zero": S.linear_to_zero(0.1, length),
+        "multistep": S.multistep(0.1, [length // 3, length // 2]),
+        "one_cycle": S.one_cycle(0.1, length, length // 3),
+        "one_minus_sqrt": S.one_minus_sqrt(0.1, length, 0.001),
+        "polynomial": S.polynomial(0.1, length, 0.5),
+        "rex": S.rex(0.1, length),
         "step": S.step(0.1, 2.4, 0.97),
         "table": S.table(np.linspace(0.1, 0.02, 77).tolist()),
-        "tanh": S.tanh(0.1, left),
-        "trapezoid": S.trapezoid(0.1, left, warm, warm),
+        "tanh": S.tanh(0.1, length),
+        "trapezoid": S.trapezoid(0.1, length, warm, warm),
         "vaswani": S.vaswani(512, warm),
-        "wsd": S.wsd(0.1, left, left // 5, "rex"),
+        "wsd": S.wsd(0.1, length, length // 5, "rex"),
         # Beside the kinds, what was off or may be.
-        "polynomial 1.7": S.polynomial(0.1, left, 1.7, 0.01),
-        "growing": S.exponential(0.1, 2.0, left),
+        "polynomial 1.7": S.polynomial(0.1, length, 1.7, 0.01),
+        "growing": S.exponential(0.1, 2.0, length),
         "a decay shorter than a step": S.wsd(1000, 10, 0.0001),
-        "a bent clock": S.cosine(0.1, left).with_clock([(0, 0), (left // 3, left // 3), (left, 3 * left)]),
+        "a bent clock": S.cosine(0.1, length).with_clock(
+            [(0, 0), (length // 3, length // 3), (length, 3 * length)]
+        ),
         "cycles on a clock": S.cosine_restarts(0.1, 50).with_clock([(0, 0), (1, 1.37)]),
         "growing cycles on a clock": S.cosine_restarts(0.1, 50, 1.5).with_clock(
             [(0, 0), (7, 9.1), (20, 31.7)]
         ),
-        "a product": S.product(S.cosine(0.1, left), S.step(1.0, 200, 0.5), S.exponential(1.0, 0.999)),
+        "a product": S.product(S.cosine(0.1, length), S.step(1.0, 200, 0.5), S.exponential(1.0, 0.999)),
     }

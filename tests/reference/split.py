@@ -1,7 +1,5 @@
 """The batch split by trying everything."""
 
-from fractions import Fraction
-
 
 def divisors(number: int) -> list[int]:
     """Every divisor in rising order, in pairs up to the root."""
@@ -12,17 +10,6 @@ def divisors(number: int) -> list[int]:
 def replicas_of(world_size: int, model_parallel: int) -> int | None:
     """Replicas, or None where a replica's GPUs do not divide the world."""
     return None if world_size % model_parallel else world_size // model_parallel
-
-
-def split(batch: int, replicas: int, cap: int | None, multiple: int = 1) -> tuple[int, int] | None:
-    """(micro_batch, accumulation) with the largest dividing micro-batch up to the cap, a multiple of
-    `multiple`.
-    """
-    if batch % replicas:
-        return None
-    share = batch // replicas
-    fits = [d for d in divisors(share) if (cap is None or d <= cap) and d % multiple == 0]
-    return (fits[-1], share // fits[-1]) if fits else None
 
 
 def nearest(values: list[int], to: int) -> int | None:
@@ -49,9 +36,3 @@ def ragged(batch: int, replicas: int, cap: int | None) -> list[list[int]] | None
             share -= sizes[-1]
         out.append(sizes)
     return out
-
-
-def loss_weights(sizes: list[list[int]]) -> list[list[Fraction]]:
-    """The factor of each micro-batch's mean loss: the mean over replicas is then a mean over samples."""
-    total = sum(map(sum, sizes))
-    return [[Fraction(n * len(sizes), total) for n in rank] for rank in sizes]

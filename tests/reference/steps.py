@@ -46,7 +46,7 @@ def epoch(
     *,
     fills: bool = True,
 ) -> Epoch:
-    """An epoch in closed form; `walk` counts the same. `fills` is Accelerate's even_batches."""
+    """An epoch in closed form. `fills` is Accelerate's even_batches."""
     sampler, loader = drops(drop_last)
     share = dataset // replicas if sampler else -(-dataset // replicas)
     if convention == "transformers":
@@ -82,38 +82,6 @@ def exact_epoch(dataset: int, batch: int, drop_last: bool | str = False) -> Epoc
     if drop_last is not False or not rest:
         return Epoch(whole, whole * batch, 0, rest, False)
     return Epoch(whole + 1, dataset, 0, 0, True)
-
-
-def walk(dataset: int, replicas: int, micro: int, accumulation: int, drop_last: bool | str = False) -> Epoch:
-    """An epoch of torch's classes, sample by sample."""
-    sampler, loader = drops(drop_last)
-    order = list(range(dataset))
-    if sampler:
-        order = order[: dataset // replicas * replicas]
-    while len(order) % replicas:
-        order.append(order[len(order) - dataset])
-    served: list[int] = []
-    steps = 0
-    sizes: list[int] = []
-    for rank in range(replicas):
-        own = order[rank::replicas]
-        batches = [own[i : i + micro] for i in range(0, len(own), micro)]
-        if loader and batches and len(batches[-1]) < micro:
-            batches.pop()
-        groups = [batches[i : i + accumulation] for i in range(0, len(batches), accumulation)]
-        steps = len(groups)
-        sizes = sizes or [0] * steps
-        for step, group in enumerate(groups):
-            for batch in group:
-                sizes[step] += len(batch)
-                served += batch
-    return Epoch(
-        steps,
-        len(served),
-        len(served) - len(set(served)),
-        dataset - len(set(served)),
-        steps > 0 and sizes[-1] != micro * accumulation * replicas,
-    )
 
 
 def samples(
@@ -176,8 +144,3 @@ def warmup_steps(
     if unit == "ep" and steps_per_epoch is not None:
         return ceil(value * steps_per_epoch)
     return ceil(samples(value, unit, tuned_batch, seq_len, dataset) / batch)
-
-
-def milestone(step: int, tuned_batch: int, batch: int) -> int:
-    """A step of the tuned run as one of the new run, by samples, rounded half up."""
-    return floor(Fraction(step * tuned_batch, batch) + Fraction(1, 2))

@@ -34,9 +34,6 @@ def test_values_keep_their_shape():
     assert schedule.values([]).shape == (0,)
 
 
-# ---- bad input
-# ---------------------------------------------------------------------------------------------------
-
 NAN, INF = float("nan"), float("inf")
 
 

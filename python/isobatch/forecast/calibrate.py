@@ -51,7 +51,9 @@ def calibrate(
     >>> [round(constant.value, 4) for constant in constants], profile.unidentified
     ([0.01, 0.001], ('intra_latency_us', 'intra_gb_s', 'inter_latency_us', 'inter_gb_s', 'overlap', 'update'))
     """
-    several = [measured] if isinstance(measured, Measurements) else _several(measured)
+    several = [measured] if isinstance(measured, Measurements) else measured
+    if not isinstance(several, (list, tuple)) or not all(isinstance(each, Measurements) for each in several):
+        raise must_be("Measurements, or a list of them", measured, field="measured")
     if older is not None and not isinstance(older, Profile):
         raise must_be("a Profile", older, field="older")
     for measurement in several:
@@ -63,20 +65,8 @@ def calibrate(
     return profile if older is None else merge(profile, older)
 
 
-def _several(measured: Sequence[Measurements]) -> Sequence[Measurements]:
-    if not isinstance(measured, (list, tuple)) or not all(
-        isinstance(measurement, Measurements) for measurement in measured
-    ):
-        raise must_be("Measurements, or a list of them", measured, field="measured")
-    return measured
-
-
 def merge(newer: Profile, older: Profile) -> Profile:
-    """Merges two profiles: constants of both are averaged by their errors, those of one are taken from it.
-
-    An estimate never moves a measured constant. Raises InputError for different workloads, GPUs, links or
-    gradients.
-    """
+    """Averages the constants of both profiles by their errors; an estimate never moves a measured one."""
     for name in SAME:
         value, old_value = getattr(newer, name), getattr(older, name)
         if value != old_value:
@@ -102,22 +92,17 @@ def merge(newer: Profile, older: Profile) -> Profile:
         name: _hull(getattr(newer, name), getattr(older, name))
         for name in ("micro_batch", "replicas_per_node", "nodes")
     }
+    layouts = {row.layout for row in newer.all_reduce}
     return msgspec.structs.replace(
         newer,
         **{**old_constants, **new_constants, **both, **ranges},
-        all_reduce=newer.all_reduce + _others(older.all_reduce, newer.all_reduce),
+        all_reduce=newer.all_reduce + tuple(row for row in older.all_reduce if row.layout not in layouts),
         parameters=newer.parameters or older.parameters,
         seq_len=newer.seq_len or older.seq_len,
         noise_by_progress=newer.noise_by_progress or older.noise_by_progress,
         scatter=max(newer.scatter, older.scatter),
         unidentified=tuple(name for name in newer.unidentified if name not in old_constants),
     )
-
-
-def _others(older: tuple[Reduced, ...], newer: tuple[Reduced, ...]) -> tuple[Reduced, ...]:
-    """Returns the older tables of layouts missing among the newer ones."""
-    known = {(row.replicas_per_node, row.nodes) for row in newer}
-    return tuple(row for row in older if (row.replicas_per_node, row.nodes) not in known)
 
 
 def _averaged(newer: Constant, older: Constant) -> Constant:
@@ -195,7 +180,7 @@ class ConstantsFit:
     def _known_sync(self) -> NDArray[np.float64]:
         """Returns the seconds of each step's all-reduces by the table, as forecast; NaN outside of it."""
         sizes = self.measured.bucket_bytes or (self.measured.gradient_bytes,)
-        known = {(row.replicas_per_node, row.nodes): row.of(sizes) for row in self.table}
+        known = {row.layout: row.of(sizes) for row in self.table}
         whole = self.shape["model_parallel"] == 1
         seconds = [
             known.get((int(n), int(g))) if w else None
@@ -234,11 +219,8 @@ class ConstantsFit:
         return steps, _core.all_reduce_rows(constants, *self.reduce_wire)
 
     def _constants(self, theta: NDArray[Any], free: list[str]) -> dict[str, float]:
-        nothing = dict.fromkeys(self.NAMES, 0.0) | {
-            "intra_gb_s": np.inf,
-            "inter_gb_s": np.inf,
-            "overlap": 1.0,
-        }
+        nothing = dict.fromkeys(self.NAMES, 0.0)
+        nothing |= {"intra_gb_s": np.inf, "inter_gb_s": np.inf, "overlap": 1.0}
         values = {name: float(np.exp(t)) for name, t in zip(free, theta, strict=True)}
         if "overlap" in values:
             values["overlap"] = 1 + 9 / (1 + 1 / values["overlap"])
@@ -282,11 +264,8 @@ class ConstantsFit:
         for gamma in (9.0,) if "lead" in free else (1.2, 3.0):
             start = self._start(gamma)
             centre = np.log([start[name] for name in free])
-            if not (
-                np.isfinite(centre).all()
-                and np.isfinite(residuals(centre, centre)).all()
-                and (centre - 25 < centre).all()
-            ):
+            is_known = np.isfinite(centre).all() and np.isfinite(residuals(centre, centre)).all()
+            if not (is_known and (centre - 25 < centre).all()):
                 raise InputError("no constants fit the measurements: measure again")
             bounds = centre - 25, centre + 25
             solution = least_squares(
@@ -300,8 +279,8 @@ class ConstantsFit:
         free = self.free
         solution = self._solve(free)
         several = len(np.unique(self.shape["micro_batch"])) >= 3
-        for name, needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
-            if needed:
+        for name, is_needed in (("lead", several and "overlap" in free), ("compute_floor", several)):
+            if is_needed:
                 more = self._solve([*free, name])
                 if more.cost < _BELIEVED[name] * solution.cost and solution.cost > 1e-6:
                     free, solution = [*free, name], more
@@ -317,11 +296,13 @@ class ConstantsFit:
                 "validate on an idle host; `isobatch validate` without --quick times more steps",
                 field="steps.step_seconds",
             )
-        spread = self._spread(solution.jac, typical)
+        covariance = np.linalg.pinv(solution.jac.T @ solution.jac) * max(typical, 1e-4) ** 2
+        spread = np.sqrt(np.diag(covariance))  # the standard deviation of every fitted logarithm
         vague = {name for name, sigma in zip(free, spread, strict=True) if sigma > _VAGUE}
         unidentified = tuple(
             name for name in (*self.NAMES[3:8], *self.NAMES[:3]) if name not in free or name in vague
         )
+        noise = self.measured.noise_scale
         return Profile(
             workload=self.measured.workload,
             gpu=self.measured.gpu,
@@ -329,9 +310,7 @@ class ConstantsFit:
             gradient_bytes=self.measured.gradient_bytes,
             bucket_bytes=self.measured.bucket_bytes,
             all_reduce=self.table,
-            noise_scale=None
-            if self.measured.noise_scale is None
-            else Constant(value=self.measured.noise_scale),
+            noise_scale=None if noise is None else Constant(value=noise),
             scatter=1.96 * typical,
             micro_batch=_ends(self.shape["micro_batch"]),
             replicas_per_node=_ends(self.per_node),
@@ -340,12 +319,6 @@ class ConstantsFit:
             **self._fitted(constants, dict(zip(free, spread, strict=True)), vague),
             **self._memory(),
         )
-
-    @staticmethod
-    def _spread(jacobian: NDArray[Any], typical: float) -> NDArray[np.float64]:
-        """The standard deviation of every fitted logarithm."""
-        covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(typical, 1e-4) ** 2
-        return np.sqrt(np.diag(covariance))
 
     @staticmethod
     def _fitted(constants: dict[str, float], spread: dict[str, float], vague: set[str]) -> dict[str, Any]:
@@ -362,10 +335,7 @@ class ConstantsFit:
         return fields
 
     def _memory(self) -> dict[str, Any]:
-        """Fits the fixed memory and that per sample to the peaks of at least two micro-batches.
-
-        No peak lies above the line. Sharded states also need at least two counts of replicas.
-        """
+        """Fits fixed memory and memory per sample to peaks of two micro-batches or more; none lies above."""
         if self.measured.sharded:
             return self._sharded_memory()
         points = {(s.micro_batch, s.memory_gib) for s in self.measured.steps if s.memory_gib is not None}

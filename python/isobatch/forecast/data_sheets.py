@@ -8,11 +8,7 @@ from isobatch.errors import InputError, unknown
 
 
 class DataSheet(NamedTuple):
-    """A data sheet.
-
-    ``tflops`` are peaks by precision in 1e12 operations a second, ``memory_gb_s`` and ``link_gb_s`` are in
-    1e9 bytes a second, the link's in one direction (sheets give both together).
-    """
+    """A data sheet: peaks in TFLOP/s by precision, bandwidths in GB/s, the link's in one direction."""
 
     name: str
     title: str
@@ -68,14 +64,7 @@ SHEETS: dict[str, DataSheet] = {row.name: row for row in _ROWS}
 
 
 def sheet_of(gpu: str) -> DataSheet:
-    """Returns the data sheet of a GPU.
-
-    Raises:
-        InputError: there is none by this name; the message has the names.
-
-    >>> sheet_of("h100-80").tflops["bf16"]
-    989
-    """
+    """Returns the data sheet of a GPU by its name, in any case."""
     for name, sheet in SHEETS.items():
         if name.lower() == str(gpu).lower():
             return sheet
@@ -83,14 +72,7 @@ def sheet_of(gpu: str) -> DataSheet:
 
 
 def peak_of(sheet: DataSheet, precision: str) -> float:
-    """Returns the dense peak in TFLOP/s.
-
-    Raises:
-        InputError: the GPU has no units for the precision.
-
-    >>> peak_of(SHEETS["V100-32"], "fp16")
-    125
-    """
+    """Returns the dense peak in TFLOP/s; an error where the GPU has no units for the precision."""
     if precision not in sheet.tflops:
         raise InputError(
             f"{sheet.name} has no peak for precision {precision!r} in its data sheet: use one of "

@@ -66,14 +66,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """All parameters, tied ones once.
-
-        >>> gpt2 = Decoder(family="gpt2", layers=12, hidden=768, heads=12, kv_heads=12, head_dim=64,
-        ...     intermediate=3072,
-        ...     vocabulary=50257, gated=False, tied=True, biases=True, positions=1024)
-        >>> gpt2.parameters
-        124439808
-        """
+        """All parameters, tied ones once."""
         h, projections = self.hidden, self.query + 2 * self.key_value
         layer = self.layer_matrices + 2 * h
         norm = h
@@ -127,15 +120,7 @@ _NOT_DENSE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_inter
 
 
 def read_model(path: str | os.PathLike[str]) -> Decoder:
-    """Reads a decoder's shape from a config.json.
-
-    Args:
-        path: the file, or the folder that has it.
-
-    Raises:
-        InputError: it cannot be read, or is of a model that has no arithmetic here; the message says which
-            models do.
-    """
+    """Reads a decoder's shape from a config.json, or from its folder."""
     file = os.fspath(path)
     if Path(file).is_dir():
         file = os.fspath(Path(file) / "config.json")
@@ -150,15 +135,7 @@ def read_model(path: str | os.PathLike[str]) -> Decoder:
 
 
 def decoder_of(fields: Any) -> Decoder:
-    """Returns the shape of a config's fields.
-
-    Raises:
-        InputError: as `read_model`.
-
-    >>> decoder_of({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257,
-    ...     "n_positions": 1024}).parameters
-    124439808
-    """
+    """Returns the shape of a config's fields."""
     if not isinstance(fields, dict):
         raise must_be("a table of a model's fields", fields, field="the file")
     kind = fields.get("model_type")

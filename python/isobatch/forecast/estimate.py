@@ -130,11 +130,12 @@ def estimated(
     model: str | os.PathLike[str] | None = None, *, gpu: str, seq_len: int, **options: Unpack[EstimateOptions]
 ) -> Estimate:
     """Estimates the same with its figures, and the costs left out."""
-    decoder = _model(model, options.get("parameters"))
-    fields: dict[str, Any] = {
-        **options,
-        "parameters": decoder.parameters if decoder else options.get("parameters"),
-    }
+    if (model is None) == (options.get("parameters") is None):
+        raise missing("a model", "give either its config.json or its parameters")
+    if model is not None and not isinstance(model, (str, os.PathLike)):
+        raise must_be("the path of a config.json", model, field="model")
+    decoder = None if model is None else read_model(model)
+    fields: dict[str, Any] = {**options} if decoder is None else {**options, "parameters": decoder.parameters}
     request = _Request(decoder, sheet_of(gpu), seq_len, **fields)
     one_of(request.precision, "precision", _core.precisions())
     one_of(request.optimizer, "optimizer", _core.optimizers())
@@ -145,16 +146,9 @@ def estimated(
     counts = ("parameters", "seq_len", "tensor_parallel", "pipeline_parallel", "micro_batch", "shards")
     checked: dict[str, Any] = {name: whole(getattr(request, name), name) for name in counts}
     request = request._replace(utilization=_range(request.utilization), **checked)
-    _check_parallel(request)
+    if decoder is not None:
+        _check_parallel(request, decoder)
     return _profile_of(request)
-
-
-def _model(path: Any, parameters: Any) -> Decoder | None:
-    if (path is None) == (parameters is None):
-        raise missing("a model", "give either its config.json or its parameters")
-    if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise must_be("the path of a config.json", path, field="model")
-    return None if path is None else read_model(path)
 
 
 def _range(share: Any) -> tuple[float, float]:
@@ -168,10 +162,7 @@ def _range(share: Any) -> tuple[float, float]:
     return low, high
 
 
-def _check_parallel(request: _Request) -> None:
-    model = request.decoder
-    if model is None:
-        return
+def _check_parallel(request: _Request, model: Decoder) -> None:
     for field, count, title in (
         ("tensor_parallel", model.heads, "heads"),
         ("pipeline_parallel", model.layers, "layers"),
@@ -187,7 +178,7 @@ def _profile_of(request: _Request) -> Estimate:
         compute, lambda end: (request.pipeline_parallel - 1) * (latency + end * request.micro_batch)
     )
     fixed, sample, of_memory = _memory(request)
-    link = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s)
+    link, network = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s), request.inter_gb_s
     assumed = f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed"
     lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", assumed)]
     if request.pipeline_parallel > 1:
@@ -205,10 +196,8 @@ def _profile_of(request: _Request) -> Estimate:
         update=_constant(*bubble) if request.pipeline_parallel > 1 else None,
         intra_latency_us=Constant(value=LATENCY_US, estimated=True),
         intra_gb_s=_constant(*link),
-        inter_latency_us=None if request.inter_gb_s is None else Constant(value=LATENCY_US, estimated=True),
-        inter_gb_s=None
-        if request.inter_gb_s is None
-        else _constant(*_each(LINK_SHARE, lambda share: share * (request.inter_gb_s or 0.0))),
+        inter_latency_us=None if network is None else Constant(value=LATENCY_US, estimated=True),
+        inter_gb_s=None if network is None else _constant(*_each(LINK_SHARE, lambda share: share * network)),
         overlap=Constant(value=1.0, estimated=True),
         memory_fixed_gib=_constant(*fixed),
         memory_per_sample_gib=None if sample is None else _constant(*sample),
@@ -217,14 +206,9 @@ def _profile_of(request: _Request) -> Estimate:
 
 
 def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
-    """Estimates the (fastest, slowest) seconds per sample of a stage's passes.
-
-    Returns them with the seconds per micro-batch beside them, and their lines.
-    """
-    peak, gpus = (
-        peak_of(request.sheet, request.precision),
-        request.tensor_parallel * request.pipeline_parallel,
-    )
+    """Estimates the (fastest, slowest) seconds per sample of a pass, seconds per micro-batch, and figures."""
+    peak = peak_of(request.sheet, request.precision)
+    gpus = request.tensor_parallel * request.pipeline_parallel
     model = request.decoder
     operations = model.operations(request.seq_len) if model else 6.0 * request.parameters * request.seq_len
     low, high = request.utilization
@@ -258,10 +242,7 @@ def _pass(request: _Request) -> tuple[tuple[float, float], float, list[Figure]]:
 
 
 def _memory(request: _Request) -> tuple[tuple[float, float], tuple[float, float] | None, list[Figure]]:
-    """Estimates the GiB per GPU of weights, gradients and optimizer, and per sample of activations.
-
-    Returns both with their lines.
-    """
+    """Estimates the GiB per GPU of states, and per sample of activations, with their figures."""
     gpus = request.tensor_parallel * request.pipeline_parallel * request.shards
     state, width = state_bytes(request.optimizer, request.precision)
     least = request.parameters * (state + 2 * width) / GIB / gpus

@@ -1,6 +1,4 @@
-"""Published laws of a fresh language-model run.
-
-Its learning rate, its batch, and what another length changes.
+"""Published laws of a fresh language-model run: its learning rate, its batch, and factors of its length.
 
 They come from other people's data and architectures. Each value carries its formula, its source and where it
 holds, and `caution` where the constants were taken from a secondary account and not from the paper.
@@ -64,11 +62,7 @@ class Laws(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_spread(self) -> float:
-        """How many times the largest best batch is the smallest.
-
-        >>> round(laws(tokens=1e11).batch_spread, 2)
-        1.1
-        """
+        """How many times the largest best batch is the smallest."""
         return self.batch_tokens[1] / self.batch_tokens[0]
 
 

@@ -70,11 +70,7 @@ class _Report(msgspec.Struct):
 
 
 def load_measurements(path: str | os.PathLike[str]) -> Measurements:
-    """Reads measurements from a validator's report or a file of their own.
-
-    Raises :class:`isobatch.errors.InputError`, naming the file, for one that is not readable, and its row and
-    field for values that no measurement has.
-    """
+    """Reads measurements from a validator's report or a file of their own."""
     try:
         text = read_whole(path)
         keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

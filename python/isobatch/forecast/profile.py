@@ -40,7 +40,8 @@ _LEGAL = {
         ("a finite number above 0", 0.0, math.inf, True),
     ),
 }
-"""Of a constant: in words, its range, and whether the lower end is outside. Others are 0 or more."""
+"""Of a constant: in words, its range, and whether the lower end is outside."""
+_NOT_NEGATIVE = ("a finite number, 0 or more", 0.0, math.inf, False)
 
 
 def _require(good: bool, legal: str, value: Any, field: str) -> None:
@@ -68,6 +69,11 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bytes: tuple[float, ...]
     seconds: tuple[float, ...]
 
+    @property
+    def layout(self) -> tuple[int, int]:
+        """Replicas a node, and nodes."""
+        return self.replicas_per_node, self.nodes
+
     def __post_init__(self) -> None:
         for good, legal, value in (
             (2 <= len(self.bytes) == len(self.seconds), "as many times as sizes, two at least", self.seconds),
@@ -80,10 +86,7 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             _require(good, legal, value, "all_reduce")
 
     def of(self, sizes: Sequence[float]) -> float | None:
-        """Returns the seconds of all-reduces of these sizes, one after another, each interpolated.
-
-        ``None`` where one was not measured.
-        """
+        """Interpolates the seconds of all-reduces one after another; None where one was not measured."""
         if not all(self.bytes[0] <= size <= self.bytes[-1] for size in sizes):
             return None
         return float(np.interp(sizes, self.bytes, self.seconds).sum())
@@ -140,9 +143,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         _require(self.schema == SCHEMA, f"{SCHEMA}, which this version reads", self.schema, "schema")
         for name, constant in self.constants().items():
-            legal, least, most, strict = _LEGAL.get(
-                name, ("a finite number, 0 or more", 0.0, math.inf, False)
-            )
+            legal, least, most, strict = _LEGAL.get(name, _NOT_NEGATIVE)
             value, error = constant.value, constant.error
             good = math.isfinite(value) and least <= value <= most and not (strict and value == least)
             _require(good, legal, value, name)
@@ -319,13 +320,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         >>> profile.forecast(gpus=[1, 8], micro_batch=32)["step_seconds"].round(5).tolist()
         [0.042, 0.04382]
         """
-        shapes = {
-            "gpus": wholes(gpus, "gpus", 1, MAX_BATCH),
-            "gpus_per_node": wholes(gpus_per_node, "gpus_per_node", 1, MAX_BATCH),
-            "model_parallel": wholes(model_parallel, "model_parallel", 1, MAX_BATCH),
-            "micro_batch": wholes(micro_batch, "micro_batch", 1, MAX_BATCH),
-            "accumulation": wholes(accumulation, "accumulation", 1, MAX_BATCH),
+        counts = {
+            "gpus": gpus,
+            "gpus_per_node": gpus_per_node,
+            "model_parallel": model_parallel,
+            "micro_batch": micro_batch,
+            "accumulation": accumulation,
         }
+        shapes = {name: wholes(values, name, 1, MAX_BATCH) for name, values in counts.items()}
         rows = common_rows(shapes)
         remainder = np.broadcast_to(shapes["gpus"] % shapes["model_parallel"], (rows,))
         if remainder.any():
@@ -342,16 +344,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             rows,
             shapes,
         )
-        times = "sync_seconds", "step_seconds", "step_error"
-        names = *times, "samples_per_second", "efficiency", "memory_gib"
-        result = dict(zip(names, columns, strict=True))
-        result["memory_gib"] = result["memory_gib"] / GIB
-        return result | {"inside_measured_range": inside, "all_reduce_measured": measured}
+        *times, memory = columns
+        names = "sync_seconds", "step_seconds", "step_error", "samples_per_second", "efficiency"
+        return {
+            **dict(zip(names, times, strict=True)),
+            "memory_gib": memory / GIB,
+            "inside_measured_range": inside,
+            "all_reduce_measured": measured,
+        }
 
     def noise_scale_over_run(self, tuned_batch: float) -> float | None:
         """Returns the one noise scale equivalent to a table by progress, at a tuned batch.
-
-        ``None`` where neither is known.
 
         A stretch of the run with noise scale φ costs (φ + m)/(φ + m0) of its samples, so that over stretches
         of weight w the cost is Σ w(φ + m)/(φ + m0): the same as with Σ wφ/(φ + m0) ÷ Σ w/(φ + m0), for every
@@ -382,9 +385,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "gradient": self._core_gradient(),
             "scatter": self.scatter,
             "ranges": self._core_ranges(),
-            "times_estimated": any(
-                constant.estimated for name, constant in known.items() if name not in memory
-            ),
+            "times_estimated": any(known[name].estimated for name in known.keys() - memory),
             "memory_estimated": any(known[name].estimated for name in memory & known.keys()),
             "noise_by_progress": list(noise),
         }
@@ -401,10 +402,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def state_bytes(optimizer: str, precision: str) -> tuple[float, int]:
-    """Returns the bytes per parameter of the optimizer's state, and of a weight or gradient.
-
-    The state has a float32 copy of narrower weights.
-    """
+    """Returns the bytes per parameter of the optimizer's state (with a float32 copy) and of a weight."""
     states, widths = _core.optimizers(), _core.precisions()
     width = widths[one_of(precision, "precision", widths)]
     return (4 if width == 2 else 0) + states[one_of(optimizer, "optimizer", states)], width
@@ -444,9 +442,9 @@ def core_constants(known: Mapping[str, Constant]) -> dict[str, tuple[float, floa
 
 def as_profiles(profiles: Profile | Sequence[Profile] | None) -> tuple[Profile, ...]:
     """None, one or several profiles as several. Raises InputError for anything else."""
-    several = (
-        () if profiles is None else tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
-    )
+    if profiles is None:
+        return ()
+    several = tuple(profiles) if isinstance(profiles, (list, tuple)) else (profiles,)
     for profile in several:
         if not isinstance(profile, Profile):
             raise must_be("a Profile or several", profile, field="profile")

@@ -40,12 +40,12 @@ Legs: TypeAlias = Sequence[tuple[int, PlanRecord]]
 class Course(Frame):
     """The whole run of a plan: its own leg, and those before its moves."""
 
-    def __init__(self, legs: Legs) -> None:
-        super().__init__(legs[0][1], holds_loss=any(plan.rule in HOLDS_LOSS for _, plan in legs))
+    def __init__(self, plan_legs: Legs) -> None:
+        super().__init__(plan_legs[0][1], holds_loss=any(plan.rule in HOLDS_LOSS for _, plan in plan_legs))
         self.floors = self.recipe.convention == "megatron"
         start = Position(0, 0, *((0, 0) if self.epoch_steps else (None, None)))
         self.legs = [CourseLeg(self.first, start, Fraction(0), self)]
-        for step, plan in legs[1:]:
+        for step, plan in plan_legs[1:]:
             before = self.legs[-1].plan
             # Started again as it was: the leg goes on, with the pace that it has.
             if (plan.layout, plan.lr) == (before.layout, before.lr):
@@ -122,13 +122,7 @@ class Course(Frame):
 
     @property
     def schedule(self) -> Schedule:
-        """The learning rate at every optimizer step of the run.
-
-        It is the first plan's schedule, read through the clock, times what the rule makes of it in each leg.
-
-        Raises:
-            InputError: the recipe has no duration.
-        """
+        """The first plan's schedule, read through the clock, times the rule's factor in each leg."""
         first, recipe = self.first, self.recipe
         if first.total_steps is None or first.warmup_steps is None or first.lr is None:
             raise InputError("a schedule needs the run's length", field="duration")
@@ -170,7 +164,7 @@ class Course(Frame):
             for leg, end in zip(self.legs, [*ends, None], strict=True)
             for step in leg.bends(end)
         ):
-            while len(knots) > 1 and _straight(knots[-2], knots[-1], point):
+            while len(knots) > 1 and _is_straight(knots[-2], knots[-1], point):
                 knots.pop()
             knots.append(point)
         if len(knots) == 2 and knots[1][0] == knots[1][1]:
@@ -178,7 +172,7 @@ class Course(Frame):
         return [(float(step), float(clock)) for step, clock in knots]
 
 
-def _straight(
+def _is_straight(
     a: tuple[Fraction, Fraction], b: tuple[Fraction, Fraction], c: tuple[Fraction, Fraction]
 ) -> bool:
     return (b[1] - a[1]) * (c[0] - b[0]) == (c[1] - b[1]) * (b[0] - a[0])
@@ -229,17 +223,15 @@ EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
         * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
     ),
 }
-"""What one step of a leg adds to a column, NaN where that is not known: those that the core's list marks
-`sum`.
-"""
+"""What one step of a leg adds to a column that the core's list marks `sum`; NaN where it is not known."""
 
 
-def whole_run(legs: Legs) -> dict[str, Any]:
+def whole_run(plan_legs: Legs) -> dict[str, Any]:
     """Computes the last leg's fields about the whole run, moves included."""
-    course = Course(legs)
-    ends = [*(step for step, _ in legs[1:]), course.total_steps]
+    course = Course(plan_legs)
+    ends = [*(step for step, _ in plan_legs[1:]), course.total_steps]
     parts = [
-        (leg, None if end is None else end - start) for (start, leg), end in zip(legs, ends, strict=True)
+        (leg, None if end is None else end - start) for (start, leg), end in zip(plan_legs, ends, strict=True)
     ]
 
     def total(of_step: Callable[[PlanRecord], float]) -> float | None:

@@ -35,22 +35,12 @@ _FREE = {
 def explain(
     plan: PlanRecord,
     moves: Sequence[Handover],
-    legs: Legs,
+    plan_legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
     currency: str = "",
 ) -> str:
-    """Explains a plan: all that stays and changes, by its formula and paper, and warnings; or why there is
-    none, and the ways out.
-
-    Args:
-        plan: what is explained.
-        moves: what its moves mean.
-        legs: the parts of its run.
-        options: what would work instead, where it is infeasible.
-        stages: those of its ramp that are left.
-        currency: the sign of the prices.
-    """
+    """Explains a plan: changes by formula and paper, and warnings; or why there is none, and the ways out."""
     if plan.status == "infeasible":
         lines = [*refusal.refusal(plan, options, currency), *refusal.menu(plan, options, currency)]
     else:
@@ -60,16 +50,13 @@ def explain(
             *_changes(plan, moved=bool(moves)),
             *_steps(plan),
             *stage_lines(plan, stages),
-            *_moves(moves, legs),
+            *_moves(moves, plan_legs),
             *_outlook(plan, currency),
             *_unknown(plan),
         ]
     cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
     if cautions:
-        lines += [
-            "Warnings:",
-            *(f"  - {_warning(plan, reason)}" for reason in cautions),
-        ]
+        lines += ["Warnings:", *(f"  - {_warning(plan, reason)}" for reason in cautions)]
     if Reason.COUPLED_MOVED in plan.reasons:
         lines += refusal.menu(plan, options, currency)
     return "\n".join(lines)
@@ -141,10 +128,8 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
     keeps = plan.settings.policy == "keep"
     if keeps and plan.lr == recipe.lr:
-        moved_batch = (
-            f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
-        )
-        moves, stays = ("", "batch size, ") if batch == tuned else (moved_batch, "")
+        divides = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
+        moves, stays = ("", "batch size, ") if batch == tuned else (divides, "")
         but = ", but not the micro-batch (see the warnings)" if Reason.COUPLED_MOVED in plan.reasons else ""
         yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters{but}."
         return
@@ -261,10 +246,10 @@ def _curve(plan: PlanRecord) -> str:
     return f"{name} to {exact(end)}" if spec in ("cosine", "linear") else name
 
 
-def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
+def _moves(moves: Sequence[Handover], plan_legs: Legs) -> Iterator[str]:
     if not moves:
         return
-    for move, (_, before), (_, after) in zip(moves, legs[:-1], legs[1:], strict=True):
+    for move, (_, before), (_, after) in zip(moves, plan_legs[:-1], plan_legs[1:], strict=True):
         changes = (
             ("", before.world_size, after.world_size, " GPUs"),
             ("batch size ", before.effective_batch, after.effective_batch, ""),
@@ -274,7 +259,7 @@ def _moves(moves: Sequence[Handover], legs: Legs) -> Iterator[str]:
             f"Moved after step {exact(move.step)} ({exact(move.samples)} samples): "
             f"{', '.join(_change(*figures) for figures in changes)}."
         )
-    move, optimizer = moves[-1], legs[-1][1].recipe.optimizer
+    move, optimizer = moves[-1], plan_legs[-1][1].recipe.optimizer
     if move.epoch is not None:
         ends = (
             (move.repeated_samples, "repeated to fill up its end"),
@@ -340,18 +325,15 @@ MAX_STAGES_SHOWN = 8
 
 
 def stage_lines(plan: PlanRecord, stages: Sequence[Stage]) -> Iterator[str]:
-    """Lists the stages left of a growing batch: from which step on which batch, its split, and what the
-    learning rate is of its peak.
-    """
+    """Lists the stages left of a growing batch: step, batch, split, and the learning rate over its peak."""
     if len(stages) < 2:
         return
     yield f"The batch grows in {count(len(stages))} stages:"
     lines = [_line(plan, stage) for stage in stages]
     if len(lines) > MAX_STAGES_SHOWN:
         left_out = len(lines) - MAX_STAGES_SHOWN + 1
-        lines[MAX_STAGES_SHOWN // 2 : len(lines) - MAX_STAGES_SHOWN // 2 + 1] = [
-            f"  … {count(left_out)} more …"
-        ]
+        half = MAX_STAGES_SHOWN // 2
+        lines[half : len(lines) - half + 1] = [f"  … {count(left_out)} more …"]
     yield from lines
 
 

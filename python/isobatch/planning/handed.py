@@ -18,24 +18,15 @@ DECISIONS = (*_OF_PLAN, *_OF_RECIPE)
 
 
 def parts(plan: Any) -> dict[str, Any]:
-    """Names a plan's decisions for a training script; an unknown one is None.
-
-    Each writer of a tool's file says a decision or lists it as left out.
-    """
+    """Names a plan's decisions; each writer of a tool's file says one or lists it as left out."""
     decisions = {name: getattr(plan, name) for name in _OF_PLAN}
     decisions |= {name: getattr(plan.recipe, name) for name in _OF_RECIPE}
-    return {
-        **decisions,
-        "schedule": decisions["schedule"] if isinstance(decisions["schedule"], str) else None,
-    }
+    schedule = decisions["schedule"]
+    return decisions | {"schedule": schedule if isinstance(schedule, str) else None}
 
 
 def value_text(value: Any) -> str:
-    """Writes a decision for a command line and a variable: a number has one form in both.
-
-    >>> value_text(1e-05), value_text(8), value_text((2, 4))
-    ('1.0e-05', '8', '2;4')
-    """
+    """Writes a decision for a command line and a variable: a number has one form in both."""
     if isinstance(value, tuple):
         return ";".join(map(value_text, value))
     return number_text(value) if type(value) is float else str(value)
@@ -51,24 +42,14 @@ def variables(plan: Any) -> dict[str, str]:
 
 
 def environment_with(plan: Any, path: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment with the plan's decisions and its file; none of an outer plan is left there.
-
-    Args:
-        plan: to hand over; unknown decisions have no variable.
-        path: of its file.
-        environment: to add to.
-    """
+    """Returns an environment with the plan's decisions and its file; none of an outer plan is left there."""
     stale = {f"ISOBATCH_{name.upper()}" for name in DECISIONS}
     rest = {name: text for name, text in environment.items() if name not in stale}
     return {**rest, **variables(plan), PLAN: path}
 
 
 def handed_plan(environment: Mapping[str, str] = os.environ) -> FeasiblePlan:
-    """Loads the plan handed to this process by `isobatch exec`.
-
-    Raises:
-        InputError: there is none, its file is not on this host, or it cannot be read.
-    """
+    """Loads the plan handed to this process by `isobatch exec`."""
     path = environment.get(PLAN)
     if not path:
         raise missing(PLAN, "start the script by isobatch exec FILE -- COMMAND, or pass a plan")

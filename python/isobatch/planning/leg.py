@@ -29,9 +29,7 @@ class Position(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples that nobody
-    sees.
-    """
+    """The rest of an epoch: optimizer steps, samples served, of these repeats, and samples unseen."""
 
     steps: int
     served: int
@@ -46,9 +44,7 @@ def rest_of_epoch(plan: PlanRecord, dataset: int, offset: int) -> Rest:
 
 
 class Stage(NamedTuple):
-    """A part of a run with one batch: from optimizer step `step` and `samples` on, steps of `batch` samples,
-    at a learning rate that is `lr_scale` times that of the full batch (by `ramp_rule`).
-    """
+    """A part of a run with one batch, at `lr_scale` times the full batch's learning rate (by `ramp_rule`)."""
 
     step: int
     samples: int
@@ -168,14 +164,9 @@ class CourseLeg:
 
     @property
     def _rate(self) -> Fraction:
-        """The worth of a sample here, in steps of the first plan: by AdaScale's gain, a sample of a larger
-        batch is worth less.
-        """
-        return (
-            self.frame.progress_per_batch(self.plan)
-            / self.frame.progress_per_batch(self.frame.first)
-            / self.frame.batch
-        )
+        """The worth of a sample in steps of the first plan: by AdaScale's gain less in a larger batch."""
+        frame = self.frame
+        return frame.progress_per_batch(self.plan) / frame.progress_per_batch(frame.first) / frame.batch
 
     def clock_at(self, step: Fraction) -> Fraction:
         """Reads the clock at a step: its place in the first plan's schedule."""
@@ -205,9 +196,7 @@ class CourseLeg:
         return self._points(Fraction(0), self.frame.epoch_steps, self.epoch_steps)
 
     def _points(self, clock: Fraction, end: int, steps: int) -> list[tuple[Fraction, Fraction]]:
-        """(steps, clock) through an epoch: it follows the samples, and the last step, which may be smaller,
-        ends the epoch.
-        """
+        """Returns (steps, clock) through an epoch; the last step, maybe a smaller one, ends it."""
         turn = clock + (steps - 1) * self.batch * self._rate
         points = [(Fraction(0), clock), (Fraction(steps), Fraction(end))]
         # Not so where the first plan dropped what is served here.
@@ -216,9 +205,7 @@ class CourseLeg:
         return points
 
     def bends(self, until: Fraction | None) -> Iterator[Fraction]:
-        """The steps before `until` where the clock may change its pace; None: all of them, and one past the
-        last.
-        """
+        """Yields the steps before `until` where the pace may change; None: all, and one past the last."""
         for step in self._bends(self.step_at_clock(self.frame.end) if until is None else until):
             if until is not None and step >= until:
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
@@ -79,14 +78,11 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         steps = "" if self.total_steps is None else f", {counted(self.total_steps, 'step')}"
         changed = ", ".join(f"{name}={getattr(self.settings, name)!r}" for name in self.settings.changed())
         recipe = repr(self.recipe)
-        text = (
-            f"{type(self).__name__}({self.status}: "
-            f"{counted(self.world_size, 'GPU')}{batch}{steps}{changed and f', {changed}'}; "
-        )
+        gpus = counted(self.world_size, "GPU")
+        text = f"{type(self).__name__}({self.status}: {gpus}{batch}{steps}{changed and f', {changed}'}; "
         room = _MAX_REPR_LENGTH - len(text) - 2
-        return (
-            f"{text[:_MAX_REPR_LENGTH]}{recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + '…'})"
-        )
+        shown = recipe if len(recipe) <= room else recipe[: max(0, room - 1)] + "…"
+        return f"{text[:_MAX_REPR_LENGTH]}{shown})"
 
     @property
     def policy(self) -> Policy | int:
@@ -151,8 +147,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> plan(Recipe(effective_batch=256, lr=0.1, duration="1000st", warmup="100st"), 8).lr_at(50)
         0.05
         """
-        at: Callable[[float], float] = self.schedule.at
-        return at
+        return self.schedule.at
 
     def position(self, step: int) -> Position:
         """Finds the run's place after `step` optimizer steps: (step, samples, epoch, offset).
@@ -242,16 +237,13 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         import numpy as np
 
-        micro, _, replicas, batch, _ = self.layout
+        micro, accumulation, replicas, batch, _ = self.layout
         rank = plain_whole(rank)
         if type(rank) is not int or not 0 <= rank < replicas:
             raise must_be(f"a whole number from 0 to {replicas - 1}", rank, field="rank")
-        if self.layout.accumulation > _MAX_LISTED_MICRO_BATCHES:
-            raise must_be(
-                f"at most {_MAX_LISTED_MICRO_BATCHES:,} to be listed",
-                self.layout.accumulation,
-                field="accumulation",
-            )
+        if accumulation > _MAX_LISTED_MICRO_BATCHES:
+            legal = f"at most {_MAX_LISTED_MICRO_BATCHES:,} to be listed"
+            raise must_be(legal, accumulation, field="accumulation")
         if Reason.UNEVEN in self.reasons:
             passes = batch // micro
             return np.full(passes // replicas + (rank < passes % replicas), micro, dtype=np.int64)
@@ -306,12 +298,11 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         """Plans the recipe on the GPUs of its tuned run; None where they are not known."""
         if self.recipe.gpus is None:
             return None
-        each = self.settings.batch_multiple
-        each = 1 if self.recipe.effective_batch % each else each
-        tuned = plan(
-            self.recipe, Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu), batch_multiple=each
-        )
-        return None if tuned.status == "infeasible" else tuned.require()
+        multiple = self.settings.batch_multiple
+        multiple = 1 if self.recipe.effective_batch % multiple else multiple
+        where = Cluster(gpus_per_node=self.recipe.gpus, gpu=self.cluster.gpu)
+        tuned = plan(self.recipe, where, batch_multiple=multiple)
+        return tuned if isinstance(tuned, FeasiblePlan) else None
 
     def to_json(self) -> str:
         """The plan as JSON text with a schema version."""
@@ -393,15 +384,9 @@ def plan_of(
     workloads: _core.Workloads | None = None,
     consumed: int = 0,
 ) -> Plan:
-    """Plans from checked arguments: workloads as the core has them, and the samples that a run under way has
-    consumed.
-
-    >>> plan_of(Recipe(effective_batch=256, lr=0.1), Cluster(gpus_per_node=8), Settings()).micro_batch
-    32
-    """
-    status, bits, values = PLANNER.plan(
-        recipe.core, msgspec.structs.astuple(cluster), settings, workloads, consumed
-    )
+    """Plans from checked arguments; `consumed` counts the samples of a run under way."""
+    where = msgspec.structs.astuple(cluster)
+    status, bits, values = PLANNER.plan(recipe.core, where, settings, workloads, consumed)
     kind = Plan if status == "infeasible" else FeasiblePlan
     plan = kind(recipe, cluster, settings, status, reasons_in(bits), *values)
     if status != "infeasible" and workloads is None:
@@ -417,36 +402,21 @@ def _step(step: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _gpus(count: int) -> Cluster:
+def _node_of(count: int) -> Cluster:
     return Cluster(nodes=1, gpus_per_node=count)
 
 
 def cluster_of(cluster: Cluster | int) -> Cluster:
-    """Makes a Cluster of a number of GPUs, on one node; a Cluster stays.
-
-    Raises:
-        InputError: it is neither.
-
-    >>> cluster_of(8).world_size
-    8
-    """
-    if type(cluster) is int:  # before isinstance of a Struct, which takes longer than the rest
-        count = cluster
-    elif isinstance(cluster, Cluster):
-        return cluster
-    elif isinstance(cluster, bool):
+    """Makes a Cluster of a number of GPUs, on one node; a Cluster stays."""
+    count = cluster if type(cluster) is int else plain_whole(cluster)
+    if type(count) is not int:
+        if isinstance(cluster, Cluster):
+            return cluster
         raise must_be("a Cluster or a number of GPUs", cluster, field="cluster")
-    else:
-        count = plain_whole(cluster)
-        if type(count) is not int:
-            try:
-                count = operator.index(count)
-            except TypeError:  # also of an array, which has __index__
-                raise must_be("a Cluster or a number of GPUs", cluster, field="cluster") from None
     if not 1 <= count <= 2**31:
         legal = "at least 1" if count < 1 else "at most 2,147,483,648"
         raise must_be(legal, cluster, field="GPUs")
-    return _gpus(count)
+    return _node_of(count)
 
 
 @overload
@@ -515,7 +485,7 @@ def plan(
 
 
 def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.Workloads | None:
-    """The profiles as the core holds them."""
+    """Converts profiles to the core's form."""
     if profile is None:
         return None
     from isobatch.forecast.profile import as_profiles, workloads_of
@@ -524,15 +494,7 @@ def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.
 
 
 def refuse_no_plan(plan: Any) -> None:
-    """Refuses anything but a plan, and says how to make one of it.
-
-    Raises:
-        InputError: it is no Plan.
-
-    >>> refuse_no_plan("plan.json")
-    Traceback (most recent call last):
-    isobatch.errors.InputError: plan must be a Plan, got the path 'plan.json': Plan.load(path) reads one
-    """
+    """Refuses anything but a plan, and says how to make one of it."""
     if isinstance(plan, Plan):
         return
     if isinstance(plan, str) or hasattr(plan, "__fspath__"):

@@ -1,4 +1,4 @@
-"""Published learning rates of several batches beside those that rule `auto` plans, by family of training."""
+"""Published learning rates beside the plans of rule `auto`, by family of training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class PublishedRates(NamedTuple):
-    """Planned over used learning rates of a family's pairs of batches: above 1, the plan is too high.
+    """Planned over used learning rates of a family's pairs of batches, `k` the larger over the smaller.
 
-    `k` is the larger batch over the smaller one, and `within_2` counts the pairs within a factor of 2.
+    Above 1 the plan is too high; `within_2` counts the pairs within a factor of 2.
     """
 
     family: str

@@ -44,10 +44,7 @@ class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlanOrigin(NamedTuple):
     """The arguments of a plan beside its fields; they are not saved.
 
-    Attributes:
-        make: plans the same run with other clusters and settings, for the ways out of an infeasible plan;
-            None: as a new run.
-        workloads: the profiles as the core has them, for `replan`.
+    `make` plans the same run with other clusters and settings (None: as a new run), for the ways out.
     """
 
     make: Callable[[Cluster, Settings], Any] | None = None
@@ -55,10 +52,10 @@ class PlanOrigin(NamedTuple):
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """The question (recipe, cluster, settings) and the core's values by name; behind them `consumed`, the
-    samples consumed before this plan took over a run with a batch ramp: the stages before do not count.
+    """The question (recipe, cluster, settings) and the core's values by name.
 
-    A field that is added here has a default: plans that were saved before it are still read.
+    `consumed` counts the samples before this plan took over a run with a batch ramp, whose past stages do not
+    count. A field that is added here has a default: plans that were saved before it are still read.
     """
 
     recipe: Recipe
@@ -123,11 +120,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
 
     @cached_property
     def layout(self) -> Layout:
-        """The layout of a step.
-
-        Raises:
-            InputError: the plan is infeasible.
-        """
+        """The layout of a step; an InputError where the plan is infeasible."""
         if self.status == "infeasible":
             raise InputError(f"the plan is infeasible: {'; '.join(reason.text for reason in self.reasons)}")
         counts = self.micro_batch, self.accumulation, self.data_parallel, self.effective_batch
@@ -138,9 +131,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
     def asked_batch(self) -> int | None:
         """The batch asked for, where it is known without a plan."""
         policy = self.settings.policy
-        return (
-            policy if isinstance(policy, int) else self.recipe.effective_batch if policy == "keep" else None
-        )
+        if isinstance(policy, int):
+            return policy
+        return self.recipe.effective_batch if policy == "keep" else None
 
 
 def parallel_of(plan: PlanRecord, name: str) -> int:
@@ -161,11 +154,7 @@ PLANNER = _core.Planner(cluster=Cluster.__struct_fields__, settings=DEFAULTS, pl
 
 
 def worked_out(recipe: Recipe, cluster: Cluster, settings: Settings, consumed: int = 0) -> dict[str, Any]:
-    """Returns the values of a plan by name.
-
-    Raises:
-        InputError: a value is illegal; the message names the field and what is legal.
-    """
+    """Returns the values of a plan by name."""
     where = msgspec.structs.astuple(cluster)
     status, bits, values = PLANNER.plan(recipe.core, where, settings, None, consumed)
     return dict(zip(VALUES, (status, reasons_in(bits), *values), strict=True))

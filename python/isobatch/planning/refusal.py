@@ -28,9 +28,7 @@ def split_of(plan: PlanRecord) -> str:
 
 
 def couplings(recipe: Recipe) -> list[str]:
-    """Lists why the loss of a sample depends on the other samples of its micro-batch; empty where it does
-    not.
-    """
+    """Lists why the loss of a sample depends on the other samples of its micro-batch."""
     names = {*([recipe.coupled] if recipe.coupled else []), *(["batch_norm"] if recipe.batch_norm else [])}
     return [_COUPLINGS[name] for name in sorted(names)]
 
@@ -49,25 +47,22 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "")
     yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
     for reason in plan.reasons:
         if reason.severity == "infeasible":
-            text = _WHY.get(reason)
-            why = (
-                (text and text(plan))
-                or _over(plan, reason, options, currency)
-                or _mute(plan, reason, options)
-                or reason.text
-            )
-            yield f"  - {cited(why, reason.source)}"
+            if reason in (Reason.MISSES_DEADLINE, Reason.ABOVE_BUDGET):
+                why = _over(plan, reason, options, currency)
+            elif reason is Reason.NEEDS_PROFILE:
+                why = _mute(plan, options)
+            else:
+                why = _WHY[reason](plan) if reason in _WHY else None
+            yield f"  - {cited(why or reason.text, reason.source)}"
 
 
 def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], currency: str) -> str | None:
     """Writes the run's time or cost beside its limit, where the plan without the limit is a way out."""
-    limit = {Reason.MISSES_DEADLINE: "deadline_hours", Reason.ABOVE_BUDGET: "budget"}.get(reason)
-    if limit is None:
-        return None
+    limit = "deadline_hours" if reason is Reason.MISSES_DEADLINE else "budget"
     without: dict[str, Any] = {limit: None}
     free = plan.settings._replace(**without), plan.settings._replace(deadline_hours=None, budget=None)
-    here = (option for option in options if option.cluster == plan.cluster)
-    unlimited = next((option for option in here if option.settings in free), None)
+    same_cluster = (option for option in options if option.cluster == plan.cluster)
+    unlimited = next((option for option in same_cluster if option.settings in free), None)
     if unlimited is None:
         return None
     if reason is Reason.MISSES_DEADLINE:
@@ -80,10 +75,9 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], curre
 LINK_UNKNOWN = "the profile lacks a link that the run uses (or set inter_gb_s, intra_gb_s of the cluster)"
 
 
-def _mute(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord]) -> str | None:
+def _mute(plan: PlanRecord, options: Sequence[PlanRecord]) -> str | None:
     """Names the missing link of a profile: some way out has hours, so there is a profile."""
-    timed = any(option.hours is not None for option in options)
-    if reason is not Reason.NEEDS_PROFILE or Reason.OTHER_HARDWARE in plan.reasons or not timed:
+    if Reason.OTHER_HARDWARE in plan.reasons or not any(option.hours is not None for option in options):
         return None
     return f"{LINK_UNKNOWN}, so deadline_hours and budget cannot be checked"
 
@@ -97,31 +91,25 @@ def _not_divisible(plan: PlanRecord) -> str | None:
     return f"{counted(batch, 'sample')} cannot be split evenly over {exact(plan.data_parallel)} replicas"
 
 
-def _accumulation_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
-    if batch is None or replicas is None:
+def _no_split(plan: PlanRecord, micro_batches: str) -> str | None:
+    batch, replicas = plan.asked_batch, plan.data_parallel
+    if batch is None or replicas is None or batch % replicas:
         return None
     share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return (
-        f"{share} cannot be split into micro-batches whose number is a multiple of "
-        f"{exact(settings.accumulation_multiple)}"
-    )
+    return f"{share} cannot be split into micro-batches {micro_batches}"
+
+
+def _accumulation_unmet(plan: PlanRecord) -> str | None:
+    return _no_split(plan, f"whose number is a multiple of {exact(plan.settings.accumulation_multiple)}")
 
 
 def _micro_batch_unmet(plan: PlanRecord) -> str | None:
-    batch, replicas, settings = plan.asked_batch, plan.data_parallel, plan.settings
-    if plan.micro_batch_cap is not None and plan.micro_batch_cap < settings.min_micro_batch:
-        return (
-            f"{CAPS[plan.cap_source]} {exact(plan.micro_batch_cap)} is below min_micro_batch "
-            f"{exact(settings.min_micro_batch)}"
-        )
-    if batch is None or replicas is None or batch % replicas:
-        return None
-    fixed = settings.fixed_micro_batch
-    size = f"of {exact(fixed)}" if fixed else f"from {exact(settings.min_micro_batch)}"
-    cap = "" if fixed or plan.micro_batch_cap is None else f" to {exact(plan.micro_batch_cap)}"
-    share = f"{counted(batch // replicas, 'sample')} for each of {counted(replicas, 'replica')}"
-    return f"{share} cannot be split into micro-batches {size}{cap}"
+    least, cap, fixed = plan.settings.min_micro_batch, plan.micro_batch_cap, plan.settings.fixed_micro_batch
+    if cap is not None and cap < least:
+        return f"{CAPS[plan.cap_source]} {exact(cap)} is below min_micro_batch {exact(least)}"
+    if fixed:
+        return _no_split(plan, f"of {exact(fixed)}")
+    return _no_split(plan, f"from {exact(least)}" + ("" if cap is None else f" to {exact(cap)}"))
 
 
 def _refused_stage(plan: PlanRecord) -> str | None:
@@ -264,12 +252,8 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") ->
     if not rows:
         yield "Nothing nearby would work."
         return
-    is_planned = plan.status != "infeasible"
-    yield (
-        f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
-        if is_planned
-        else "What would work:"
-    )
+    tuned = f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
+    yield "What would work:" if plan.status == "infeasible" else tuned
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
@@ -291,15 +275,12 @@ def _price(plan: PlanRecord, currency: str) -> str:
         return ""
     share = error_share(plan)
     sure = "" if share is None else f" ± {percent(share)}"
-    return f"{duration(plan.hours * 3600)}{sure}" + (
-        "" if plan.cost is None else f", cost {price(plan.cost, currency)}"
-    )
+    cost = "" if plan.cost is None else f", cost {price(plan.cost, currency)}"
+    return f"{duration(plan.hours * 3600)}{sure}{cost}"
 
 
 def error_share(plan: PlanRecord) -> float | None:
-    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them; None where it is
-    not known.
-    """
+    """Returns half the width of the range of hours, GPU-hours and cost, as a share of them."""
     return plan.hours_error / plan.hours if plan.hours_error and plan.hours else None
 
 

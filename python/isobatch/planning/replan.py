@@ -12,7 +12,7 @@ from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.limits import plain_whole
 from isobatch.planning.course import handover_at, whole_run
-from isobatch.planning.plan import FeasiblePlan, Move, Plan, cluster_of, plan_of, workloads_of_profiles
+from isobatch.planning.plan import Move, Plan, cluster_of, plan_of, workloads_of_profiles
 from isobatch.planning.settings import Keywords, Settings, settings_of
 from isobatch.recipes.cluster import Cluster
 
@@ -104,9 +104,7 @@ def replan(
 def _at(
     running: Plan, step: int, workloads: _core.Workloads | None, cluster: Cluster, settings: Settings
 ) -> Plan:
-    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves
-    too.
-    """
+    """Moves the run after a step to a cluster, by settings; an infeasible plan's options are such moves."""
     ramped = running.recipe.ramp is not None
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)
@@ -121,11 +119,12 @@ def _at(
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:
     """Makes the plan of a run with `moves` behind it, moving to `after` at a step."""
-    befores = [*(move.before for move in moves), _last(running, moves)]
-    before = befores[-1]
-    if len(befores) > 1 and (before.cluster, before.settings) == (befores[-2].cluster, befores[-2].settings):
+    is_replaced = len(moves) < len(running.moves)
+    before = running.moves[-1].before if is_replaced else msgspec.structs.replace(running, moves=()).require()
+    earlier = moves[-1].before if moves else None
+    if earlier and (before.cluster, before.settings) == (earlier.cluster, earlier.settings):
         # Stopped and started again without a change: one leg, not two.
-        moves, before = moves[:-1], befores[-2]
+        moves, before = moves[:-1], earlier
     started = msgspec.structs.replace(before, moves=moves)
     facts = handover_at(started.course, after, step)
     move = Move(**msgspec.structs.asdict(facts), before=before.require())
@@ -133,13 +132,6 @@ def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Pl
     changes: dict[str, Any] = whole_run(moved_plan.legs)
     moved: Plan = msgspec.structs.replace(moved_plan, **changes)
     return moved
-
-
-def _last(running: Plan, moves: tuple[Move, ...]) -> FeasiblePlan:
-    """Returns the plan before a move behind `moves`, without them."""
-    if len(moves) < len(running.moves):
-        return running.moves[-1].before
-    return msgspec.structs.replace(running, moves=()).require()
 
 
 def _check_step(running: Plan, step: int) -> None:

@@ -68,9 +68,8 @@ def _named(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    from isobatch.schedules.schedule import (
-        Schedule,
-    )  # only where the recipe has one: a plan is written sooner
+    # Only where the recipe has one: a plan is written sooner without.
+    from isobatch.schedules.schedule import Schedule
 
     if isinstance(value, Schedule):
         return msgspec.Raw(value.to_json().encode())
@@ -78,11 +77,7 @@ def _described(value: Any) -> Any:
 
 
 def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool]:
-    """A plan's fields in a JSON text, and whether this version of isobatch wrote them.
-
-    Raises:
-        InputError: it is no plan, or of another schema.
-    """
+    """Reads a plan's fields from JSON text, and whether this version of isobatch wrote them."""
     if not isinstance(text, (str, bytes)):
         raise must_be("JSON text", text, field="text")
     try:
@@ -125,33 +120,23 @@ def _settings(content: Any, file: str | None) -> list[Any]:
     return [content.get(name, default) for name, default in zip(Settings._fields, DEFAULTS, strict=True)]
 
 
-def check(moves: Sequence[Handover], legs: Legs, file: str | None, *, same_version: bool) -> None:
-    """Checks all parts of a run from a file.
-
-    Args:
-        moves: what the plan says of its moves.
-        legs: the parts of the run.
-        file: named in errors.
-        same_version: whether this version of isobatch wrote them, so that it must come to the same values.
-
-    Raises:
-        InputError: values contradict each other, or are not those that come out; the fields are named.
-    """
+def check(moves: Sequence[Handover], plan_legs: Legs, file: str | None, *, same_version: bool) -> None:
+    """Checks all parts of a run from a file; one of the same version must come to the same values."""
     from isobatch.planning.course import Course, handover_at, whole_run
 
-    starts = [step for step, _ in legs]
+    starts = [step for step, _ in plan_legs]
     if any(not 0 <= low < high < 2**53 for low, high in pairwise(starts)):
         raise must_be("at ascending steps from 1", starts[1:], field="moves", file=file)
-    for count, (_, leg) in enumerate(legs, 1):
-        if leg.recipe != legs[0][1].recipe:
+    for count, (_, leg) in enumerate(plan_legs, 1):
+        if leg.recipe != plan_legs[0][1].recipe:
             raise InputError("recipe must be the same before and after a move", file=file, field="recipe")
         _consistent(leg, file)
         if not same_version:
             continue
         expected = _recomputed(leg)
         if count > 1:
-            expected |= whole_run(legs[:count])
-            handover = handover_at(Course(legs[: count - 1]), leg, starts[count - 1])
+            expected |= whole_run(plan_legs[:count])
+            handover = handover_at(Course(plan_legs[: count - 1]), leg, starts[count - 1])
             _compare(moves[count - 2], msgspec.structs.asdict(handover), file)
             expected["consumed"] = handover.samples if leg.recipe.ramp else 0
         _compare(leg, expected, file)
@@ -233,22 +218,12 @@ def _consistent(leg: PlanRecord, file: str | None) -> None:
         must(name, value is not None and value > 0, "above 0")
     micro, accumulation, replicas, batch, irregular = leg.layout
     rounds = micro * replicas
-    must(
-        "data_parallel",
-        replicas * parallel_of(leg, "model_parallel") == leg.world_size,
-        "the GPUs / model_parallel",
-    )
-    exact = batch == rounds * accumulation
+    gpus = replicas * parallel_of(leg, "model_parallel")
+    must("data_parallel", gpus == leg.world_size, "the GPUs / model_parallel")
     must("effective_batch", batch <= MAX_BATCH, "at most 2^40")
-    must(
-        "effective_batch",
-        exact
-        or (
-            irregular
-            and replicas <= batch <= rounds * accumulation < batch + 2 * rounds + replicas * accumulation
-        ),
-        "micro_batch × accumulation × data_parallel",
-    )
+    whole = rounds * accumulation
+    fits = irregular and replicas <= batch <= whole < batch + 2 * rounds + replicas * accumulation
+    must("effective_batch", batch == whole or fits, "micro_batch × accumulation × data_parallel")
     cap = leg.micro_batch_cap
     must("micro_batch", cap is None or micro <= cap, f"at most the cap, {cap}")
     must("steps_per_epoch", leg.steps_per_epoch != 0, "above 0")

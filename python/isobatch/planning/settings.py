@@ -121,21 +121,13 @@ class Settings(NamedTuple):
 
     @property
     def duration(self) -> tuple[float, float | None]:
-        """`duration_scale` in parts: the ratio of lengths, and the power where the learning rate follows it.
-
-        >>> [Settings(duration_scale=scale).duration for scale in ("8^0.3", 8, None)]
-        [(8.0, 0.3), (8.0, None), (1.0, None)]
-        """
+        """`duration_scale` in parts: the ratio of lengths, and the learning rate's power of it, if any."""
         ratio, _, power = str(1.0 if self.duration_scale is None else self.duration_scale).partition("^")
         return float(ratio), float(power) if power else None
 
     @property
     def beta2_floor(self) -> float:
-        """The floor under beta2; 0 where there is none.
-
-        >>> Settings(beta2_rule="half_life:0.9").beta2_floor
-        0.9
-        """
+        """The floor under beta2; 0 where there is none."""
         return float(self.beta2_rule.partition(":")[2] or 0.0)
 
     def changed(self) -> dict[str, Any]:
@@ -172,9 +164,7 @@ DEFAULTS = Settings()
 _OF_POLICY = {name: Settings(policy=name) for name in get_args(Policy)}
 """The settings of one keyword, the usual one: making them anew is a sixth of a plan's time."""
 HYPERPARAMETERS = ("beta2_rule", "duration_scale")
-"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the batch is split
-into.
-"""
+"""Settings that move the learning rate or the optimizer's values beside the rule, whatever the split."""
 HOLDS_LOSS = ("adascale", "adamscale")
 """Rules under which a step counts for more than its samples."""
 
@@ -197,43 +187,24 @@ def with_settings(function: F) -> F:
 
 
 def settings_of(keywords: Mapping[str, Any]) -> Settings:
-    """The settings of keywords.
-
-    Args:
-        given: values by name; those left out take their defaults.
-
-    Returns:
-        All settings. The core checks their values, when it plans.
-
-    Raises:
-        InputError: there is no setting of that name; the nearest one is named.
-
-    >>> settings_of({"policy": "grow"}).policy
-    'grow'
-    """
+    """Returns all settings, those left out at their defaults; the core checks the values when it plans."""
     if not keywords:
         return DEFAULTS
     if len(keywords) == 1 and type(policy := keywords.get("policy")) is str and policy in _OF_POLICY:
         return _OF_POLICY[policy]
     try:
-        return Settings(**{name: _plain(name, value) for name, value in keywords.items()})
+        return Settings(
+            **{
+                name: plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
+                for name, value in keywords.items()
+            }
+        )
     except TypeError:
         raise together([_no_setting(name) for name in keywords if name not in Settings._fields]) from None
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Returns a NumPy scalar as a Python number, and a whole float where a whole number is asked for as an
-    int.
-    """
-    return plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
-
-
 def checked_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all settings by name.
-
-    Raises:
-        InputError: naming each that does not exist, or has an illegal value.
-    """
+    """Returns all settings by name; one InputError names each unknown or illegal one."""
     from isobatch import _core
 
     values = settings_of(keywords)._asdict()
@@ -260,9 +231,7 @@ def _no_setting(name: str) -> InputError:
 
 
 class ScalingRule(NamedTuple):
-    """How a learning rate follows the batch: its name in `rule=`, its formula, where it holds, and who says
-    so.
-    """
+    """How a learning rate follows the batch: its name in `rule=`, formula, where it holds, and source."""
 
     rule: str
     formula: str

@@ -24,18 +24,11 @@ Make = Callable[[Cluster, Settings], P]
 
 
 def options(refused: PlanRecord, make: Make[P]) -> list[P]:
-    """Plans the ways out of an infeasible plan, or of one with another micro-batch than a coupled recipe was
-    tuned with.
+    """Plans the ways out of an infeasible plan, or of a coupled one with another micro-batch, best first.
 
-    Args:
-        refused: the plan.
-        make: plans the same recipe on a cluster, by settings.
-
-    Returns:
-        Feasible plans, best first: on the same GPUs, or as many of them as hold whole replicas and sets of
-        experts, a batch that divides (the smallest change first), the exact batch with weights, then the
-        nearest other GPU counts, then plans without one of the settings asked for; of a coupled recipe first
-        those with the tuned micro-batch. A plan's own cluster and settings are what makes it.
+    On the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
+    smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans
+    without one of the settings asked for; of a coupled recipe first those with the tuned micro-batch.
     """
     options: list[P] = []
     for cluster, settings in _candidates(refused, make):
@@ -88,18 +81,14 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
 
 
 def _outgrows_batch(refused: PlanRecord) -> bool:
-    """Tells whether the GPUs grew past an even split of the batch: most people then let the batch grow with
-    them.
-    """
+    """Tells whether the GPUs grew past an even split of the batch: most people then let the batch grow."""
     tuned = refused.recipe.gpus
     is_larger = tuned is not None and refused.world_size > tuned
     return is_larger and refused.settings.policy == "keep" and Reason.NOT_DIVISIBLE in refused.reasons
 
 
 def _pinned(refused: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
-    """Yields ways to train with the tuned micro-batch: here, on the nearest clusters, and here at the nearest
-    larger batch.
-    """
+    """Yields ways to train with the tuned micro-batch: here, on the nearest clusters, at a larger batch."""
     micro, batch = refused.recipe.micro_batch, refused.asked_batch
     if micro is None:
         return

@@ -1,6 +1,4 @@
-"""The hardware to plan for, and its common ground with a recipe: plain numbers, and errors that name the
-field that was meant.
-"""
+"""The hardware to plan for, and its common ground with a recipe: plain numbers, and errors by field."""
 
 import functools
 import inspect
@@ -37,11 +35,7 @@ class _Named(StructMeta):
 
 
 def refuse_names(cls: "type[Record]", names: Collection[str]) -> None:
-    """Refuses names of no field of a record, and names the missing fields.
-
-    Raises:
-        InputError: naming all of them.
-    """
+    """Refuses names of no field of a record, and names the missing fields, in one InputError."""
     known, errors = (*cls.__struct_fields__, *cls.elsewhere), []
     for name in names:
         if name in cls.elsewhere:

@@ -18,14 +18,7 @@ _AMBIGUOUS = {"batch", "batch_size", "train_batch_size", "step_size"}
 
 
 def with_our_names(fields: Mapping[str, Any], legal: Collection[str]) -> dict[str, Any]:
-    """The fields by our names.
-
-    Args:
-        fields: as a file has them.
-        legal: our names.
-
-    Raises:
-        InputError: a field is given by two names.
+    """Renames a file's fields to our names.
 
     >>> fields = {"learning_rate": 2e-5, "num_train_epochs": 3, "warmup_ratio": 0.03}
     >>> with_our_names(fields, ["lr", "duration", "warmup"])
@@ -60,14 +53,7 @@ _REPLICAS = ("data_parallel", "gpus", "world_size")
 
 
 def product_of(names: Iterable[str]) -> list[str]:
-    """Finds the factors of the effective batch among the names of a table or a recipe; none without a batch
-    of a GPU.
-
-    >>> product_of(["lr", "world_size", "per_device_train_batch_size", "gradient_accumulation_steps"])
-    ['per_device_train_batch_size', 'gradient_accumulation_steps', 'world_size']
-    >>> product_of(["micro_batch", "gpus"]), product_of(["gpus", "lr"])
-    (['micro_batch', 'gpus'], [])
-    """
+    """Finds the factors of the effective batch among names; none without a batch of a GPU."""
     fields = {name: OURS.get(name.lower(), name.lower()) for name in names}
 
     def first(known: tuple[str, ...]) -> list[str]:
@@ -80,8 +66,6 @@ def product_of(names: Iterable[str]) -> list[str]:
 def how_to_multiply(names: Iterable[str], *, in_python: bool) -> str | None:
     """Says how to multiply the factors where effective_batch is missing; None without them.
 
-    >>> how_to_multiply(["micro_batch", "accumulation", "gpus", "lr"], in_python=False)
-    'add the column, micro_batch × accumulation × gpus'
     >>> how_to_multiply(["micro_batch", "gpus", "model_parallel"], in_python=False)
     'add the column, micro_batch × gpus / model_parallel (× the accumulation steps, where there are any)'
     >>> how_to_multiply(["micro_batch", "accumulation", "gpus"], in_python=True)

@@ -167,7 +167,7 @@ class Recipe(
 
     @cached_property
     def core(self) -> _core.Recipe:
-        """The recipe in the core, all fields checked; isobatch.schedules checks schedules other than texts."""
+        """The recipe in the core, all fields checked; isobatch.schedules checks a `Schedule`."""
         fields = msgspec.structs.asdict(self)
         if not isinstance(self.schedule, str):
             del fields["schedule"]
@@ -210,9 +210,8 @@ class Recipe(
         for name in ("effective_batch", "micro_batch"):
             if name in fields:
                 raise InputError("comes from gpus × batch_per_gpu × accumulation: leave it out", field=name)
-        known: dict[str, Any]
-        known = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
-        known = {name: _count(name, value) for name, value in known.items()}
+        counts = {"gpus": gpus, "accumulation": accumulation, "model_parallel": model_parallel}
+        known: dict[str, Any] = {name: _count(name, value) for name, value in counts.items()}
         gpus, accumulation, model_parallel = known.values()
         replicas, rest = divmod(gpus, model_parallel)
         if rest:
@@ -220,10 +219,8 @@ class Recipe(
         if isinstance(batch_per_gpu, Sequence):
             batches = tuple(_count("batch_per_gpu", batch) for batch in batch_per_gpu)
             if len(batches) != replicas:
-                legal = f"one number for each of {replicas} replicas"
-                raise InputError(
-                    f"batch_per_gpu must have {legal}, got {len(batches)}", field="batch_per_gpu"
-                )
+                must = f"must have one number for each of {replicas} replicas"
+                raise InputError(f"batch_per_gpu {must}, got {len(batches)}", field="batch_per_gpu")
             if len(set(batches)) > 1:
                 batch = sum(batches) * accumulation
                 return cls(effective_batch=batch, device_batches=batches, **known, **fields)
@@ -281,13 +278,7 @@ class Recipe(
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:
-        """The recipe of named fields, as files have them.
-
-        Args:
-            fields: the Recipe's fields, or `batch_per_gpu` and the other arguments of `from_gpus`.
-
-        Raises:
-            InputError: as Recipe.
+        """Makes the recipe of a file's fields, or of `batch_per_gpu` and the other arguments of `from_gpus`.
 
         >>> Recipe.of({"gpus": 8, "batch_per_gpu": 32, "lr": 0.1, "betas": [0.9, 0.95]}).effective_batch
         256
@@ -393,11 +384,7 @@ def with_notes(recipe: _Kind, notes: Iterable[str]) -> _Kind:
 
 
 def refuse_no_recipe(recipe: Any, expected: str = "a Recipe") -> None:
-    """Refuses anything but a Recipe.
-
-    Raises:
-        InputError: it is no Recipe.
-    """
+    """Refuses anything but a Recipe."""
     if not isinstance(recipe, Recipe):
         todo = "Recipe(**fields) makes one, Recipe.load and Recipe.read read one from a file"
         raise must_be(expected, recipe, field="recipe", todo=todo)

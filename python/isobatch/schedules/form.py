@@ -144,8 +144,13 @@ def level(start: float, value: float, *, after: bool = False) -> Segment:
     return Segment(start=start, after=after, a=value, shape=Flat())
 
 
+def curve(
+    shape: Shape, start: float, steps: float, a: float, b: float = 0.0, *, beyond: bool = False
+) -> Segment:
+    """Makes a curve from a at `start` to b after `steps`."""
+    return Segment(start=start, origin=start, length=steps, a=a, b=b, shape=shape, beyond=beyond)
+
+
 def line(start: float, steps: float, a: float, b: float) -> Segment:
     """Makes a straight line from a to b, then b; a constant where the two are equal."""
-    if a == b:
-        return level(start, a)
-    return Segment(start=start, origin=start, length=steps, a=a, b=b, shape=Power())
+    return level(start, a) if a == b else curve(Power(), start, steps, a, b)

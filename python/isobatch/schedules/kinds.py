@@ -180,7 +180,7 @@ def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedul
     top = number("factor", factor) * length("model_dim", model_dim) ** -0.5 / math.sqrt(up)
     return lone(
         form.Segment(origin=-1.0, length=up, a=0.0, b=top, shape=form.Power()),
-        form.Segment(start=up - 1, origin=up - 1, length=up, a=top, shape=form.Reciprocal(), beyond=True),
+        form.curve(form.Reciprocal(), up - 1, up, top, beyond=True),
     )
 
 
@@ -275,9 +275,8 @@ def _build_wsd(run: text.PlanRun) -> list[form.Segment]:
             f"decay must be at most the {rest:,g} steps after the warmup, got {over:,g}", field="schedule"
         )
     at = run.total - over
-    shape = text.tails()[run.word("shape", "linear")]
-    fall = form.Segment(start=at, origin=at, length=over, a=run.peak, b=run.min_lr, shape=shape)
-    return [form.level(run.warmup, run.peak), fall]
+    shape = text.tails()[run.spec.arguments.get("shape", "linear")]
+    return [form.level(run.warmup, run.peak), form.curve(shape, at, over, run.peak, run.min_lr)]
 
 
 @text.kind(_build_wsd, decay=text.Argument(text.LENGTH), shape=text.Argument(text.WORD))
@@ -293,8 +292,8 @@ def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end:
     total, over = length("steps", steps), length("decay_steps", decay_steps)
     if over > total:
         raise must_be(f"at most the {total:g} steps of the run", decay_steps, field="decay_steps")
-    at, curve = total - over, text.tails()[choice("shape", shape, text.tails())]
-    decay = form.Segment(start=at, origin=at, length=over, a=peak, b=bottom, shape=curve)
+    at, tail = total - over, text.tails()[choice("shape", shape, text.tails())]
+    decay = form.curve(tail, at, over, peak, bottom)
     return lone(decay) if at == 0 else lone(form.level(0.0, peak), decay)
 
 
@@ -341,7 +340,7 @@ def one_cycle(
     last = first / 1e4 if end is None else rate("end", end)
     return lone(
         form.Segment(length=up, a=first, b=top, shape=form.Cosine()),
-        form.Segment(start=up, origin=up, length=total - up, a=top, b=last, shape=form.Cosine()),
+        form.curve(form.Cosine(), up, total - up, top, last),
     )
 
 
@@ -367,12 +366,10 @@ def cosine_restarts(
     [1.0, 0.5, 1.0, 0.5, 1.0]
     """
     over = length("period", period)
-    cycle = form.Cycle(
-        period=over, multiplier=number("multiplier", multiplier), peak_decay=rate("decay", decay)
-    )
-    return lone(
-        form.Segment(length=over, a=rate("lr", lr), b=rate("end", end), shape=form.Cosine()), cycle=cycle
-    )
+    growth, fade = number("multiplier", multiplier), rate("decay", decay)
+    cycle = form.Cycle(period=over, multiplier=growth, peak_decay=fade)
+    wave = form.Segment(length=over, a=rate("lr", lr), b=rate("end", end), shape=form.Cosine())
+    return lone(wave, cycle=cycle)
 
 
 @text.kind()

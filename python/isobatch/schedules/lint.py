@@ -7,7 +7,7 @@ from isobatch._core import Evaluator
 from isobatch.errors import InputError
 from isobatch.schedules.extent import end as end_of
 from isobatch.schedules.extent import knots, step_of
-from isobatch.schedules.form import Flat, Form, Segment
+from isobatch.schedules.form import Flat, Form
 
 
 class ScheduleReason(StrEnum):
@@ -61,13 +61,7 @@ class ScheduleReason(StrEnum):
 
 
 def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[ScheduleReason, ...]:
-    """Lists the oddities of a form, evaluated by `curve`, over a run of total_steps updates.
-
-    Without total_steps it is the form's own run, else until its end.
-
-    Raises:
-        InputError: when the run has no length: total_steps is 0, or None where the form has no end.
-    """
+    """Lists the oddities of a form, evaluated by `curve`, over total_steps, its own run, or until its end."""
     end = end_of(form)
     own = form.run if form.run is not None else end
     total = total_steps if total_steps is not None else round(own) if own is not None else 0
@@ -95,13 +89,10 @@ def check(form: Form, curve: Evaluator, total_steps: int | None) -> tuple[Schedu
             oddities.append(ScheduleReason.OFF_BY_ONE_END)
         elif end > total + 1 and final > curve.at(end):
             oddities.append(ScheduleReason.ENDS_ABOVE_MINIMUM)
-    if any(segment.length < 1 for segment in _curves(form)):
+    segments = [segment for track in form.tracks for segment in track.segments]
+    if any(segment.length < 1 for segment in segments if not isinstance(segment.shape, Flat)):
         oddities.append(ScheduleReason.DECAY_SHORTER_THAN_STEP)
     return tuple(oddities)
-
-
-def _curves(form: Form) -> list[Segment]:
-    return [s for track in form.tracks for s in track.segments if not isinstance(s.shape, Flat)]
 
 
 def _rise_end(form: Form) -> float:

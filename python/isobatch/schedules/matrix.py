@@ -119,11 +119,8 @@ def _rows(schedules: Any) -> list[Schedule]:
     for row, entry in enumerate(entries, 1):
         schedule = entry if isinstance(entry, Schedule) else getattr(entry, "schedule", None)
         if not isinstance(schedule, Schedule):
-            raise InputError(
-                f"schedules must be schedules or plans, got a {type(entry).__name__}",
-                row=row,
-                field="schedules",
-            )
+            says = f"schedules must be schedules or plans, got a {type(entry).__name__}"
+            raise InputError(says, row=row, field="schedules")
         rows.append(schedule)
     return rows
 
@@ -142,11 +139,7 @@ _MIN_LIKENESS = 0.82
 
 
 def _from_columns(source: Any) -> list[Schedule]:
-    """Reads one schedule a row from a table: a mapping of columns, or anything with `__arrow_c_stream__`.
-
-    Raises:
-        InputError: a column that is needed is missing or looks misspelt; a row is infeasible, or has no end.
-    """
+    """Reads one schedule a row from a table: a mapping of columns, or anything with `__arrow_c_stream__`."""
     table = source if isinstance(source, Mapping) else _of_arrow(source)
     _refuse_names(list(table))
     count = max((len(column) for column in table.values() if np.ndim(column)), default=1)
@@ -158,9 +151,9 @@ def _from_columns(source: Any) -> list[Schedule]:
             rows.append(_schedule(dict(zip(columns, values, strict=True)), table.keys()))
         except InputError as error:
             at = error.at(row=row)
-            raise (
-                at if job is None else InputError(f"{at.message} (job {shown(job)})", row=row, field=at.field)
-            ) from None
+            if job is not None:
+                at = InputError(f"{at.message} (job {shown(job)})", row=row, field=at.field)
+            raise at from None
     return rows
 
 
@@ -184,12 +177,12 @@ def _refuse_names(names: list[str]) -> None:
             raise InputError(why, field=name_given)
     for name in absent:
         if name in _REQUIRED:
-            raise missing(
-                name,
+            todo = (
                 "a fleet's table has it where it is asked for, plan_fleet(..., "
                 "columns=isobatch.schedules.COLUMNS); in a table of your own add it, such as one value for "
-                "all rows",
+                "all rows"
             )
+            raise missing(name, todo)
 
 
 def _column(table: Mapping[str, Any], name: str, count: int) -> list[Any]:

@@ -64,8 +64,8 @@ class Schedule(Evaluator):
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Schedule cannot be changed: {name!r} is read-only")
 
-    def __eq__(self, other: object) -> bool:
-        return self.form == other.form if isinstance(other, Schedule) else NotImplemented
+    def __eq__(self, schedule: object) -> bool:
+        return self.form == schedule.form if isinstance(schedule, Schedule) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.form)
@@ -173,9 +173,8 @@ class Schedule(Evaluator):
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
             raise InputError(f"json must be what `Schedule.to_json` wrote: {error}", field="json") from None
         if document.schema != SCHEMA:
-            raise InputError(
-                f"must be {SCHEMA}, got {document.schema}; a newer isobatch reads it", field="schema"
-            )
+            newer = f"must be {SCHEMA}, got {document.schema}; a newer isobatch reads it"
+            raise InputError(newer, field="schema")
         return cls(document.form)
 
 
@@ -205,10 +204,8 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule
     """
     starts = [0.0, *rising("boundaries", boundaries, repeats=True)]
     if len(starts) != len(schedules):
-        raise InputError(
-            f"must be one fewer than the {len(schedules)} schedules, got {len(boundaries)}",
-            field="boundaries",
-        )
+        says = f"must be one fewer than the {len(schedules)} schedules, got {len(boundaries)}"
+        raise InputError(says, field="boundaries")
     segments: list[Segment] = []
     last: float | None = None
     for schedule, start, stop in zip(schedules, starts, [*starts[1:], math.inf], strict=True):
@@ -241,11 +238,9 @@ def product(*schedules: Schedule) -> Schedule:
     if not schedules:
         raise InputError("a product must have at least one schedule, got none", field="schedules")
     tracks = []
-    for schedule in schedules:
-        form = schedule.form
-        plain = _is_plain(form, cycle=True)
+    for form in (schedule.form for schedule in schedules):
         whole = Track(segments=(Segment(shape=Inner(form=form), beyond=True),))
-        tracks.append(form.tracks[0] if plain else whole)
+        tracks.append(form.tracks[0] if _is_plain(form, cycle=True) else whole)
     ends = [s.form.last for s in schedules if s.form.last is not None]
     runs = [s.form.run for s in schedules if s.form.run is not None]
     return Schedule(Form(tracks=tuple(tracks), last=min(ends, default=None), run=max(runs, default=None)))
@@ -321,11 +316,7 @@ def rising(field: str, values: Iterable[object], *, repeats: bool = False) -> li
 
 
 def multiplied(base: float, gamma: float, count: int) -> float:
-    """Computes base·gamma^count.
-
-    Raises:
-        InputError: it overflows.
-    """
+    """Computes base·gamma^count; an InputError where it overflows."""
     try:
         return base * gamma**count
     except OverflowError:

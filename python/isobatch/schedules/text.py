@@ -20,7 +20,7 @@ import msgspec
 
 from isobatch import _core
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
-from isobatch.schedules.form import Inner, Segment, Shape, level, line
+from isobatch.schedules.form import Inner, Segment, Shape, curve, level, line
 from isobatch.schedules.schedule import Schedule, choice, factor, lone, number, rate
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\((.*)\)\s*)?", re.DOTALL)
@@ -255,10 +255,6 @@ class PlanRun(NamedTuple):
         """Returns a number of the text."""
         return cast(float, self.spec.arguments.get(name, default))
 
-    def word(self, name: str, default: str) -> str:
-        """Returns a word of the text."""
-        return cast(str, self.spec.arguments.get(name, default))
-
     def steps(self, name: str, default: float) -> float:
         """Returns a length of the text in steps, at least one."""
         length: Length | None = self.spec.arguments.get(name)
@@ -279,8 +275,7 @@ class PlanRun(NamedTuple):
 
     def tail(self, shape: Shape, over: float, b: float, *, beyond: bool = False) -> Segment:
         """Makes a curve from the peak, where the warmup ends."""
-        start = self.warmup
-        return Segment(start=start, origin=start, length=over, a=self.peak, b=b, shape=shape, beyond=beyond)
+        return curve(shape, self.warmup, over, self.peak, b, beyond=beyond)
 
     def floored(self, segment: Segment) -> list[Segment]:
         """Keeps the segment at or above the plan's minimum."""

@@ -1,8 +1,7 @@
-//! Profiles on their way into the planner; forecasts and goodput-optimal splits in bulk. Values are checked
+//! Profiles on their way into the planner; forecasts in bulk. Values are checked
 //! on the Python side, which knows their names.
 use isobatch_core::forecast::{
-    self, AllReduceTable, Best, Case, Constant, Forecast, Link, Measured, Placement, Profile, Shape,
-    Workload, optimize,
+    self, AllReduceTable, Constant, Forecast, Link, Measured, Placement, Profile, Shape, Workload,
 };
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -150,52 +149,7 @@ pub fn forecast_rows<'py>(
     Ok((reals, flags))
 }
 
-columns! {
-    Cases of Case:
-    compute_constant f64 compute_constant,
-    compute_per_sample f64 compute_per_sample,
-    compute_floor f64 compute_floor,
-    sync_seconds f64 sync_seconds,
-    overlap f64 overlap,
-    update_seconds f64 update,
-    noise_scale f64 noise_scale,
-    lead f64 lead,
-    replicas u64 replicas,
-    tuned_batch u64 tuned_batch,
-    min_batch u64 min_batch,
-    max_batch u64 max_batch,
-    max_micro_batch u64 max_micro_batch,
-}
-
-type Counts<'py> = Bound<'py, PyArray1<i64>>;
 type Reals<'py> = Bound<'py, PyArray1<f64>>;
-
-/// The best split of every row: micro-batch and accumulation (−1 where there is none), seconds a step,
-/// statistical efficiency, goodput (NaN where there is none).
-#[pyfunction]
-pub fn goodput_rows<'py>(
-    py: Python<'py>,
-    rows: usize,
-    cases: Cases<'py>,
-) -> PyResult<(Counts<'py>, Counts<'py>, Reals<'py>, Reals<'py>, Reals<'py>)> {
-    let case = cases.rows()?;
-    let splits: Vec<Option<Best>> = pool::run_rows(py, rows, SERIAL_ROWS, |row| optimize(&case(row)))?;
-    let count = |of: fn(&Best) -> u64| {
-        let of = |best: &Option<Best>| best.as_ref().map_or(-1, |best| of(best).cast_signed());
-        splits.iter().map(of).collect::<Vec<i64>>().into_pyarray(py)
-    };
-    let real = |of: fn(&Best) -> f64| {
-        let of = |best: &Option<Best>| best.as_ref().map_or(f64::NAN, of);
-        splits.iter().map(of).collect::<Vec<f64>>().into_pyarray(py)
-    };
-    Ok((
-        count(|best| best.micro_batch),
-        count(|best| best.accumulation),
-        real(|best| best.step_seconds),
-        real(|best| best.efficiency),
-        real(|best| best.goodput),
-    ))
-}
 
 /// Seconds of each step of a fit, one for every value of `sync_seconds`: what is known of its all-reduces,
 /// NaN where the formula is to say it.

@@ -23,9 +23,7 @@ mod _core {
     #[pymodule_export]
     use crate::fleet::{choose_rows, fleet_fault, plan_fleet};
     #[pymodule_export]
-    use crate::forecast::{
-        Workloads, all_reduce_rows, forecast_rows, goodput_rows, noise_over_run, step_rows, verdict,
-    };
+    use crate::forecast::{Workloads, all_reduce_rows, forecast_rows, noise_over_run, step_rows, verdict};
     #[pymodule_export]
     use crate::plan::{Planner, Recipe, length};
     #[pymodule_export]

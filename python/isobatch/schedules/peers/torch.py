@@ -12,7 +12,7 @@ import msgspec
 
 from isobatch.errors import InputError, missing, must_be
 from isobatch.schedules import form, kinds
-from isobatch.schedules.schedule import Schedule, join, length, lone, number, product, rate, span
+from isobatch.schedules.schedule import Schedule, choice, join, length, lone, number, product, rate, span
 
 
 def _share(field: str, value: float) -> float:
@@ -40,10 +40,7 @@ def MultiStepLR(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> S
 
 
 def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Schedule:
-    """lr·factor while x < total_iters, then lr.
-
-    With 0 total_iters torch's class stays at lr·factor for ever, as it is stepped (its closed form would be
-    lr).
+    """lr·factor while x < total_iters, then lr; with 0 total_iters lr·factor for ever, as it is stepped.
 
     >>> ConstantLR(1.0, factor=0.5, total_iters=5).values([4, 5]).tolist()
     [0.5, 1.0]
@@ -56,9 +53,7 @@ def ConstantLR(lr: float, factor: float = 1.0 / 3, total_iters: float = 5) -> Sc
 def LinearLR(
     lr: float, start_factor: float = 1.0 / 3, end_factor: float = 1.0, total_iters: float = 5
 ) -> Schedule:
-    """lr·(start_factor + (end_factor − start_factor)·min(x, N)/N) with N = total_iters.
-
-    Without iterations (N = 0) it is lr·start_factor.
+    """lr·(s + (end_factor − s)·min(x, N)/N), s = start_factor, N = total_iters; lr·s where N is 0.
 
     >>> LinearLR(1.0, start_factor=0.5, total_iters=4).at(2)
     0.75
@@ -100,18 +95,12 @@ def CosineAnnealingLR(lr: float, T_max: float, eta_min: float = 0.0, *, quirks: 
     >>> CosineAnnealingLR(1.0, T_max=10).at(20), CosineAnnealingLR(1.0, T_max=10, quirks=False).at(20)
     (1.0, 0.0)
     """
-    over = length("T_max", T_max)
-    return lone(
-        form.Segment(
-            length=over, a=rate("lr", lr), b=rate("eta_min", eta_min), shape=form.Cosine(), beyond=quirks
-        )
-    )
+    over, a, b = length("T_max", T_max), rate("lr", lr), rate("eta_min", eta_min)
+    return lone(form.Segment(length=over, a=a, b=b, shape=form.Cosine(), beyond=quirks))
 
 
 def CosineAnnealingWarmRestarts(lr: float, T_0: float, T_mult: float = 1, eta_min: float = 0.0) -> Schedule:
-    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps.
-
-    x may be fractional.
+    """eta_min + (lr − eta_min)·(1 + cos(π·Tcur/Ti))/2, cycle i of Ti = T_0·T_mult^i steps; any x ≥ 0.
 
     torch's `.step(epoch)` finds the cycle by a logarithm and misses restarts at large counts; here, as in its
     plain `.step()`, every restart falls on its step.
@@ -145,14 +134,8 @@ def OneCycleLR(
 
     With three_phase the phases end at pct_start·T − 1, 2·pct_start·T − 2 and T − 1. A boundary belongs to the
     earlier phase. As in torch, `lr` is overwritten, and the momentum arguments do not touch the learning
-    rate.
-
-    torch's class answers for step T too, one past its end, where it rebounds, and raises past that;
+    rate. torch's class answers for step T too, one past its end, where it rebounds, and raises past that;
     `quirks=False` stays at the end.
-
-    Raises:
-        InputError: the length is missing, or a phase that is reached has no length. Evaluation raises it
-            past T.
 
     >>> s = OneCycleLR(0.1, max_lr=1.0, total_steps=101, pct_start=0.5)
     >>> round(s.at(0), 6), round(s.at(50), 2), s.at(100)
@@ -168,8 +151,7 @@ def OneCycleLR(
         total_steps = epochs * steps_per_epoch
     total = length("total_steps", total_steps)
     shapes: dict[str, form.Shape] = {"cos": form.Cosine(), "linear": form.Power()}
-    if anneal_strategy not in shapes:
-        raise must_be("cos or linear", anneal_strategy, field="anneal_strategy")
+    shape = shapes[choice("anneal_strategy", anneal_strategy, shapes)]
     first = rate("max_lr", max_lr) / length("div_factor", div_factor)
     final = first / length("final_div_factor", final_div_factor)
     up = float(_share("pct_start", pct_start) * total) - 1
@@ -190,18 +172,9 @@ def OneCycleLR(
                     f"pct_start must leave each phase some steps, got one from step {begin:g} to {stop:g}",
                     field="pct_start",
                 )
-            segments.append(
-                form.Segment(
-                    start=begin if segments else 0.0,
-                    after=bool(segments),
-                    origin=begin,
-                    length=stop - begin,
-                    a=a,
-                    b=b,
-                    shape=shapes[anneal_strategy],
-                    beyond=quirks and final_phase,
-                )
-            )
+            curve = form.curve(shape, begin, stop - begin, a, b, beyond=quirks and final_phase)
+            start = begin if segments else 0.0
+            segments.append(msgspec.structs.replace(curve, start=start, after=bool(segments)))
         begin = stop
     return lone(*segments, last=last if quirks else None)
 
@@ -230,9 +203,9 @@ def CyclicLR(
     """
     low, high, up = rate("base_lr", base_lr), rate("max_lr", max_lr), length("step_size_up", step_size_up)
     down = up if step_size_down is None else length("step_size_down", step_size_down)
-    if mode not in ("triangular", "triangular2", "exp_range"):
-        raise must_be("triangular, triangular2 or exp_range", mode, field="mode")
-    halving = 0.5 if mode == "triangular2" else 1.0
+    halving = (
+        0.5 if choice("mode", mode, ("triangular", "triangular2", "exp_range")) == "triangular2" else 1.0
+    )
     cycle = form.Cycle(period=up + down, amplitude_decay=halving, about=low, rounded=quirks)
     triangle = form.Track(
         segments=(form.line(0.0, up, low, high), form.line(up, down, high, low)), cycle=cycle

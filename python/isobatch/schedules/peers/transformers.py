@@ -4,7 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 from isobatch.errors import InputError, missing, must_be, unknown
-from isobatch.schedules.form import Cosine, Cycle, Inner, Power, Reciprocal, Segment, Shape, level, line
+from isobatch.schedules.form import (
+    Cosine,
+    Cycle,
+    Inner,
+    Power,
+    Reciprocal,
+    Segment,
+    Shape,
+    curve,
+    level,
+    line,
+)
 from isobatch.schedules.schedule import Schedule, choice, length, lone, number, rate, span
 
 
@@ -62,10 +73,6 @@ def _rise(lr: float, warm: float) -> list[Segment]:
     return [line(0.0, warm, 0.0, lr)] if warm else []
 
 
-def _fall(start: float, over: float, a: float, b: float, shape: Shape, *, beyond: bool = False) -> Segment:
-    return Segment(start=start, origin=start, length=over, a=a, b=b, shape=shape, beyond=beyond)
-
-
 def _constant(lr: float, warm: float, total: float | None, quirks: bool) -> Schedule:
     return lone(level(0.0, lr))
 
@@ -79,15 +86,18 @@ def _linear(lr: float, warm: float, total: float, quirks: bool) -> Schedule:
     return lone(*_rise(lr, warm), line(warm, rest, lr, 0.0) if rest > 0 else level(warm, 0.0))
 
 
-def _cosine(lr: float, warm: float, total: float, quirks: bool, num_cycles: float = 0.5) -> Schedule:
+def _cosine(
+    lr: float, warm: float, total: float, quirks: bool, num_cycles: float = 0.5, bottom: float = 0.0
+) -> Schedule:
     shape = Cosine(waves=2 * number("num_cycles", num_cycles))
-    return lone(*_rise(lr, warm), _fall(warm, max(1.0, total - warm), lr, 0.0, shape, beyond=quirks))
+    fall = curve(shape, warm, max(1.0, total - warm), lr, bottom, beyond=quirks)
+    return lone(*_rise(lr, warm), fall)
 
 
 def _restarts(lr: float, warm: float, total: float, quirks: bool, num_cycles: int = 1) -> Schedule:
     over, waves = max(1.0, total - warm), length("num_cycles", num_cycles)
     if quirks:
-        body = _fall(warm, over, lr, 0.0, Cosine(waves=waves, wrap=True))
+        body = curve(Cosine(waves=waves, wrap=True), warm, over, lr, 0.0)
     else:
         cycle = Cycle(period=over / waves, limit=round(waves))
         inner = lone(Segment(length=over / waves, a=lr, shape=Cosine()), cycle=cycle).form
@@ -104,16 +114,15 @@ def _polynomial(
         raise must_be(f"above num_warmup_steps ({warm:g})", total, field="num_training_steps")
     if total < warm:
         return lone(*_rise(lr, warm), level(warm, lr_end))
-    return lone(
-        *_rise(lr, warm), _fall(warm, total - warm, lr, lr_end, Power(exponent=number("power", power)))
-    )
+    shape = Power(exponent=number("power", power))
+    return lone(*_rise(lr, warm), curve(shape, warm, total - warm, lr, lr_end))
 
 
 def _inverse_sqrt(
     lr: float, warm: float, total: float | None, quirks: bool, timescale: float | None = None
 ) -> Schedule:
     over = (warm or 10_000) if timescale is None else length("timescale", timescale)
-    return lone(*_rise(lr, warm), _fall(warm, over, lr, 0.0, Reciprocal(), beyond=True))
+    return lone(*_rise(lr, warm), curve(Reciprocal(), warm, over, lr, 0.0, beyond=True))
 
 
 def _bottom(lr: float, min_lr: float | None, min_lr_rate: float | None) -> float:
@@ -133,9 +142,7 @@ def _cosine_with_min_lr(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> Schedule:
-    shape = Cosine(waves=2 * number("num_cycles", num_cycles))
-    bottom = _bottom(lr, min_lr, min_lr_rate)
-    return lone(*_rise(lr, warm), _fall(warm, max(1.0, total - warm), lr, bottom, shape, beyond=quirks))
+    return _cosine(lr, warm, total, quirks, num_cycles, _bottom(lr, min_lr, min_lr_rate))
 
 
 def _cosine_warmup_with_min_lr(
@@ -153,7 +160,7 @@ def _cosine_warmup_with_min_lr(
     first = None if warmup_lr_rate is None else lr * rate("warmup_lr_rate", warmup_lr_rate)
     if not quirks:
         rise = [line(0.0, warm, first or 0.0, lr)] if warm else []
-        return lone(*rise, _fall(warm, over, lr, bottom, shape))
+        return lone(*rise, curve(shape, warm, over, lr, bottom))
     if warm == 0:
         rise = []
     elif first is None:
@@ -184,18 +191,17 @@ def _warmup_stable_decay(
     rises: dict[str, Shape] = {"linear": Power(), "cosine": Cosine(), "1-sqrt": Power(exponent=0.5)}
     waves = 2 * number("num_cycles", num_cycles)
     falls: dict[str, Shape] = {"linear": Power(), "cosine": Cosine(waves=waves), "1-sqrt": Power(stretch=0.5)}
-    for field, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
-        choice(field, kind, rises)
-    segments = [_fall(0.0, warm, bottom, lr, rises[warmup_type])] if warm else []
+    rise, fall = (
+        rises[choice("warmup_type", warmup_type, rises)],
+        falls[choice("decay_type", decay_type, falls)],
+    )
+    segments = [curve(rise, 0.0, warm, bottom, lr)] if warm else []
     decay = warm + number("num_stable_steps", num_stable_steps)
     if num_stable_steps > 0:
         segments.append(level(warm, lr))
     if over:
-        segments.append(
-            Segment(
-                start=max(warm, decay), origin=decay, length=over, a=lr, b=bottom, shape=falls[decay_type]
-            )
-        )
+        start = max(warm, decay)
+        segments.append(Segment(start=start, origin=decay, length=over, a=lr, b=bottom, shape=fall))
     return lone(*segments, level(max(warm, decay + over), bottom))
 
 

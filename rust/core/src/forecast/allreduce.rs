@@ -80,40 +80,12 @@ impl AllReduceTable {
                 above = (at, factor);
             }
         }
-        let found = if below.0 == above.0 {
+        let factor = if below.0 == above.0 {
             below.1
         } else {
             let share = (place - below.0) as f64 / (above.0 - below.0) as f64;
             below.1 + share * (above.1 - below.1)
         };
-        (!found.is_nan()).then_some(found)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn placement(per_node: u64, groups: u64) -> Placement {
-        Placement { all: per_node * groups, per_node, groups }
-    }
-
-    #[test]
-    fn a_table_holds_what_was_measured_and_what_lies_between() {
-        let measured = [(8, 2, 6.0), (2, 1, 1.5), (8, 4, 4.0), (8, 1, 3.0), (1, 1, 0.0)];
-        let table = AllReduceTable::new(&measured, |placement| if placement.all > 1 { 2.0 } else { 0.0 });
-        let factor = |per_node, groups| table.factor(placement(per_node, groups));
-        assert_eq!(factor(8, 1), Some(1.5));
-        assert_eq!(factor(2, 1), Some(0.75));
-        assert_eq!(factor(4, 1), Some(1.0)); // a third of the way
-        assert_eq!(factor(8, 3), Some(2.5));
-        // Outside, other nodes, and inside against across nodes.
-        for (per_node, groups) in [(16, 1), (1, 1), (8, 5), (4, 2)] {
-            assert_eq!(factor(per_node, groups), None);
-        }
-        assert!(
-            AllReduceTable::default().is_empty()
-                && AllReduceTable::default().factor(placement(8, 1)).is_none()
-        );
+        (!factor.is_nan()).then_some(factor)
     }
 }

@@ -9,8 +9,8 @@
 //! best a is one of two, until the best real a of a smaller b is no better than what was found.
 //!
 //! What was tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the
-//! last one looked at, which the last pass, convex in b, never goes below, leaves a few of them
-//! (`bench/test_goodput.py`). Where passes cost next to nothing beside the samples, h is as good as flat in b
+//! last one looked at, which the last pass, convex in b, never goes below, leaves a few of them.
+//! Where passes cost next to nothing beside the samples, h is as good as flat in b
 //! and the bound never ends the search: after `LOOKS` micro-batches the numbers of passes are looked at
 //! instead, each with its own best b. Such flat stretches differ by less than the rounding to whole passes,
 //! one part in 2^16 or so.
@@ -55,10 +55,6 @@ pub struct Best {
     pub micro_batch: u64,
     /// Passes per step.
     pub accumulation: u64,
-    /// Seconds a step.
-    pub step_seconds: f64,
-    /// EFF.
-    pub efficiency: f64,
     /// Samples a second, each worth one at the tuned batch.
     pub goodput: f64,
 }
@@ -128,8 +124,7 @@ impl Case {
     fn best(&self, micro_batch: u64, accumulation: u64, step_seconds: f64) -> Best {
         let batch = (self.replicas * micro_batch * accumulation) as f64;
         let efficiency = (self.noise_scale + self.tuned_batch as f64) / (self.noise_scale + batch);
-        let goodput = batch / step_seconds * efficiency;
-        Best { micro_batch, accumulation, step_seconds, efficiency, goodput }
+        Best { micro_batch, accumulation, goodput: batch / step_seconds * efficiency }
     }
 }
 
@@ -404,16 +399,16 @@ mod tests {
                 min_batch: if below { 1 } else { tuned_batch },
                 max_batch: tuned_batch + extra, max_micro_batch,
             };
-            let found = optimize(&case);
-            prop_assert_eq!(found.is_some(), brute(&case).is_some());
-            if let Some(found) = found {
-                let batch = found.micro_batch * found.accumulation * replicas;
+            let optimum = optimize(&case);
+            prop_assert_eq!(optimum.is_some(), brute(&case).is_some());
+            if let Some(best_split) = optimum {
+                let batch = best_split.micro_batch * best_split.accumulation * replicas;
                 prop_assert!(case.min_batch <= batch && batch <= case.max_batch);
-                prop_assert!(found.micro_batch <= max_micro_batch);
+                prop_assert!(best_split.micro_batch <= max_micro_batch);
                 let best = brute(&case).unwrap();
-                prop_assert!(found.goodput >= best * (1.0 - 1e-12), "{:?} {:?}", found, best);
+                prop_assert!(best_split.goodput >= best * (1.0 - 1e-12), "{:?} {:?}", best_split, best);
                 let bound = case.goodput_bound();
-                prop_assert!(found.goodput <= bound * (1.0 + 1e-12), "{:?} {}", found, bound);
+                prop_assert!(best_split.goodput <= bound * (1.0 + 1e-12), "{:?} {}", best_split, bound);
             }
         }
     }

@@ -108,7 +108,7 @@ impl FieldType for bool {
 
 /// Types whose values are read from texts alone.
 macro_rules! read_from_texts {
-    ($($type:ty: |$text:ident| $read:expr, $pattern:pat => $taken:expr;)*) => {
+    ($($type:ty: |$text:ident| $read:expr, $pattern:pat => $taken:expr $(, unknown: $unknown:expr)?;)*) => {
         $(impl FieldType for $type {
             fn read($text: &str) -> Option<Value> {
                 $read.map(Value::Read)
@@ -122,6 +122,10 @@ macro_rules! read_from_texts {
                     _ => Err(Illegal),
                 }
             }
+
+            $(fn is_unknown(&self) -> bool {
+                $unknown(*self)
+            })?
         })*
     };
 }
@@ -132,6 +136,8 @@ read_from_texts! {
     Arc<str>: |text| Some(Read::Gpu(text.into())), Read::Gpu(name) => Arc::clone(name);
     Curve: |text| Some(Read::Curve(Curve::parse(text))), Read::Curve(curve) => *curve;
     Beta2Rule: |text| Beta2Rule::parse(text).map(Read::Beta2), Read::Beta2(rule) => *rule;
+    Length: |text| Length::parse(text).map(Read::Length), Read::Length(length) => *length,
+        unknown: Length::is_zero;
 }
 
 /// Names as a person lists them: "a, b or c".
@@ -181,25 +187,6 @@ read_from_names! {
     Rule: Rule::ALL.iter().map(|card| (card.name, card.rule));
     RampRule: RampRule::all();
     SplitRule: SplitRule::ALL;
-}
-
-impl FieldType for Length {
-    fn read(text: &str) -> Option<Value> {
-        Length::parse(text).map(Read::Length).map(Value::Read)
-    }
-
-    #[inline]
-    fn of(value: &Value, _: FieldKind) -> Result<Option<Self>, Illegal> {
-        match *value {
-            Value::Missing => Ok(None),
-            Value::Read(Read::Length(length)) => Ok(Some(length)),
-            _ => Err(Illegal),
-        }
-    }
-
-    fn is_unknown(&self) -> bool {
-        self.is_zero()
-    }
 }
 
 /// The averages of the first and the second moment; NaN where they are the optimizer's own.

@@ -124,24 +124,3 @@ impl Curve {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_decay_needs_room_beside_the_warmup() {
-        let fits = |text: &str, total: f64, warmup: f64| {
-            let curve = Curve::parse(text);
-            curve.is_spared(total, warmup)
-                || curve.fits((total, warmup, 0.1), |length| length.fraction_of_ten().0 as f64)
-        };
-        assert!(fits("wsd(decay=20%)", 100.0, 80.0) && !fits("wsd(decay=20%)", 100.0, 81.0));
-        assert!(fits(" wsd ", 100.0, 80.0) && !fits("wsd( 30st, cosine )", 100.0, 80.0));
-        assert!(fits("wsd(decay=20%)", 100.0, 100.0), "all warmup");
-        assert!(fits("cosine(until=50st)", 100.0, 49.0) && !fits("cosine(until=50st)", 100.0, 50.0));
-        assert!(fits("one_cycle(rise=99st)", 100.0, 0.0) && !fits("one_cycle(100st)", 100.0, 0.0));
-        assert!(!fits("vaswani", 100.0, 0.0) && fits("vaswani", 100.0, 1.0));
-        assert!(fits("exponential(0.9, 1ep, 3%)", 100.0, 5.0) && !fits("exponential(until=3%)", 100.0, 5.0));
-    }
-}

@@ -227,14 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn a_percentage_as_the_trainer_rounds_it() {
-        let share = |text, total| Length::parse(text).unwrap().share_in_floats(total);
-        assert_eq!((share("3%", 612), share("3%", 78)), (Some(19), Some(3)));
-        assert_eq!((share("7%", 100), share("28.43%", 7038)), (Some(8), Some(2001)));
-        assert_eq!(share("100000000%", 1 << 52), None);
-    }
-
-    #[test]
     fn only_a_number_with_a_unit_is_a_length() {
         let bad = "| 90 | ep | -1ep | +1ep | nanep | infst | 1.5st | 3 days | 1e99tok | 1e-20ep | .ep | \
             10.000st | 50.000 samples | 90.000ep | 1.281.167sp | 10,000st | 1_00st | 1T | 5 epoche";

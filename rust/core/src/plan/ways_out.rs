@@ -13,14 +13,14 @@ pub(super) type FindCounts = fn(&Input, &[Stage], u64, u64, Replicas) -> (Option
 /// Counts of replicas that are looked at in each direction, beside those that the batch divides over.
 const LOOKS: usize = 1024;
 
-/// Splits that are looked at in each direction for them, where the micro-batch may not be too small.
+/// Splits that are looked at in each direction, where the micro-batch may not be too small.
 const SPLITS: u64 = 1024;
 
 /// Counts that the batch divides over, of which each takes a split.
 const LOOKS_AT_SPLITS: usize = 64;
 
-/// GPU counts next to `world_size` over whose replicas the batch, or one within the tolerance, divides; of
-/// `replicas` all but the count holds for them.
+/// GPU counts next to `world_size` over whose replicas the batch, or one within the tolerance, divides; all
+/// but the count of `replicas` holds there.
 pub(super) fn neighbouring_replicas(
     input: &Input,
     stages: &[Stage],

@@ -159,33 +159,3 @@ pub(crate) fn decay(weight_decay: f64, semantics: Decay, k: f64, lr_scale: f64, 
         Decay::Sqrt => weight_decay * (k.sqrt() / stretch),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TUNED: Moments = Moments { beta1: 0.9, beta2: 0.95, eps: 1e-8 };
-
-    #[test]
-    fn sde_smooth_agrees_with_sde_to_first_order_and_has_no_cliff() {
-        let near = Moments { beta1: 1.0 - 1e-6, beta2: 1.0 - 1e-7, eps: 1e-8 };
-        let (smooth, sde) = (near.sde_smooth(4.0), near.sde(4.0));
-        assert!((smooth.beta1 - sde.beta1).abs() < 1e-11 && (smooth.beta2 - sde.beta2).abs() < 1e-13);
-        assert_eq!(smooth.eps.to_bits(), sde.eps.to_bits());
-        for k in [1e-6, 0.5, 1.0, 10.0, 64.0] {
-            let moved = TUNED.sde_smooth(k);
-            assert!(0.0 < moved.beta1 && moved.beta1 < 1.0 && 0.0 < moved.beta2 && moved.beta2 < 1.0);
-        }
-        assert!(TUNED.sde(10.0).beta1 < 1e-12);
-    }
-
-    #[test]
-    fn a_floor_lifts_what_was_lowered_and_nothing_else() {
-        let floored = |k: f64, floor| TUNED.half_life(k).floored(TUNED, floor).beta2.to_bits();
-        assert_eq!(floored(16.0, 0.9), 0.9f64.to_bits());
-        assert_eq!(floored(16.0, 0.99), 0.95f64.to_bits()); // never above the tuned one,
-        assert_eq!(floored(0.25, 0.999), TUNED.half_life(0.25).beta2.to_bits()); // which grew here.
-        assert_eq!(floored(2.0, 0.0), TUNED.half_life(2.0).beta2.to_bits());
-        assert!(Optimizer::Sgd.defaults().floored(Optimizer::Sgd.defaults(), 0.9).beta2.is_nan());
-    }
-}

@@ -40,8 +40,8 @@ type Read<T> = Result<T, ScheduleError>;
 
 impl Record {
     fn entry(&self, field: &'static str) -> Read<&Entry> {
-        let found = self.names.iter().position(|name| name == field).and_then(|at| self.entries.get(at));
-        found.ok_or_else(|| ScheduleError::new(field, format!("must be given in {:?}", self.name)))
+        let entry = self.names.iter().position(|name| name == field).and_then(|at| self.entries.get(at));
+        entry.ok_or_else(|| ScheduleError::new(field, format!("must be given in {:?}", self.name)))
     }
 
     /// A number.

@@ -29,7 +29,7 @@ const CHUNK: usize = 512;
 /// Why a bulk evaluation ended before its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Halt {
-    /// The caller asked for it.
+    /// The caller stopped the evaluation.
     Stopped,
     /// A value is too large to be written, or no number.
     Overflow {

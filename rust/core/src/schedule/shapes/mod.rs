@@ -20,7 +20,7 @@ use super::record::Record;
 
 /// What a shape's file says of it.
 pub trait Curve: Sized {
-    /// The name that a form has for it.
+    /// The shape's name in a form.
     const NAME: &'static str;
 
     /// The shape that a form describes; an error where a field is missing or out of range.
@@ -29,7 +29,7 @@ pub trait Curve: Sized {
     /// The value at u of at least 0.
     fn at(&self, u: f64) -> f64;
 
-    /// The one power that the shape is made of, if it is made of one and needs a series for it.
+    /// The one power that the shape is made of, if that needs a series.
     fn monomial(&self) -> Option<Monomial> {
         None
     }

@@ -33,7 +33,7 @@ pub struct Table {
     values: Arc<[f64]>,
     /// The same as float32, so that a row in it reads no more than it writes.
     singles: Arc<[f32]>,
-    /// The largest |value|, found once: a row asks for it.
+    /// The largest |value|, computed once for all rows.
     largest: f64,
 }
 
