@@ -25,11 +25,7 @@ except ImportError:
 
 
 def require_posix(task: str) -> None:
-    """Refuses a task on Windows, before it begins.
-
-    Raises:
-        InputError: this is Windows.
-    """
+    """Refuses a task on Windows, before it begins."""
     if sys.platform == "win32":
         raise InputError(
             f"{task} needs Linux or macOS, this is Windows: run it where you train, or in WSL; plans, "

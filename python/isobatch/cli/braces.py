@@ -76,9 +76,6 @@ def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:
 def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
     """Fills the braces of words; doubled ones stay, as single ones.
 
-    Raises:
-        InputError: no column has such a name, or the plan has no value there.
-
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8)
     >>> fill_braces(["--lr={lr}", '{"batch":{micro_batch}}', "{{print}}", "${HOME}"], plan)

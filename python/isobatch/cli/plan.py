@@ -111,11 +111,8 @@ def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
     """Names the noise scale behind the batch of policy goodput, and the batches at the ends of its range."""
     if planned.settings.policy != "goodput" or planned.status == "infeasible":
         return
-    profiles = [
-        profile
-        for profile in how["profile"]
-        if profile.gpu in (None, planned.cluster.gpu) or len(how["profile"]) == 1
-    ]
+    is_single, gpus = len(how["profile"]) == 1, (None, planned.cluster.gpu)
+    profiles = [profile for profile in how["profile"] if is_single or profile.gpu in gpus]
     known = profiles[0].noise_scale if planned.recipe.noise_scale is None and profiles else None
     if known is None or not known.error or profiles[0].noise_by_progress:
         yield "the batch is goodput's for a noise scale whose range is not known"
@@ -176,13 +173,8 @@ _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     """Answers each line of stdin on stdout before the next is read; a wrong line is answered with its error.
 
-    Args:
-        fields: fields of the recipe for requests that do not give them.
-        where: the Cluster for requests that name none; None: each names its own.
-        how: settings for requests that do not give them.
-
-    Returns:
-        0, 2 where a request could not be used, or 3 where isobatch failed at one.
+    `fields`, `where` and `how` are for requests that do not give their own. Returns 0, 2 where a request could
+    not be used, or 3 where isobatch failed at one.
     """
     refused = faults = count_read = 0
     requests = stdin()
@@ -310,10 +302,8 @@ def _recipe(request: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _settings(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    inner, own = (
-        _table(request, "settings"),
-        {name: request[name] for name in Settings._fields if name in request},
-    )
+    inner = _table(request, "settings")
+    own = {name: request[name] for name in Settings._fields if name in request}
     for name in inner:
         if name not in Settings._fields:
             raise unknown("setting", name, Settings._fields, field=name)

@@ -47,9 +47,6 @@ class ProcessCount(NamedTuple):
 def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[ProcessCount]:
     """Lists who says a number of processes, innermost first.
 
-    Raises:
-        InputError: a variable is no number.
-
     >>> read_counts({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].number
     4
     """

@@ -33,10 +33,6 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
         planned: the whole run as these GPUs would train it.
         state: the checkpoint: a file, or the output folder of transformers' Trainer; perhaps not there yet.
         rank: of this process; 0 says what it did.
-
-    Raises:
-        InputError: the checkpoint is of another recipe, says no step, or is no JSON file; another rank than 0
-            finds no plan beside it.
     """
     if state.suffix in _WEIGHTS or (state.is_file() and state.suffix != ".json"):
         raise InputError(

@@ -18,13 +18,10 @@ _NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?|")
 def show_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
 ) -> list[str]:
-    """Prints a table to stdout. Cells are plain text: markup and control characters have no effect.
+    """Prints a table to stdout, and returns the names of the columns that are shown.
 
     On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare`
     are left out, the first of them first; where that is not enough, words are broken.
-
-    Returns:
-        The names of the columns that are shown.
     """
     cells = {name: [printable(row[at]) for row in rows] for at, name in enumerate(map(printable, headers))}
     if sys.stdout.isatty():
@@ -85,11 +82,7 @@ _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch",
 def rows_to_stdout(
     columns: tuple[str, ...] | None, *, json: bool = False, escape_formulas: bool = False
 ) -> Iterator[Callable[[Any], None]]:
-    """Yields a function to write tables of rows; `columns` are those asked for.
-
-    Raises:
-        InputError: a column cannot be written as text.
-    """
+    """Yields a function to write tables of rows; `columns` are those asked for."""
     import pyarrow as pa
 
     from isobatch.files.write import CsvLines, JsonLines

@@ -37,11 +37,7 @@ class Cell(NamedTuple):
 
 
 def html_of(value: Any) -> str:
-    """Renders a value's cell as HTML, escaped as the pages are; a schedule's as its SVG.
-
-    Raises:
-        ModuleNotFoundError: the extra `report` is not installed.
-    """
+    """Renders a value's cell as HTML, escaped as the pages are; a schedule's as its SVG."""
     if isinstance(value, Schedule):
         import vl_convert  # noqa: F401 - to fail as the other cells do
 

@@ -319,9 +319,6 @@ def svg(chart: Any) -> str:
 
 def picture(path: str, drawn: str) -> bytes:
     """Returns the bytes of a picture file: the SVG text, or a PNG of two pixels for each unit, by the suffix.
-
-    Raises:
-        InputError: the suffix is of neither.
     """
     suffix = PurePath(path).suffix.lower()
     if suffix not in PICTURES:

@@ -52,9 +52,6 @@ def counts_page(
         title: the page's heading.
         deadline: hours that a run may take.
         currency: the sign of the prices.
-
-    Raises:
-        InputError: there are more than 4,096 counts, or those beside are others.
     """
     limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
     policies = [_without_limits(each) for each in (counts, *beside)]

@@ -38,9 +38,6 @@ def fleet_page(
         file: where it was read from, for errors.
         deadline: hours that a run may take; None: as the plans' settings say.
         currency: the sign of the prices.
-
-    Raises:
-        InputError: it is no fleet's table.
     """
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline

@@ -139,11 +139,7 @@ def html(page: HtmlPage) -> str:
 
 
 def picture(page: HtmlPage, why: str = "write an .html file") -> Any:
-    """Puts the page's charts above each other, as one chart.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Puts the page's charts above each other, as one chart."""
     if not page.drawings:
         raise InputError(f"there is nothing to draw: {why}")
     return charts.stacked([(each.chart, each.title) for each in page.drawings], page.title)

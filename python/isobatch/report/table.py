@@ -105,11 +105,7 @@ class Plans(NamedTuple):
 
 
 def plans_of(table: Any, file: str | None = None) -> Plans:
-    """Reads the columns of a fleet's result or of its file.
-
-    Raises:
-        InputError: it is no fleet's table.
-    """
+    """Reads the columns of a fleet's result or of its file."""
     import pyarrow as pa
 
     if isinstance(table, dict):
