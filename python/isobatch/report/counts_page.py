@@ -43,15 +43,9 @@ def counts_page(
     deadline: float | None = None,
     currency: str = "$",
 ) -> HtmlPage:
-    """Makes the page of a job over GPU counts.
+    """Makes the page of a job over GPU counts; those `beside` are the same under other policies.
 
-    Args:
-        counts: those of `isobatch.counts`.
-        beside: the same counts under other policies, to choose between.
-        tool: whose lines are shown to copy, as for `Plan.to`, or why it cannot run the plan; None: none are.
-        title: the page's heading.
-        deadline: hours that a run may take.
-        currency: the sign of the prices.
+    Lines of a `tool`, as for `Plan.to`, are shown to copy.
     """
     limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
     policies = [_without_limits(each) for each in (counts, *beside)]

@@ -35,13 +35,7 @@ _OF_RECIPE = bits_of(
 
 
 def warnings_of(reasons: Any, batch_change: Any, tuned: int = 0) -> NDArray[np.uint64]:
-    """Returns the bit sets of the cautions about the move itself.
-
-    Args:
-        reasons: bit sets.
-        batch_change: of each, relative to the tuned batch; NaN where it is not known.
-        tuned: the reasons of the tuned run, which move with it.
-    """
+    """Returns the bit sets of the cautions about the move itself, without the reasons of the tuned run."""
     stays = np.asarray(batch_change, np.float64) == 0
     noted = np.uint64(_OF_FIGURES | tuned) | np.where(stays, np.uint64(_OF_RECIPE), np.uint64(0))
     warnings: NDArray[np.uint64] = np.asarray(reasons, np.uint64) & np.uint64(_CAUTIONS) & ~noted

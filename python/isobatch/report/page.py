@@ -27,15 +27,10 @@ class Headline(NamedTuple):
 
 
 class HtmlTable(NamedTuple):
-    """A table.
+    """A table; the page's script sorts and searches a sortable one, of which a page has one.
 
-    Attributes:
-        caption: its heading.
-        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
-            (a line may break after a comma only).
-        rows: the cells as text.
-        notes: sentences below it.
-        sortable: the page's script sorts and searches it; one of a page.
+    `columns` have a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
+    (a line may break after a comma only).
     """
 
     caption: str

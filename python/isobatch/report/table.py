@@ -113,9 +113,8 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
         try:
             table = pa.table({name: _array(name, values) for name, values in table.items()})
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InputError(
-                f"table must have columns of values of one length: {error}", field="table"
-            ) from None
+            why = f"table must have columns of values of one length: {error}"
+            raise InputError(why, field="table") from None
     whole = pa.table(table)
     _refuse_others(whole.column_names, file)
     try:
@@ -278,12 +277,7 @@ def rows_of(
 ) -> HtmlTable:
     """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
-    Args:
-        plans: the table.
-        noun: its rows as people call them.
-        file: where all rows are.
-        columns: those to show, as far as anything is known in them; None: all.
-        headings: of columns that have another one than their name.
+    Columns without anything known are left out; `headings` are of columns whose name is none.
     """
     names = [name for name in _ordered(plans) if columns is None or name in columns]
     cells = {name: _cells(plans, name) for name in names}

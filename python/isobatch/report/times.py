@@ -25,10 +25,7 @@ _MAX_BARS = 40
 
 
 def left_out(plans: Plans, name: str) -> str:
-    """Says how many rows a comparison by a figure leaves out, as it is not known there.
-
-    Nothing where it is everywhere.
-    """
+    """Says how many rows a comparison by a figure leaves out, as it is not known there."""
     rows = int((np.isnan(plans.spent(name)) & (plans.status != INFEASIBLE)).sum())
     return f"; {counted(rows, 'row')} without it left out" if rows else ""
 
@@ -109,11 +106,8 @@ def knee_of(plans: Plans) -> list[Headline]:
         return []
     row = rows[len(rows) // 2]
     end = end_at(plans, row)
-    note = (
-        f"the best trade of time for GPU-hours; {end}"
-        if end
-        else "past it, more GPUs cost more than they save"
-    )
+    note = f"the best trade of time for GPU-hours; {end}" if end else ""
+    note = note or "past it, more GPUs cost more than they save"
     note += "; the middle job" if len(rows) > 1 else ""
     return [Headline("knee", counted(plans.gpus[row], "GPU"), note)]
 
@@ -163,9 +157,8 @@ def _bars(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
         for row in rows[job[rows] == at].tolist()
     ]
     chart = by_cluster(points, name, _axis(name, currency), limit=limit)
-    least = (
-        f"least for {points[0]['job']}: {_amount(name, points[0][name], currency)} on {points[0]['cluster']}"
-    )
+    first = points[0]
+    least = f"least for {first['job']}: {_amount(name, first[name], currency)} on {first['cluster']}"
     described = f"{name.capitalize()} by cluster, of each job"
     if len(jobs) > MAX_LINES:
         described += f", of the {MAX_LINES} of {count(len(jobs))} that take the most GPU-hours"

@@ -1,6 +1,7 @@
 """The plans of one job over GPU counts as JSON, for the slider of their page."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -109,9 +110,8 @@ class _Packer(NamedTuple):
             if plan.status != "infeasible":
                 choices.append(self._feasible(plan, tuned))
             elif limits and (unlimited := free.plan_at(many)).status != "infeasible":
-                choices.append(
-                    self._over(msgspec.structs.replace(unlimited, settings=plan.settings), tuned, works)
-                )
+                over = msgspec.structs.replace(unlimited, settings=plan.settings)
+                choices.append(self._over(over, tuned, works))
             else:
                 choices.append(self._refused(plan))
         return choices
@@ -144,12 +144,9 @@ class _Packer(NamedTuple):
         head, _, points = explained(plan, self.currency)
         why, cautions = refused(plan, head, points)
         # Who gives a limit is not helped by a plan without it.
-        keep = [
-            option
-            for option in plan.options
-            if all(getattr(option.settings, name) == getattr(plan.settings, name) for name in LIMITS)
-        ]
-        out = self._menu(plan, keep)
+        limits = attrgetter(*LIMITS)
+        options = [each for each in plan.options if limits(each.settings) == limits(plan.settings)]
+        out = self._menu(plan, options)
         return ["infeasible", *self.texts(why), [], self.texts(*cautions), out, [], []]
 
     def _figures(self, plan: Plan, tuned: Plan | None) -> list[list[int]]:
