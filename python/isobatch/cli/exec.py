@@ -52,10 +52,7 @@ OPTIONS = {
     "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts "
     "share (default: a folder for temporary files)",
     "--tool NAME": "whose FILE is, where its content leaves that open",
-    "--set FIELD=VALUE": (
-        "a field of the recipe; overrides FILE",
-        {"action": "append", "default": []},
-    ),
+    "--set FIELD=VALUE": ("a field of the recipe; overrides FILE", {"action": "append", "default": []}),
     "target cluster": {
         "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
         **options.HARDWARE,
