@@ -154,8 +154,7 @@ def test_options_read_units(capsys):
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32 "
-                                                               "replicas"),
+        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_has_the_right_one_beside_it(capsys, words, message):
