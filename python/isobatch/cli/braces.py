@@ -20,11 +20,6 @@ _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
 """Names of braces that say or imply the accumulation."""
 
 
-def has_braces(words: Sequence[str]) -> bool:
-    """Tells whether a name in braces is in the words."""
-    return any(map(_BRACES.search, words))
-
-
 def names_in(words: Sequence[str]) -> set[str]:
     """Lists the names in braces, but for doubled ones."""
     braces = (brace for word in words for brace in _BRACES.finditer(word))

@@ -229,11 +229,6 @@ def _over_budget(free: list[dict[str, Any]], budget: float, currency: str) -> st
     return f"budget {price(budget, currency)}: without it the runs cost {' to '.join(ends)}"
 
 
-def _verdict(row: dict[str, Any], deadline: float) -> str | None:
-    """Judges a run's hours by the deadline; None where they are not known."""
-    return _core.verdict(row["hours"], row["hours_error"], deadline)
-
-
 def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
     """Names the counts without hours, and the way to get them; None where all have some."""
     mute = [int(row["gpus"]) for row in feasible if row["hours"] != row["hours"]]
@@ -262,8 +257,8 @@ def _summary(
             continue
         at = columns["gpus"].tolist().index(gpus)
         end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
-        text = f"{best}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
-        lines.append(text + (f" ({end})" if end else ""))
+        took = spent(rows[at]["hours"], rows[at]["hours_error"], rows[at]["cost"], currency)
+        lines.append(f"{best}: {counted(gpus, 'GPU')}, {took}" + (f" ({end})" if end else ""))
     known = [row for row in rows if row["hours"] == row["hours"]]
     if known and grows_here(columns):
         lines.append(_of_loss(listing))
@@ -289,11 +284,6 @@ def _best_batch(listing: Any, args: argparse.Namespace) -> str:
     return f"effective batch {count(listing.best_batch)} works at {where}; {todo}"
 
 
-def _spent(row: dict[str, Any], currency: str) -> str:
-    """Writes a run's time and cost, with their ranges."""
-    return spent(row["hours"], row["hours_error"], row["cost"], currency)
-
-
 def _of_loss(listing: Any) -> str:
     """Explains why the hours of growing batches are not hours to the same loss."""
     same = "the batch grows over the same samples, so hours and cost do not lead to the same loss"
@@ -308,7 +298,8 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     by_verdict: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         if row["status"] != "infeasible":
-            by_verdict.setdefault(_verdict(row, deadline), []).append(row)
+            verdict = _core.verdict(row["hours"], row["hours_error"], deadline)
+            by_verdict.setdefault(verdict, []).append(row)
     good = {name: by_verdict[name] for name in ("met", "likely") if name in by_verdict}
     if not good:
         return (
@@ -320,10 +311,9 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     ]
     surely = "" if "met" in good else "surely met at none, "
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
-    return (
-        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on "
-        f"{counted(int(least['gpus']), 'GPU')}, {_spent(least, currency)}"
-    )
+    fewest = f"with the fewest GPU-hours on {counted(int(least['gpus']), 'GPU')}"
+    took = spent(least["hours"], least["hours_error"], least["cost"], currency)
+    return f"{text} {surely}{'; '.join(counts)}; {fewest}, {took}"
 
 
 def _cell(name: str, row: dict[str, Any], currency: str, deadline: float | None) -> str:
@@ -331,7 +321,7 @@ def _cell(name: str, row: dict[str, Any], currency: str, deadline: float | None)
         share = _share(row)
         return f"± {percent(share)}" if share else ""
     if name == "deadline" and deadline is not None:
-        return _verdict(row, deadline) or ""
+        return _core.verdict(row["hours"], row["hours_error"], deadline) or ""
     value = row[name]
     if name == "groups":
         return " + ".join(f"{replicas:,} × {samples:,}" for replicas, samples in value)

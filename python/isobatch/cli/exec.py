@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from isobatch.cli import options, project
-from isobatch.cli.braces import brace_notes, fill_braces, has_braces, refuse_other_split, says_split
-from isobatch.cli.processes import count_gpus, rank_of, read_counts
+from isobatch.cli.braces import brace_notes, fill_braces, names_in, refuse_other_split, says_split
+from isobatch.cli.processes import count_gpus, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import read_fields
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.command or "--" not in args.words:
         raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
     counts = read_counts(os.environ, command := args.command)
-    gpus, rank = count_gpus(counts, args.gpus, args.gpus_per_process), rank_of(counts)
+    gpus = count_gpus(counts, args.gpus, args.gpus_per_process)
+    rank = next((count.rank for count in counts if count.rank is not None), 0)
     file = args.recipe
     planned = _planned(args, gpus)
     if args.state is not None:
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if rank:
         args.project = {}  # rank 0 names its defaults
     if planned.status == "infeasible":
-        return _refused(planned, rank, is_even=has_braces(command))
+        return _refused(planned, rank, is_even=bool(names_in(command)))
     path = _save(planned, args.output)
     command, notes = _with_values(command, planned, path, file)
     if defaults := project.note(args):

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -185,13 +185,15 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
         request: dict[str, Any] = {}
         try:
             if len(line) == MAX_REQUEST_BYTES:
-                _skip_line(requests, line)
+                while line and not line.endswith(b"\n"):
+                    line = requests.readline(1 << 20)
                 raise InputError(f"the line has {MAX_REQUEST_BYTES:,} bytes or more")
             request = _request(line)
             answer = _answer(request, fields, where, how)
         except InputError as error:
             refused += 1
-            answer = _refusal(request, error)
+            text = _PYTHONS.sub(lambda match: f"got {_JSONS[match[1]]}", str(error))
+            answer = {"id": request.get("id"), "error": text, "fields": list(error.fields)}
         except Exception as error:  # one fault must not end the others
             faults += 1
             text = printable(f"a fault of isobatch itself ({type(error).__name__}: {error})", 300)
@@ -201,12 +203,6 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     if refused or faults:
         say(f"{count(refused + faults)} of {counted(count_read, 'request')} could not be answered")
     return 3 if faults else 2 if refused else 0
-
-
-def _skip_line(requests: IO[bytes], line: bytes) -> None:
-    """Reads on to the end of a line."""
-    while line and not line.endswith(b"\n"):
-        line = requests.readline(1 << 20)
 
 
 def _request(line: bytes) -> dict[str, Any]:
@@ -222,18 +218,9 @@ def _request(line: bytes) -> dict[str, Any]:
         why = printable(str(error).removeprefix("JSON is malformed: "), 200)
         raise InputError(f"the line is not JSON: {why}") from None
     if not isinstance(request, dict):
-        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(request)}")
+        typed = printable(msgspec.json.encode(request).decode(), 80)
+        raise InputError(f"the line must be an object with a recipe and a cluster, got {typed}")
     return request
-
-
-def _as_json(value: Any) -> str:
-    """A value of a request as its writer has it."""
-    return printable(msgspec.json.encode(value).decode(), 80)
-
-
-def _refusal(request: Mapping[str, Any], error: InputError) -> dict[str, Any]:
-    text = _PYTHONS.sub(lambda match: f"got {_JSONS[match[1]]}", str(error))
-    return {"id": request.get("id"), "error": text, "fields": list(error.fields)}
 
 
 def _answer(

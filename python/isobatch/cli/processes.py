@@ -140,11 +140,6 @@ def _agrees(count: ProcessCount, gpus: int, each: int | None) -> bool:
     return gpus in (count.number * (each or 1), count.number * (each or count.each or 1))
 
 
-def rank_of(counts: Sequence[ProcessCount]) -> int:
-    """Returns this process's rank, 0 where nobody numbers it."""
-    return next((count.rank for count in counts if count.rank is not None), 0)
-
-
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "1").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 11 and 1 <= int(text) <= _MOST):

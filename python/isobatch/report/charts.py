@@ -256,15 +256,6 @@ def marked(chart: Any, gpus: float, ends: tuple[float, float]) -> Any:
     return chart + line + text.encode(y=alt.value(2), text="text:N").properties(name="chosen_text")
 
 
-def stacked(charts: Sequence[tuple[Any, str]], title: str) -> Any:
-    """Puts charts with a title each above each other."""
-    import altair as alt
-
-    titled = [chart.properties(title=printable(name)) for chart, name in charts]
-    whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
-    return themed(whole if len(titled) > 1 else titled[0], title)
-
-
 def themed(chart: Any, title: str) -> Any:
     """Gives a chart its title, and our colours and sizes."""
     text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}

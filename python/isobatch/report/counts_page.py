@@ -49,7 +49,8 @@ def counts_page(
     """
     limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
     policies = [_without_limits(each) for each in (counts, *beside)]
-    policies = policies[:1] + [each for each in policies[1:] if not _lacks_tuned_gpus(each)]
+    needs_tuned = [_plans_of(each).has(Reason.NEEDS_TUNED_GPUS).all() for each in policies]
+    policies = [each for at, each in enumerate(policies) if at == 0 or not needs_tuned[at]]
     plans, tuned = _plans_of(policies[0]), tuned_run(policies[0])
     plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
     headlines = list[Headline]()
@@ -86,11 +87,6 @@ def _without_limits(counts: Counts) -> Counts:
         counts.recipe, counts.columns["gpus"].tolist(), cluster=counts.cluster, **free
     ).columns
     return msgspec.structs.replace(counts, columns=counts.columns | columns, settings=free)
-
-
-def _lacks_tuned_gpus(counts: Counts) -> bool:
-    """Tells whether a policy works at no count since the GPUs of the tuned run are not known."""
-    return bool(_plans_of(counts).has(Reason.NEEDS_TUNED_GPUS).all())
 
 
 def _why_unknown(counts: Counts, plans: Plans) -> str:

@@ -137,4 +137,8 @@ def picture(page: HtmlPage, why: str = "write an .html file") -> Any:
     """Puts the page's charts above each other, as one chart."""
     if not page.drawings:
         raise InputError(f"there is nothing to draw: {why}")
-    return charts.stacked([(each.chart, each.title) for each in page.drawings], page.title)
+    import altair as alt
+
+    titled = [drawing.chart.properties(title=printable(drawing.title)) for drawing in page.drawings]
+    whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
+    return charts.themed(whole if len(titled) > 1 else titled[0], page.title)

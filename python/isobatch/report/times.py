@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isobatch import words
 from isobatch.fleet.counts import compared, end_of, grows
@@ -282,7 +281,7 @@ def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
         priced = cost if not np.isnan(cost[own]).all() else work
         line = [_called(plans, own[0])] if "job" in plans.texts else []
-        line += [cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
+        line += [cell(int(own[np.nanargmin(values[own])])) for values in (hours, priced)]
         if marks:
             line.append(cell(marks[at]) if at in marks else "")
         if judged:
@@ -299,7 +298,3 @@ def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
     caption = f"Where {'each' if named else 'the'} job is fastest, where {takes}"
     caption += ", and at its knee: the best trade of time for GPU-hours" if marks else ""
     return HtmlTable(f"{caption}{more}", named | dict.fromkeys(headers, "parts"), rows)
-
-
-def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
-    return int(rows[np.nanargmin(values[rows])])

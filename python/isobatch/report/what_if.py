@@ -51,17 +51,6 @@ def tuned_run(counts: Counts) -> Plan | None:
     return msgspec.structs.replace(tuned, **spent)
 
 
-class _Texts:
-    """A table of different texts: what many plans say alike is in the page once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __call__(self, *texts: str) -> list[int]:
-        """Returns the numbers of texts."""
-        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
-
-
 def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, currency: str) -> WhatIf:
     first_policy = policies[0]
     gpus = first_policy.columns["gpus"].tolist()
@@ -70,11 +59,11 @@ def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, cur
     if any(each.columns["gpus"].tolist() != gpus for each in policies):
         raise InputError("beside must have the same counts", field="beside")
     names = [str(each.settings.get("policy", "keep")) for each in policies]
-    texts, start = _Texts(), first_policy.recipe.gpus or _START
+    start = first_policy.recipe.gpus or _START
     first = int(np.argmin(np.abs(first_policy.columns["gpus"] - start)))
     node = first_policy.cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
-    pack = _Packer(texts, limits, tool, currency)
+    pack = _Packer({}, limits, tool, currency)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
@@ -83,7 +72,7 @@ def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, cur
         "policies": names,
         "plans": [list(row) for row in zip(*map(pack.choices, policies), strict=True)],
         "answers": ANSWERS,
-        "texts": list(texts.numbers),
+        "texts": list(pack.numbers),
     }
     meanings = [(name, _MEANINGS.get(name, "policy")) for name in names]
     return WhatIf(gpus, gpus[first], meanings, tool, msgspec.json.encode(data).decode())
@@ -93,10 +82,14 @@ class _Packer(NamedTuple):
     """Packs plans for the page's script: level, headline, figures (label, was, now), points, ways out, lines
     to copy, and what is folded."""
 
-    texts: _Texts
+    numbers: dict[str, int]
     limits: Limits
     tool: str | None
     currency: str
+
+    def texts(self, *texts: str) -> list[int]:
+        """Returns the numbers of texts: what many plans say alike is in the page once."""
+        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
     def choices(self, free: Counts) -> list[list[Any]]:
         """Packs the plan of each count under one policy, given without limits."""
