@@ -88,9 +88,8 @@ def test_an_unreadable_file_alone_has_an_object_too(tmp_path, ran):
 def test_what_is_not_known_is_in_the_notes_of_json(tmp_path, clean, ran):
     notes = json.loads(ran(["doctor", clean, "--gpus", "64", "--json"]).out)["notes"]
     assert notes[0].startswith("The GPUs that it was tuned on are not known: --set gpus=N")
-    launched = str(
-        written(tmp_path, "a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1")
-    )
+    text = "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1"
+    launched = str(written(tmp_path, "a.yaml", text))
     notes = json.loads(ran(["doctor", launched, "--gpus", "8", "--json"]).out)["notes"]
     assert notes[0].startswith("The file does not say the batch")
     assert not any("tuned on" in note for note in notes)
