@@ -8,10 +8,9 @@ import numpy as np
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
-from isobatch.reason import Reason
+from isobatch.reason import Reason, bits_of
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
-from isobatch.report.levels import bits_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
@@ -52,7 +51,7 @@ def counts_page(
     needs_tuned = [_plans_of(each).has(Reason.NEEDS_TUNED_GPUS).all() for each in policies]
     policies = [each for at, each in enumerate(policies) if at == 0 or not needs_tuned[at]]
     plans, tuned = _plans_of(policies[0]), tuned_run(policies[0])
-    plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
+    plans = plans._replace(tuned=0 if tuned is None else bits_of(tuned.reasons))
     headlines = list[Headline]()
     if times.times_known(plans):
         headlines += [_within(plans, limits, currency)] if limits.names() else []
