@@ -1,4 +1,4 @@
-"""Rooms of the core use only those before them, and no files use each other in a circle. Needs no extension."""
+"""Rooms of the core use only those before them, and no files use each other in a circle."""
 
 import re
 from graphlib import CycleError, TopologicalSorter

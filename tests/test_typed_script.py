@@ -35,7 +35,7 @@ def test_it_is_typed_without_an_assertion_and_slips_are_seen(tmp_path):
 
 @pytest.mark.slow
 def test_pyright_says_the_same(tmp_path):
-    """Its program is inside its wheel; it runs on a Node that is installed, and would download one otherwise."""
+    """It runs on a Node that is installed, and would download one otherwise."""
     pytest.importorskip("pyright")
     if shutil.which("node") is None:
         pytest.skip("node is not installed")

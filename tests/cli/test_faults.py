@@ -41,7 +41,7 @@ def recipe(tmp_path):
         (["plan", "--gpus", "8", "--max-batch", "1,2"], "--max-batch"),
         (["schedule", "cosine", "--steps", "10,20"], "must be a whole number, at least 1, got '10,20'"),
         (["counts", "job.json", "--gpus", "1,024"], "without separators of thousands, got '1,024'"),
-        (["plan", *SET, "--gpus", "12", "--gpus-per-node", "8"], "no whole nodes of 8 GPUs: use 8 or 16 GPUs"),
+        (["plan", *SET, "--gpus", "12", "--gpus-per-node", "8"], "no whole nodes of 8 GPUs: use 8 or 16"),
         (["plan", "--memory-gib", "much"], "isobatch plan: --memory-gib must be a number, got 'much'"),
         (["replan", "plan.json"], "isobatch replan: --at-step is missing"),
         (["fleet", "a.csv", "b.csv", "c.csv"], "isobatch fleet: unexpected argument 'c.csv'"),

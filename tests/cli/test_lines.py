@@ -60,7 +60,7 @@ def test_a_line_is_answered_by_a_line(monkeypatch, capsysbinary):
         ({"recipe": RECIPE, "gpus": True}, ", got true", ["gpus"]),
         ({"recipe": {**RECIPE, "lr": None}, "gpus": 8}, "lr is missing", ["lr"]),
         ({"recipe": {"lr": 1}, "gpus": 0, "rule": "x"}, "3 faults", ["effective_batch", "gpus", "rule"]),
-        ({"policy": "keep", "settings": {"policy": "grow"}, **GOOD}, "policy is in the request and", ["policy"]),
+        ({"policy": "keep", "settings": {"policy": "grow"}, **GOOD}, "policy is in the", ["policy"]),
         ({"recipe": {**RECIPE, "lr": -1}, "gpus": 8}, "lr must be a finite number above 0, got -1", ["lr"]),
         ({"recipe": {**RECIPE, "weight_dcay": 1}, "gpus": 8}, "did you mean 'weight_decay'?", None),
         ({"recipe": RECIPE, "gpu": 8}, "unknown key 'gpu': did you mean 'gpus'?", ["gpu"]),

@@ -136,7 +136,7 @@ def test_options_read_units(capsys):
         (["-g", "8"], "did you mean '--gpus'?"),
         (["--price", "2"], "did you mean '--price-per-gpu-hour'?"),
         (["--set", "learnin_rate=0.1"], "unknown field 'learnin_rate': did you mean 'lr'?"),
-        (["--set", "effective_batch=64,lr=1e-3"], "two fields: give each field its own: --set effective_batch=64"),
+        (["--set", "effective_batch=64,lr=1e-3"], "give each field its own: --set effective_batch=64"),
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),

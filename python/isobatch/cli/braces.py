@@ -32,7 +32,7 @@ def says_split(words: Sequence[str]) -> bool:
 
 
 def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
-    """Refuses typed numbers of a batch or an accumulation that are not the plan's: it would train another."""
+    """Refuses typed numbers of another batch or accumulation than the plan's: the command would train it."""
     if not _NUMBERED.search(" ".join(words)) or plan.micro_batch is None or plan.accumulation is None:
         return
     from isobatch.equivalence.settings import given_settings
@@ -45,12 +45,12 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
         "batch": ("{micro_batch}", batches),
         "effective_batch": ("{effective_batch}", (plan.effective_batch,)),
     }
-    for given in given_settings(words):
-        brace, values = planned.get(guess_field(given.name) or "", ("", ()))
-        if brace and str(given.value).isdigit() and int(given.value) not in values:
-            flag = words[given.at].partition("=")[0]
+    for setting in given_settings(words):
+        brace, values = planned.get(guess_field(setting.name) or "", ("", ()))
+        if brace and str(setting.value).isdigit() and int(setting.value) not in values:
+            flag = words[setting.at].partition("=")[0]
             raise InputError(
-                f"{flag} {given.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
+                f"{flag} {setting.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
                 f"{plan.accumulation} × {plan.data_parallel} replicas): write {flag} {brace}, or leave it "
                 "out if the script reads ISOBATCH_PLAN",
                 field=flag,

@@ -149,9 +149,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
 def add_options(where: Any, rows: Mapping[str, Any]) -> None:
     """Adds a table of options to a parser, or to a group of one.
 
-    `rows` have, by usage as the help shows it ("-o/--output FILE", a flag without a value, an argument without
-    a dash, or in brackets one that may be left out), what each does, or a pair of that and its default or what
-    else argparse takes; by title, the table of a group; by any name, a function that adds some.
+    By usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without a dash, in
+    brackets one that may be left out): its text, or a pair of that and its default or argparse's keywords. By
+    title: the table of a group. By any name: a function that adds some.
     """
     for usage, row in rows.items():
         if callable(row):

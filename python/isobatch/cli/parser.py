@@ -44,7 +44,7 @@ def _current(word: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, which the next option may change, and with short errors.
+    """An argument parser without abbreviations, since the next option may change one.
 
     `everyday` are the options that `--help` shows, where there are too many for one look; None: all of them.
     """

@@ -173,8 +173,8 @@ _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     """Answers each line of stdin on stdout before the next is read; a wrong line is answered with its error.
 
-    `fields`, `where` and `how` are for requests that do not give their own. Returns 0, 2 where a request could
-    not be used, or 3 where isobatch failed at one.
+    `fields`, `where` and `how` are for requests without their own. Returns 0, 2 where a request could not be
+    used, or 3 where isobatch failed at one.
     """
     refused = faults = count_read = 0
     requests = stdin()

@@ -183,7 +183,7 @@ def _wrapped(text: str, stream: IO[str]) -> str:
 
 
 def show_lines(text: str, status: str = "") -> None:
-    """Prints an answer to stdout, on a terminal broken between words, its first line in the colour of a status."""
+    """Prints an answer, on a terminal broken between words, its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
     for number, line in enumerate(readable(text).split("\n")):
         shown = _wrapped(line, sys.stdout)
@@ -207,7 +207,7 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 @contextmanager
 def heard_sigterm(end: Callable[[int, Any], Any] | None = None) -> Iterator[None]:
-    """Lets SIGTERM, as of Slurm and `timeout`, end a command in order: by `end`, or with 143 as by default."""
+    """Lets SIGTERM, as of Slurm and `timeout`, end a command in order: by `end`, or with 143."""
 
     def stop(number: int, _frame: Any) -> NoReturn:
         raise SystemExit(128 + number)

@@ -117,7 +117,7 @@ def held(spans: Rows, *, legend: bool) -> Any:
 
 
 def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows) -> Any:
-    """Draws a figure of jobs over GPUs, both axes logarithmic: rows with `job`, `gpus`, figure, `low`, `high`.
+    """Draws a figure of jobs over GPUs, both axes logarithmic: `job`, `gpus`, the figure, `low` and `high`.
 
     A limit is a line across, and a knee has a point.
     """
@@ -279,7 +279,7 @@ def svg(chart: Any) -> str:
 
 
 def picture(path: str, drawn: str) -> bytes:
-    """Returns the bytes of a picture file by its suffix: the SVG text, or a PNG of two pixels for each unit."""
+    """Returns the bytes of a picture file by its suffix: the SVG text, or a PNG at twice its size."""
     suffix = PurePath(path).suffix.lower()
     if suffix not in PICTURES:
         raise InputError(f"cannot tell the format: use {' or '.join(PICTURES)}", file=path)

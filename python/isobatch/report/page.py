@@ -27,10 +27,10 @@ class Headline(NamedTuple):
 
 
 class HtmlTable(NamedTuple):
-    """A table; the page's script sorts and searches a sortable one, of which a page has one.
+    """A table; the page's script sorts and searches a sortable one, one of a page.
 
-    `columns` have a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
-    (a line may break after a comma only).
+    `columns` have a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or
+    "parts" (a line may break after a comma only).
     """
 
     caption: str

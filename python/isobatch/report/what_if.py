@@ -125,9 +125,8 @@ class _Packer(NamedTuple):
         missed = [sentence for sentence in judged if ": missed" in sentence]
         met = [sentence for sentence in judged if sentence not in missed]
         headline = _with_gpus(plan, " ".join([*missed, *met]))
-        here = plan.world_size
-        fewer = [each for each in works if each.world_size < here][-1:]
-        nearest = [*fewer, *(each for each in works if each.world_size > here)][:2]
+        fewer = [each for each in works if each.world_size < plan.world_size][-1:]
+        nearest = [*fewer, *(each for each in works if each.world_size > plan.world_size)][:2]
         folded = [sentence for sentence in folded if sentence not in judged]
         out = self._menu(plan, nearest)
         known = self._figures(plan, tuned)
