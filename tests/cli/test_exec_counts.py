@@ -58,6 +58,9 @@ TOLERANT = ("--batch-tolerance", "0.2")
         ("accelerate-launch --num_processes 6 t.py", ALLOCATED, 6),
         ("bash -c 'cd x && exec torchrun --nproc-per-node 6 t.py'", {"WORLD_SIZE": "2"}, 6),
         ("srun bash -c 'export A=1; srun -n 9 true; torchrun --nnodes 9 t.py'", ALLOCATED, 9),
+        ("bash -c 'torchrun --nnodes 3 \\\n  --nproc-per-node 2 t.py'", {"WORLD_SIZE": "2"}, 6),
+        ("bash -c '# torchrun --nproc-per-node 6 t.py\npython t.py'", {"WORLD_SIZE": "2"}, 2),
+        ("bash -c 'torchrun --nproc-per-node $(nvidia-smi -L | wc -l) t.py'", {"WORLD_SIZE": "2"}, 2),
         ("swift sft --x 1", {"NNODES": "3", "NPROC_PER_NODE": "2"}, 6),
         # options of the program, and values
         ("srun --mpi=pmix ./train.sh -n 2", JOB, 4),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -194,8 +195,12 @@ def _number(text: str | None) -> int | None:
 
 def _in_text(text: str, end: int, environment: Mapping[str, str]) -> Launcher | None:
     """Finds the last launcher in the text of a shell; where several start different numbers, it is open."""
-    commands = (command.split() for command in re.split(r"[;&|\n]+", text))
-    launchers = [launcher for words in commands if (launcher := read_launcher(words, environment))]
+    launchers: list[Launcher] = []
+    for command in re.split(r"[;&|()\n]+", text.replace("\\\n", " ")):
+        words = command.split()
+        if words and not words[0].startswith(("#", "echo", "printf")):
+            with suppress(InputError):  # a part of a line, such as one in front of $(…)
+                launchers += filter(None, [read_launcher(words, environment)])
     if not launchers:
         return None
     numbers = {launcher.number for launcher in launchers}
