@@ -20,7 +20,8 @@ ROUNDS = 7
 SETUP = """
 import json, resource, sys, time
 import isobatch as ib
-recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", dataset_size=1_281_167, duration="90ep", warmup="5ep", schedule="cosine")
+length = {"dataset_size": 1_281_167, "duration": "90ep", "warmup": "5ep", "schedule": "cosine"}
+recipe = ib.Recipe.from_gpus(gpus=8, batch_per_gpu=32, lr=0.1, optimizer="sgd", **length)
 def least(work, number, repeats=15):
     times = []
     for _ in range(repeats):

@@ -40,7 +40,7 @@ def adaptdl_goodput() -> Any:
 
 
 def megatron_core(name: str) -> Any:
-    """One module of ``megatron.core``: the package itself loads for half a minute, and warns of what is not installed."""
+    """One module of ``megatron.core``: the package itself loads for half a minute."""
     root = "_megatron_for_comparison"
     if f"{root}.{name}" not in sys.modules:
         file = _package("megatron.core") / f"{name}.py"

@@ -8,16 +8,16 @@ LOOP = {"effective_batch": 48, "optimizer": "sgd", "dataset_size": 200, "micro_b
 
 
 def recipe_of(**fields):
-    """A recipe of 256 samples a step, but for what is given."""
+    """Makes a recipe of 256 samples a step, but for the given fields."""
     return ib.Recipe(**{"effective_batch": 256, "lr": 0.1} | fields)
 
 
-def plan_of(cluster, **asked):
-    """The plan of such a recipe with the settings that are among what is asked."""
-    settings = {name: asked.pop(name) for name in [*asked] if name in SETTINGS}
-    return ib.plan(recipe_of(**asked), cluster, **settings)
+def plan_of(cluster, **values):
+    """Plans such a recipe, by fields and settings."""
+    settings = {name: values.pop(name) for name in [*values] if name in SETTINGS}
+    return ib.plan(recipe_of(**values), cluster, **settings)
 
 
-def loop_of(ranks=2, **asked):
-    """The plan of a small loop of real ranks."""
-    return plan_of(ranks, **{**LOOP, "duration": "40st", **asked})
+def loop_of(ranks=2, **values):
+    """Plans a small loop of real ranks."""
+    return plan_of(ranks, **{**LOOP, "duration": "40st", **values})

@@ -1,4 +1,4 @@
-"""What a program shows on a pretended terminal."""
+"""A program on a pretended terminal."""
 
 import os
 import pty
@@ -22,18 +22,18 @@ def all_from(end):
 
 
 def on_a_terminal(*words, columns=80, code=0, **environment):
-    """What `isobatch` shows on a terminal, stderr too."""
-    main_end, its_end = pty.openpty()
+    """Runs `isobatch` on a terminal, and returns its output, stderr too."""
+    main_end, process_end = pty.openpty()
     try:
-        done = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "isobatch", *map(str, words)],
-            stdout=its_end,
-            stderr=its_end,
+            stdout=process_end,
+            stderr=process_end,
             env={**QUIET, "COLUMNS": str(columns), "TERM": "xterm", **environment},
         )
-        os.close(its_end)
+        os.close(process_end)
         shown = all_from(main_end)
-        assert done.wait(timeout=200) == code, shown
+        assert process.wait(timeout=200) == code, shown
         return shown.decode().replace("\r\n", "\n")
     finally:
         os.close(main_end)

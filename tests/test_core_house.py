@@ -1,4 +1,4 @@
-"""Which room of the core may use which, and that none of its files use each other in a circle. Needs no extension."""
+"""Rooms of the core use only those before them, and no files use each other in a circle."""
 
 import re
 from graphlib import CycleError, TopologicalSorter
@@ -82,18 +82,18 @@ def test_every_file_lies_in_a_room():
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_uses_only_those_before_it(room):
     wrong = [
-        f"{'::'.join(module)} uses {'::'.join(other)}"
-        for module, others in GRAPH.items()
+        f"{'::'.join(module)} uses {'::'.join(used)}"
+        for module, uses in GRAPH.items()
         if module[0] == room
-        for other in others
-        if other[0] not in {room, *ROOMS[room]}
+        for used in uses
+        if used[0] not in {room, *ROOMS[room]}
     ]
     assert not wrong
 
 
 def test_no_files_use_each_other_in_a_circle():
     # A face hands on what its own files have.
-    graph = {module: others - FACES for module, others in GRAPH.items() if module not in FACES}
+    graph = {module: uses - FACES for module, uses in GRAPH.items() if module not in FACES}
     assert sum(map(len, graph.values())) > 100
     try:
         TopologicalSorter(graph).prepare()

@@ -24,8 +24,9 @@ def refused(work):
 
 torch.cuda.set_device(1)
 a, b = torch.ones(1 << 20, device="cuda"), torch.ones(1 << 20)
-print(a.device, a.is_cuda, b.is_cuda, (a * 2).sum().item(), a.to("cpu").device, b.cuda().device, (a + 1).is_cuda)
-print(refused(lambda: a + b), refused(lambda: a.numpy()), refused(lambda: torch.empty(1 << 30, device="cuda")))
+print(a.device, a.is_cuda, b.is_cuda, (a * 2).sum().item(), a.to("cpu").device, end=" ")
+print(b.cuda().device, (a + 1).is_cuda)
+print(*map(refused, (lambda: a + b, lambda: a.numpy(), lambda: torch.empty(1 << 30, device="cuda"))))
 print(torch.cuda.memory_allocated() >> 20, torch.cuda.max_memory_allocated() >> 20)
 model = torch.nn.Linear(4, 4).to("cuda")
 with torch.autocast("cuda", torch.bfloat16):
@@ -41,14 +42,10 @@ print(model.weight.grad.device, GPU.syncs - before)
 
 
 def test_it_refuses_what_cuda_refuses(tmp_path):
-    words = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(
-        words, env=fakecuda.environment(tmp_path), capture_output=True, text=True, timeout=100
-    )
-    assert done.stdout.splitlines() == [
+    words, environment = [sys.executable, "-c", SCRIPT], fakecuda.environment(tmp_path)
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    tensors, refused = (
         "cuda:1 True False 2097152.0 cpu cuda:1 True",
         "RuntimeError TypeError OutOfMemoryError",
-        "4 8",
-        "cuda:1",
-        "cuda:1 1",
-    ], done.stderr
+    )
+    assert process.stdout.splitlines() == [tensors, refused, "4 8", "cuda:1", "cuda:1 1"], process.stderr

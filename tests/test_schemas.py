@@ -31,17 +31,16 @@ def test_plans_of_every_sort_fit_their_schema():
     plan = ib.plan(RECIPE, 8).require()
     moved = ib.replan(plan, at_step=20, cluster=4)
     infeasible = ib.plan(RECIPE, 7)
-    table = ib.plan(
-        ib.Recipe(effective_batch=8, lr=0.1, duration="50st", schedule=ib.schedules.linear(0.1, 50)), 2
-    )
-    for it in (plan, moved, infeasible, table):
-        assert problems("plan", written(it)) == []
+    linear = ib.schedules.linear(0.1, 50)
+    table = ib.plan(ib.Recipe(effective_batch=8, lr=0.1, duration="50st", schedule=linear), 2)
+    for each in (plan, moved, infeasible, table):
+        assert problems("plan", written(each)) == []
 
 
 def test_the_first_saved_plans_fit_too():
-    kept = json.loads((ROOT / "tests/data/plan-2.json").read_text(encoding="utf-8"))
-    assert len(kept) > 1
-    for name, plan in kept.items():
+    saved = json.loads((ROOT / "tests/data/plan-2.json").read_text(encoding="utf-8"))
+    assert len(saved) > 1
+    for name, plan in saved.items():
         assert problems("plan", plan) == [], name
 
 

@@ -29,10 +29,7 @@ def block(language, code):
             '<span class="gp">$ </span>ls<span class="w"> </span>-l\n<span class="go">total 0</span>\n',
             "ls -l",
         ),
-        (
-            "$ isobatch plan \\\n    --gpus 8\nout\n$ cd &quot;a&quot;\n",
-            "isobatch plan \\\n    --gpus 8\ncd &quot;a&quot;",
-        ),
+        ("$ plan \\\n    --gpus 8\nout\n$ cd &quot;a&quot;\n", "plan \\\n    --gpus 8\ncd &quot;a&quot;"),
     ],
 )
 def test_a_terminals_commands_are_copied_alone(hooks, code, copied):
@@ -55,5 +52,5 @@ def test_a_console_block_without_a_command_is_a_failure(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("- item\n\n  ```console\n  $ false\n  ```\n")
     words = [sys.executable, ROOT / "scripts/run_blocks.py", page]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 1 and "nothing was run" in done.stdout
+    process = subprocess.run(words, capture_output=True, text=True)
+    assert process.returncode == 1 and "nothing was run" in process.stdout

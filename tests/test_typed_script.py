@@ -20,41 +20,33 @@ WRONG = {
 
 
 def test_the_script_runs():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
-    assert "Cannot train on 7 GPUs as asked" in done.stdout
+    process = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
+    assert "Cannot train on 7 GPUs as asked" in process.stdout
 
 
 @pytest.mark.slow
 def test_it_is_typed_without_an_assertion_and_slips_are_seen(tmp_path):
     pytest.importorskip("mypy")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", *right_and_wrong(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    seen = {line.partition(".py")[0] for line in done.stdout.splitlines() if ": error:" in line}
-    assert seen == {f"wrong{number}" for number in range(len(WRONG))}, done.stdout
+    words = [sys.executable, "-m", "mypy", "--strict", *right_and_wrong(tmp_path)]
+    output = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path).stdout
+    refused = {line.partition(".py")[0] for line in output.splitlines() if ": error:" in line}
+    assert refused == {f"wrong{number}" for number in range(len(WRONG))}, output
 
 
 @pytest.mark.slow
 def test_pyright_says_the_same(tmp_path):
-    """Its program is inside its wheel; it runs on a Node that is installed, and would download one otherwise."""
+    """It runs on a Node that is installed, and would download one otherwise."""
     pytest.importorskip("pyright")
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     names = right_and_wrong(tmp_path)
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *names],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
-    )
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    seen = {Path(it["file"]).stem for it in found if it["severity"] == "error"}
-    assert seen == {f"wrong{number}" for number in range(len(WRONG))}, done.stdout
+    words = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *names]
+    environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    output = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
+    faults = [fault for fault in json.loads(output)["generalDiagnostics"] if fault["severity"] == "error"]
+    refused = {Path(fault["file"]).stem for fault in faults}
+    assert refused == {f"wrong{number}" for number in range(len(WRONG))}, output
 
 
 def right_and_wrong(folder):
@@ -64,4 +56,4 @@ def right_and_wrong(folder):
     for number, (right, wrong) in enumerate(WRONG.items()):
         assert right in text
         (folder / f"wrong{number}.py").write_text(text.replace(right, wrong))
-    return sorted(it.name for it in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())

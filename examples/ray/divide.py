@@ -30,10 +30,7 @@ def fit(row: dict[str, Any], on: dict[str, int], folder: str, gpu: str) -> None:
     module, function = row["train"].split(":")
     workers = [{"ray.io/node-id": node} for node, gpus in on.items() for _ in range(gpus)]
     scaling = ray.train.ScalingConfig(
-        num_workers=len(workers),
-        label_selector=workers,
-        use_gpu=gpu == "GPU",
-        resources_per_worker={gpu: 1},
+        num_workers=len(workers), label_selector=workers, use_gpu=gpu == "GPU", resources_per_worker={gpu: 1}
     )
     run = ray.train.RunConfig(name=row["job"], storage_path=folder)
     config = {"job": row["job"], "folder": folder}

@@ -6,7 +6,6 @@ is read. A test fails from the version on in which a row goes.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,17 +25,9 @@ _REPORTED: set[str] = set()
 
 
 def successor_of(name: str, report: Callable[[str], None] | None = None) -> str | None:
-    """Returns the name to use in the place of a deprecated one, and warns the first time.
+    """Returns the name to use in the place of a deprecated one, and warns the first time; None of others.
 
-    Args:
-        name: as people write it.
-        report: takes the warning's text; None: a FutureWarning where the caller was called.
-
-    Returns:
-        None if the name is not deprecated.
-
-    >>> successor_of("isobatch.plan") is None
-    True
+    The warning goes to `report`; without one it is a FutureWarning where the caller was called.
     """
     successor = DEPRECATED.get(name)
     if successor is None:
@@ -49,14 +40,3 @@ def successor_of(name: str, report: Callable[[str], None] | None = None) -> str 
         else:
             report(text)
     return successor.name
-
-
-def overdue(version: str) -> list[str]:
-    """Lists the deprecated names with no place in a version."""
-    return [name for name, (_, removed_in) in DEPRECATED.items() if _parts(version) >= _parts(removed_in)]
-
-
-def _parts(version: str) -> list[int]:
-    """Reads the numbers of a release; a candidate, a development or a local version counts as its release."""
-    release = re.match(r"\d+(\.\d+)*", version)
-    return [] if release is None else [int(part) for part in release[0].split(".")]

@@ -150,9 +150,8 @@ def right_form(field: str, got: str) -> str:
     form = _core.right_form(field, got) if is_text else None
     if form is None:
         return ""
-    return f"write {form}" + (
-        " (a GiB is 2^30 bytes, a GB 10^9)" if field == "memory_gib" and " or " in form else ""
-    )
+    is_of_bytes = field == "memory_gib" and " or " in form
+    return f"write {form}{' (a GiB is 2^30 bytes, a GB 10^9)' if is_of_bytes else ''}"
 
 
 def missing(field: str, todo: str, *, file: str | None = None, row: int | None = None) -> InputError:
@@ -176,28 +175,21 @@ def unknown(
     >>> str(unknown("gpu", "h100", ["A100-80", "H100-80", "H100-PCIe-80"]))
     "unknown gpu 'h100': did you mean 'H100-80' or 'H100-PCIe-80'?"
     """
-    every = list(known)
-    close = nearest(name, every) if isinstance(name, str) else None
-    begun = [
-        candidate
-        for candidate in every
-        if isinstance(name, str) and len(name) > 1 and candidate.lower().startswith(name.lower())
-    ]
-    if close is None and 0 < len(begun) <= _MAX_BEGUN_NAMES:
-        close = " or ".join(map(repr, begun))
-    else:
-        close = close and repr(close)
-    if (
-        kind == "field"
-        and str(name).lower() in _PER_GPU_OR_ALL
-        and {"effective_batch", "batch_per_gpu"} <= set(every)
-    ):
+    every, typed = list(known), name if isinstance(name, str) else ""
+    close = nearest(typed, every) if typed else None
+    begun = [each for each in every if len(typed) > 1 and each.lower().startswith(typed.lower())]
+    is_batch = typed.lower() in _PER_GPU_OR_ALL and {"effective_batch", "batch_per_gpu"} <= {*every}
+    if kind == "field" and is_batch:
         hint = (
             "write effective_batch (samples in a step, over all GPUs), or batch_per_gpu and gpus (samples in "
-            "a step of one GPU)"
         )
-        return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
-    hint = f"did you mean {close}?" if close else f"there are {few(every, 40)}" if every else "there are none"
+        hint += "a step of one GPU)"
+    elif close is not None:
+        hint = f"did you mean {close!r}?"
+    elif 0 < len(begun) <= _MAX_BEGUN_NAMES:
+        hint = f"did you mean {' or '.join(map(repr, begun))}?"
+    else:
+        hint = f"there are {few(every, 40)}" if every else "there are none"
     return InputError(f"unknown {kind} {shown(name)}: {hint}", file=file, field=field)
 
 
@@ -207,9 +199,8 @@ def not_utf8(file: str) -> InputError:
     >>> str(not_utf8("jobs.csv"))
     'jobs.csv: cannot be read: it is not UTF-8; save it as UTF-8 (spreadsheets call it "CSV UTF-8")'
     """
-    return InputError(
-        'cannot be read: it is not UTF-8; save it as UTF-8 (spreadsheets call it "CSV UTF-8")', file=file
-    )
+    todo = 'save it as UTF-8 (spreadsheets call it "CSV UTF-8")'
+    return InputError(f"cannot be read: it is not UTF-8; {todo}", file=file)
 
 
 def unreadable(error: Exception, file: str) -> InputError:

@@ -168,14 +168,15 @@ def _bit_set(bits: Any) -> int:
     """Reads a bit set, or a list of names, as one."""
     plain = bits.as_py() if hasattr(bits, "as_py") else bits
     if isinstance(plain, Iterable) and not isinstance(plain, (str, bytes)) and getattr(plain, "ndim", 1) == 1:
-        return _bits_named(plain)
+        return bits_of(plain)
     try:
         return operator.index(plain)
     except TypeError:
         raise must_be("a bit set of reasons, as the column has it", bits, field="bits") from None
 
 
-def _bits_named(names: Iterable[Any]) -> int:
+def bits_of(names: Iterable[Any]) -> int:
+    """Returns the bit set of reasons, or of their names."""
     bits = 0
     for name in names:
         try:

@@ -25,11 +25,7 @@ except ImportError:
 
 
 def require_posix(task: str) -> None:
-    """Refuses a task on Windows, before it begins.
-
-    Raises:
-        InputError: this is Windows.
-    """
+    """Refuses a task on Windows, before it begins."""
     if sys.platform == "win32":
         raise InputError(
             f"{task} needs Linux or macOS, this is Windows: run it where you train, or in WSL; plans, "
@@ -60,10 +56,6 @@ def is_planted(path: Path, status: os.stat_result) -> bool:
     """Tells whether a file is another user's, in a folder where everybody may write.
 
     Never on Windows: its files have no owner in `stat`, and every folder the mode 0777.
-
-    Args:
-        path: of the file.
-        status: of the file.
     """
     if sys.platform == "win32":
         return False
@@ -72,11 +64,9 @@ def is_planted(path: Path, status: os.stat_result) -> bool:
 
 
 def open_folder(path: Path, within: int | None = None) -> int | None:
-    """Opens a folder; None on Windows, where files are named by their whole paths.
+    """Opens a folder; by its name inside the handle `within`, where a link is refused.
 
-    Args:
-        path: of the folder; inside `within` its name, where a link is refused.
-        within: the handle of the folder around it.
+    None on Windows, where files are named by their whole paths.
     """
     if sys.platform == "win32":
         return None
@@ -126,12 +116,7 @@ def open_locked(path: Path) -> int | None:
 
 
 def end_session(process: subprocess.Popen[bytes], grace: float) -> None:
-    """Ends the first process of a session, and all others in it.
-
-    Args:
-        process: the session's first.
-        grace: seconds between the request and the end by force.
-    """
+    """Ends a session's first process and all others in it, by force after `grace` seconds."""
     import subprocess
 
     if sys.platform == "win32":

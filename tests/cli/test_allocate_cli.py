@@ -29,11 +29,8 @@ def test_a_pool_from_files(files, ran):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
     output, noted = ran(["allocate", *names, "--held", str(files / "held.csv"), "--json"])
     answer = json.loads(output)
-    assert [(row["job"], row["status"], row["nodes"]) for row in answer["jobs"]] == [
-        ("a", "moves", {"n1": 2}),
-        ("b", "runs", {"n2": 4}),
-        ("c", "waits", {}),
-    ]
+    rows = [(row["job"], row["status"], row["nodes"]) for row in answer["jobs"]]
+    assert rows == [("a", "moves", {"n1": 2}), ("b", "runs", {"n2": 4}), ("c", "waits", {})]
     assert [change["action"] for change in answer["changes"]] == ["shrink", "start"]
     assert "2 jobs on 6 GPUs, 2 idle (no job gains from them)" in noted
     assert "1 job waits: effective_batch, gpus, micro_batch" in noted
@@ -44,10 +41,8 @@ def test_rows_into_a_file(files, capsys):
     assert main(["allocate", *names, "-o", str(files / "rows.csv")]) == 0
     with (files / "rows.csv").open() as lines:
         rows = [*csv.DictReader(lines)]
-    assert [(row["job"], row["status"], row["gpus"], row["gpu"]) for row in rows[:2]] == [
-        ("a", "runs", "2", "H100"),
-        ("b", "runs", "4", "H100"),
-    ]
+    shown = [(row["job"], row["status"], row["gpus"], row["gpu"]) for row in rows[:2]]
+    assert shown == [("a", "runs", "2", "H100"), ("b", "runs", "4", "H100")]
     assert rows[2]["status"] == "waits"
     assert "fair" in capsys.readouterr().err
 

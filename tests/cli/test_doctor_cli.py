@@ -18,10 +18,8 @@ def clean(tmp_path):
     ("text", "code", "message"),
     [
         (json.dumps(CLEAN), 0, "That is the batch that it was tuned with"),
-        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "isobatch plan refuses: the scheduler "
-                                                                 "'zigzag' cannot be planned"),
-        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "isobatch plan refuses: lr must be a finite number "
-                                                       "above 0, got -1"),
+        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "refuses: the scheduler 'zigzag' cannot be"),
+        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "lr must be a finite number above 0, got -1"),
         (json.dumps(CLEAN | {"weight_decay": "auto"}), 0, '"auto" is not known before the run'),
         ('{"trainer": 5, "seed_everything": 1}', 2, "trainer must be a table of settings, got 5"),
         ("{", 2, "cannot be read"),
@@ -90,9 +88,8 @@ def test_an_unreadable_file_alone_has_an_object_too(tmp_path, ran):
 def test_what_is_not_known_is_in_the_notes_of_json(tmp_path, clean, ran):
     notes = json.loads(ran(["doctor", clean, "--gpus", "64", "--json"]).out)["notes"]
     assert notes[0].startswith("The GPUs that it was tuned on are not known: --set gpus=N")
-    launched = str(
-        written(tmp_path, "a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1")
-    )
+    text = "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1"
+    launched = str(written(tmp_path, "a.yaml", text))
     notes = json.loads(ran(["doctor", launched, "--gpus", "8", "--json"]).out)["notes"]
     assert notes[0].startswith("The file does not say the batch")
     assert not any("tuned on" in note for note in notes)
@@ -118,8 +115,8 @@ def test_a_file_that_is_changed_as_advised_passes(tmp_path, ran, name):
     file = tmp_path / name
     file.write_text(json.dumps(settings))
     record = json.loads(ran(["doctor", str(file), "--gpus", "64", *tuned, "--json"], 1).out)
-    kept = ["--set", f"effective_batch={batch}"]
-    assert tuned == kept or any(" ".join(kept) in note for note in record["notes"])
+    batch_kept = ["--set", f"effective_batch={batch}"]
+    assert tuned == batch_kept or any(" ".join(batch_kept) in note for note in record["notes"])
     for finding in record["findings"]:
         if finding["level"] != "changes" or "only if" in finding["mend"] or "if the batch" in finding["mend"]:
             continue
@@ -131,11 +128,9 @@ def test_a_file_that_is_changed_as_advised_passes(tmp_path, ran, name):
                 inner = inner[table]
             inner[last] = int(value)
     file.write_text(json.dumps(settings))
-    ran(["doctor", str(file), "--gpus", "64", *kept])
+    ran(["doctor", str(file), "--gpus", "64", *batch_kept])
     per_node = {"trainer": {"devices": 8, "num_nodes": 8}, "num_machines": 8, "num_processes": 64}
-    assert all(
-        settings[key].items() >= value.items() if isinstance(value, dict) else settings[key] == value
-        for key, value in per_node.items()
-        if key in settings
-    )
-    ran(["doctor", str(file), "--gpus", "128", *kept], 1)
+    for key in per_node.keys() & settings.keys():
+        nodes, value = per_node[key], settings[key]
+        assert value.items() >= nodes.items() if isinstance(nodes, dict) else value == nodes
+    ran(["doctor", str(file), "--gpus", "128", *batch_kept], 1)

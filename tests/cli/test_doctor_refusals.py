@@ -20,13 +20,10 @@ from tools.test_torchtune import LORA
 
 GPUS = 8
 FILES = {source: (name, text, fields) for source, (name, text, fields, _) in PUBLISHED.items()}
-FILES |= {
-    name: (name, text if isinstance(text, str) else json.dumps(text), {}) for name, text in HEALTHY.items()
-}
-FILES |= {
-    path.name: (path.name, path.read_text(encoding="utf-8"), {})
-    for path in sorted(Path(__file__).parents[2].glob("examples/configs/*"))
-}
+for name, text in HEALTHY.items():
+    FILES[name] = (name, text if isinstance(text, str) else json.dumps(text), {})
+for path in sorted(Path(__file__).parents[2].glob("examples/configs/*")):
+    FILES[path.name] = (path.name, path.read_text(encoding="utf-8"), {})
 FILES |= {
     "grpo": ("grpo.json", json.dumps(GRPO | {"learning_rate": 1e-6, "max_steps": 90}), {"gpus": 4}),
     "swift": ("swift.sh", SWIFT, {"dataset_size": 5000}),

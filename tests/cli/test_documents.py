@@ -8,12 +8,8 @@ import pytest
 from isobatch.cli import COMMANDS, parser_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / "examples").rglob("*.md"),
-]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 SOURCES = [*(ROOT / "python" / "isobatch").rglob("*.py")]
 TYPED = re.compile(r"""\bisobatch ([a-z]+)\b((?:'[^'\n]*'|"[^"\n]*"|[^`|\n;&>)"'])*)""")
 
@@ -25,15 +21,11 @@ def test_every_option_that_is_written_down_exists(command):
         for name, rest in TYPED.findall(file.read_text(encoding="utf-8").replace("\\\n", " ")):
             if name == command:
                 rest = rest.partition(" -- ")[0]  # the rest is another command's
-                options = re.findall(
-                    r"(?<![\w-])--?[a-zA-Z][\w-]*", re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "", rest)
-                )
+                plain = re.sub(r"'[^'\n]*'|\"[^\"\n]*\"", "", rest)
+                options = re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", plain)
                 values += 1
-                unknown += [
-                    f"{file.name}: isobatch {name}{rest}" for option in options if option not in known
-                ]
-    assert not unknown
-    assert values
+                unknown += [f"{file.name}: {name}{rest}" for option in options if option not in known]
+    assert values and not unknown
 
 
 def test_the_examples_page_names_each_file_and_folder():

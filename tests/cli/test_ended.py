@@ -68,10 +68,8 @@ def test_torch_is_not_taken_apart_in_the_end(more, message):
 
 def test_what_cannot_be_written_is_still_complained_about():
     """Python's own end, also after a command with torch."""
-    program = (
-        "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; print('said'); "
-        "leave(0)"
-    )
+    program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; "
+    program += "print('said'); leave(0)"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-c", program]

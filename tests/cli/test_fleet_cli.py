@@ -36,16 +36,14 @@ def test_rows_keep_their_order_and_carry_their_columns(files, capsys):
     assert fleet(files, "--columns", "job,cluster,region,team,status,reasons,micro_batch,lr") == 0
     captured = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(captured.out)))
-    assert [(r["job"], r["cluster"]) for r in rows] == [
-        (j, c) for j in ("007", "b", "c", "d") for c in ("small", "large")
-    ]
+    pairs = [(job, cluster) for job in ("007", "b", "c", "d") for cluster in ("small", "large")]
+    assert [(row["job"], row["cluster"]) for row in rows] == pairs
     assert rows[0] == {
         "job": "007", "cluster": "small", "region": "eu", "team": "x",
         "status": "ok", "reasons": "", "micro_batch": "32", "lr": "0.1",
     }  # fmt: skip
-    assert [r["reasons"] for r in rows[2:]] == [
-        "invalid_lr", "invalid_lr", "invalid_length", "invalid_length", "invalid_batch", "invalid_batch",
-    ]  # fmt: skip
+    reasons = [row["reasons"].removeprefix("invalid_") for row in rows[2:]]
+    assert reasons == ["lr", "lr", "length", "length", "batch", "batch"]
     assert "8 rows: 2 feasible, 6 infeasible" in captured.err
     first = f"first in job b ({files}/jobs.csv, row 2), cluster small ({files}/clusters.csv, row 1): "
     assert first + "lr must be a finite number above 0, got the text 'nan'" in captured.err
@@ -67,16 +65,13 @@ def test_outputs_hold_the_same(files, suffix):
     elif suffix == "jsonl":
         rows = [json.loads(line) for line in out.read_text().splitlines()]
     else:
-        rows = [
-            {k: v or None for k, v in row.items()} for row in csv.DictReader(io.StringIO(out.read_text()))
-        ]
+        rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert [row["job"] for row in rows] == ["007", "007", "b", "b", "c", "c", "d", "d"]
-    assert [str(row["micro_batch"]) for row in rows[:3]] == ["32", "4", "None"]
+    assert [str(row["micro_batch"] or None) for row in rows[:3]] == ["32", "4", "None"]
     assert sorted(p.name for p in files.iterdir()) == sorted(["jobs.csv", "clusters.csv", out.name])
 
 
 def test_parquet_and_jsonl_in(files):
-    assert fleet(files, "-o", str(files / "a.csv")) == 0
     jobs = pa.table({"job": ["a"], "effective_batch": [256], "lr": [0.1], "betas": [[0.9, 0.95]]})
     pq.write_table(jobs, files / "jobs.parquet")
     (files / "jobs.jsonl").write_text(
@@ -87,8 +82,7 @@ def test_parquet_and_jsonl_in(files):
         out = files / f"{kind}.csv"
         assert main(["fleet", str(files / f"jobs.{kind}"), str(files / "clusters.csv"), "-o", str(out)]) == 0
         plans.append(out.read_text())
-    assert plans[0] == plans[1]
-    assert "0.95" in plans[0]
+    assert plans[0] == plans[1] and "0.95" in plans[0]
 
 
 def test_a_folder_and_a_glob_are_one_table(files, capsys):
@@ -115,45 +109,34 @@ def test_pairs(files, capsys):
     [
         ("jobs.csv", "", "the file is empty"),
         ("jobs.csv", "job,effective_batch,lrr\na,1,0.1\n", "lr is missing: rename 'lrr'?"),
-        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2: duplicate job id 'a' (also in "
-                                                                   "row 1)"),
+        ("jobs.csv", "job,effective_batch,lr\na,1,0.1\na,2,0.1\n", "row 2: duplicate job id 'a' (also in"),
         ("jobs.csv", "job,job,effective_batch,lr\na,1,1,0.1\n", "the column 'job' is in the header twice"),
         ("jobs.csv", "job,effective_batch,lr\na,1\n", "row 1: has 2 cells for 3 columns"),
         ("clusters.csv", "cluster,node\na,1\n", "nodes is missing: rename 'node'?"),
-        ("jobs.csv", "effective_batch,lr,owner\n1,0.1,me\n", None),
-        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps is a column of the jobs and "
-                                                                  "of the result"),
-        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region is a column of the clusters and of "
-                                                             "the jobs"),
+        ("jobs.csv", "effective_batch,lr,total_steps\n1,0.1,2\n", "total_steps is a column of the jobs and"),
+        ("jobs.csv", "effective_batch,lr,region\n1,0.1,2\n", "region is a column of the clusters and of"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_named_and_leaves_no_output(files, capsys, name, text, message):
     (files / name).write_text(text)
-    out = files / "o.parquet"
-    code = fleet(files, "-o", str(out))
-    if message is None:
-        assert code == 0
-        return
-    assert code == 2
+    assert fleet(files, "-o", str(files / "o.parquet")) == 2
     assert message in capsys.readouterr().err
-    assert not out.exists()
     assert len(list(files.iterdir())) == 2
 
 
-def test_a_truncated_parquet_file_is_named(files, capsys, ran):
+def test_a_truncated_parquet_file_is_named(files, ran):
     whole = files / "jobs.parquet"
     pq.write_table(pa.table({"effective_batch": [256] * 1000, "lr": [0.1] * 1000}), whole)
     whole.write_bytes(whole.read_bytes()[:-200])
     assert "jobs.parquet: cannot be read" in ran(["fleet", str(whole), str(files / "clusters.csv")], 2).err
-    assert main(["fleet", str(files / "none.csv"), str(files / "clusters.csv")]) == 2
-    assert "none.csv: there is no such file" in capsys.readouterr().err
+    words = ["fleet", str(files / "none.csv"), str(files / "clusters.csv")]
+    assert "none.csv: there is no such file" in ran(words, 2).err
 
 
 def test_an_empty_table_gives_an_empty_result(files):
     (files / "jobs.csv").write_text("job,effective_batch,lr\n")
-    out = files / "o.parquet"
-    assert fleet(files, "-o", str(out)) == 0
-    assert pq.read_table(out).num_rows == 0
+    assert fleet(files, "-o", str(files / "o.parquet")) == 0
+    assert pq.read_table(files / "o.parquet").num_rows == 0
 
 
 def test_a_broken_write_leaves_nothing(files, monkeypatch):
@@ -174,23 +157,18 @@ def test_what_is_read_is_not_written_over(files, monkeypatch, capsys, name):
     assert (files / name).read_bytes() == before
 
 
-def test_plans_do_not_become_the_next_runs_jobs(tmp_path, capsys):
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "a.csv").write_text(JOBS)
-    words = ["fleet", str(tmp_path / "jobs"), "-o", str(tmp_path / "jobs" / "plans.parquet")]
-    (tmp_path / "clusters.csv").write_text(CLUSTERS)
-    assert main([*words[:2], str(tmp_path / "clusters.csv"), *words[2:]]) == 2
-    assert "is in the folder that is read" in capsys.readouterr().err
+def test_plans_do_not_become_the_next_runs_jobs(files, ran):
+    words = ["fleet", str(files), str(files / "clusters.csv"), "-o", str(files / "plans.parquet")]
+    assert "is in the folder that is read" in ran(words, 2).err
 
 
 @pytest.mark.parametrize("words", [[], ["-o", "o.csv"], ["-o", "o.tsv"]])
-def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, ran, words):
+def test_a_column_that_is_no_text_is_named(files, monkeypatch, ran, words):
     monkeypatch.chdir(files)
     job = {"job": "a", "effective_batch": 256, "lr": 0.1}
     (files / "jobs.jsonl").write_text(json.dumps(job | {"team": {"x": 1}}))
-    assert main(["fleet", "jobs.jsonl", "clusters.csv", *words]) == 2
     message = "cannot be written: column 'team' is no text, but Parquet and JSON lines can hold it"
-    assert message in capsys.readouterr().err
+    assert message in ran(["fleet", "jobs.jsonl", "clusters.csv", *words], 2).err
     (files / "jobs.jsonl").write_text(json.dumps(job | {"tags": ["x", None]}) + "\n")
     assert "column 'tags' is no text" in ran(["fleet", "jobs.jsonl", "clusters.csv", *words], 2).err
     assert not list(files.glob("o.*"))
@@ -201,8 +179,9 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, capsys, ran, word
 def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
     output = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
-    says = "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to 2^40"
-    assert says in output
+    assert (
+        "row 2), cluster 8 (row 1): effective_batch is missing: it must be a whole number from 1 to" in output
+    )
     assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in output
 
 

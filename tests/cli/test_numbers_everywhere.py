@@ -36,13 +36,10 @@ def test_whole_numbers_stay_exact():
 
 @pytest.mark.parametrize("batch", ["64.0", "+64", "0064", "6.4e1", "64."])
 @pytest.mark.parametrize("lr", [".1", "+0.1", "1e-1", "0.10"])
-def test_the_command_line_takes_what_a_table_takes(ran, tmp_path, batch, lr):
-    plan = json.loads(
-        ran(["plan", "--set", f"effective_batch={batch}", "--set", f"lr={lr}", "--gpus", "8", "--json"]).out
-    )
+def test_the_command_line_takes_what_a_table_takes(ran, batch, lr):
+    words = ["plan", "--set", f"effective_batch={batch}", "--set", f"lr={lr}", "--gpus", "8", "--json"]
+    plan = json.loads(ran(words).out)
     assert (plan["effective_batch"], plan["lr"]) == (64, 0.1)
-    jobs = tmp_path / "jobs.jsonl"
-    jobs.write_text(json.dumps({"effective_batch": batch, "lr": lr}))
     table = ib.plan_fleet({"effective_batch": np.array([batch]), "lr": np.array([lr])}, [8])
     assert (table["effective_batch"][0], table["lr"][0]) == (64, 0.1)
 

@@ -34,26 +34,25 @@ def job(tmp_path):
 
 
 def test_keep_in_words(job, ran):
-    assert ran(["plan", job, "--gpus", "64"]).out == (
-        "64 GPUs: micro-batch 4 × accumulation 1 × 64 replicas = 256 samples per step.\n"
-        "The micro-batch is capped at 8 (the tuned micro-batch).\n"
-        "Unchanged: batch size, learning rate 0.1 and all other hyperparameters.\n"
-        "Per epoch: 5,005 steps, 1,281,216 samples (49 repeated as padding).\n"
-        "The run: 450,450 steps, 25,025 of them warmup, then cosine to 0; same number of samples as the "
-        "tuned run (steps counted as torch counts "
-        "them).\n"
-        "Warnings:\n"
-        "  - the micro-batch is at most half the tuned one; GPU utilization may drop\n"
+    assert (
+        ran(["plan", job, "--gpus", "64"]).out
+        == """\
+64 GPUs: micro-batch 4 × accumulation 1 × 64 replicas = 256 samples per step.
+The micro-batch is capped at 8 (the tuned micro-batch).
+Unchanged: batch size, learning rate 0.1 and all other hyperparameters.
+Per epoch: 5,005 steps, 1,281,216 samples (49 repeated as padding).
+The run: 450,450 steps, 25,025 of them warmup, then cosine to 0; same number of samples as the \
+tuned run (steps counted as torch counts them).
+Warnings:
+  - the micro-batch is at most half the tuned one; GPU utilization may drop
+"""
     )
 
 
 def test_infeasible_in_words(job, ran):
     out = ran(["plan", job, "--gpus", "7"], 1).out
-    assert out.startswith(
-        "Cannot train on 7 GPUs as asked:\n"
-        "  - 256 samples cannot be split evenly over 7 replicas\n"
-        "What would work:\n"
-    )
+    why = "  - 256 samples cannot be split evenly over 7 replicas"
+    assert out.startswith(f"Cannot train on 7 GPUs as asked:\n{why}\nWhat would work:\n")
     menu = [line.split("   ")[-1].strip() for line in out.splitlines()[3:]]
     assert menu[-4:] == ["--batch-tolerance 0.016", "--split ragged", "--gpus 4", "--gpus 8"]
     for flags in menu:  # to be copied
@@ -85,11 +84,10 @@ def test_json_and_output_are_the_plan(job, tmp_path, ran):
     assert plan == ib.plan(plan.recipe, ib.Cluster(nodes=8, gpus_per_node=8), max_micro_batch=2)
 
 
-def test_fields_on_the_command_line_win(job, capsys):
-    assert main(["plan", job, "--gpus", "8", "--set", "lr=0.5", "--set", "optimizer=adamw", "--json"]) == 0
-    recipe = json.loads(capsys.readouterr().out)["recipe"]
-    assert recipe["lr"] == 0.5
-    assert recipe["optimizer"] == "adamw"
+def test_fields_on_the_command_line_win(job, ran):
+    words = ["plan", job, "--gpus", "8", "--set", "lr=0.5", "--set", "optimizer=adamw", "--json"]
+    recipe = json.loads(ran(words).out)["recipe"]
+    assert (recipe["lr"], recipe["optimizer"]) == (0.5, "adamw")
 
 
 @pytest.mark.parametrize(
@@ -100,15 +98,13 @@ def test_fields_on_the_command_line_win(job, capsys):
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
         (["--gpus", "8", "--set", "optimzer=sgd"], "unknown field 'optimzer': did you mean 'optimizer'?"),
-        (["--gpus", "8", "--set", "lr=NaN"], "isobatch plan: --set lr must be a finite number above 0, got "
-                                             "nan"),
+        (["--gpus", "8", "--set", "lr=NaN"], "--set lr must be a finite number above 0, got nan"),
         (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
 )  # fmt: skip
 def test_wrong_use_is_exit_2(job, ran, words, message):
     captured = ran(["plan", job, *words], 2)
-    assert captured.out == ""
-    assert message in captured.err
+    assert captured.out == "" and message in captured.err
 
 
 @pytest.mark.parametrize(
@@ -121,10 +117,8 @@ def test_wrong_use_is_exit_2(job, ran, words, message):
         ("a.sh", "x", "use .toml, .yaml or .json; a script is read by --from (ib.Recipe.read)"),
         ("a.csv", "x", "use .toml, .yaml or .json; a table of jobs is planned by isobatch fleet"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
-        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch "
-                                                                  "replan moves the run"),
-        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text "
-                                                       "'fast'"),
+        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch"),
+        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_named(tmp_path, ran, name, text, message):
@@ -133,8 +127,7 @@ def test_a_bad_file_is_named(tmp_path, ran, name, text, message):
     path = tmp_path / name
     path.write_text(text)
     error = ran(["plan", str(path), "--gpus", "8"], 2).err
-    assert name in error
-    assert message in error
+    assert name in error and message in error
 
 
 def test_recipes_in_three_formats_are_one(tmp_path):
@@ -149,24 +142,19 @@ def test_recipes_in_three_formats_are_one(tmp_path):
     assert plans == [expected] * 3
 
 
-@pytest.mark.parametrize(
-    "load", [ib.Plan.load, ib.Profile.load, load_measurements, ib.Recipe.load, Report.load]
-)
+LOADERS = [ib.Plan.load, ib.Profile.load, load_measurements, ib.Recipe.load, Report.load]
+
+
+@pytest.mark.parametrize("load", LOADERS)
 def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
     file = tmp_path / "it.json"
     with pytest.raises(ib.InputError, match=r"it\.json: cannot be read: No such file or directory"):
         load(file)
-    for content in (b"\xff\xfe", b"{", b"[]", b'{"schema": "\xff"}'):
+    for content in (b"\xff\xfe", b"[]", b'{"schema": "\xff"}', b"{"):
         file.write_bytes(content)
-        with pytest.raises(ib.InputError, match=r"it\.json[:,]"):
+        with pytest.raises(ib.InputError, match=r"it\.json[:,]") as refused:
             load(file)
-
-
-def test_what_is_no_saved_plan_says_how_to_make_one(tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text("{")
-    with pytest.raises(ib.InputError, match=r"plan\.json: is not a plan: .*isobatch plan RECIPE"):
-        ib.Plan.load(path)
+    assert load is not ib.Plan.load or "is not a plan: " in str(refused.value)
 
 
 def test_rules_are_printed(ran):
@@ -212,10 +200,8 @@ def test_an_unknown_public_name_is_answered_with_the_nearest(name, hint):
 
 
 def test_a_command_imports_no_other():
-    program = (
-        "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); print([n for n in COMMANDS "
-        "if f'isobatch.cli.{n}' in sys.modules])"
-    )
+    program = "import sys; from isobatch.cli import COMMANDS, main; main(sys.argv[1:]); "
+    program += "print([n for n in COMMANDS if f'isobatch.cli.{n}' in sys.modules])"
     words = ["plan", "--set", "effective_batch=8", "--set", "lr=1", "--gpus", "8"]
     process = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     assert process.stdout.splitlines()[-1] == "['plan']"
@@ -244,9 +230,8 @@ def test_the_shell_completes(job, tmp_path, ran):
     def completed(*words):
         line = f"source isobatch.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
         line += '_shtab_isobatch 2>/dev/null; echo "${COMPREPLY[@]}"'
-        return subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True
-        ).stdout.split()
+        words = ["bash", "-c", line]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True).stdout.split()
 
     assert completed("isobatch", "cou") == ["counts"]
     assert completed("isobatch", "plan", "--batch-t") == ["--batch-tolerance"]
@@ -257,8 +242,7 @@ def test_the_shell_completes(job, tmp_path, ran):
 def test_another_tools_file_in_the_place_of_a_recipe_names_from(tmp_path, ran):
     file = tmp_path / "training_args.json"
     file.write_text(
-        '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "max_steps": -1, "lr_scheduler_type": '
-        '"cosine"}'
+        '{"per_device_train_batch_size": 2, "num_train_epochs": 3, "lr_scheduler_type": "cosine"}'
     )
     err = ran(["plan", str(file), "--gpus", "8"], 2).err
     assert (
@@ -277,11 +261,10 @@ def test_a_batch_below_the_replicas_may_grow_to_them(ran):
     assert "learning rate" in ran([*words, "--policy", "8"]).out.lower()
 
 
-def test_a_sweep_says_how_to_find_what_would_work(capsys, ran):
+def test_a_sweep_says_how_to_find_what_would_work(ran):
     fields = ["--set", "effective_batch=8", "--set", "lr=0.1", "--gpus"]
-    assert main(["counts", *fields, "2,3,4"]) == 0
     hint = "isobatch plan --set effective_batch=8 --set lr=0.1 --gpus 3 says what would work there"
-    assert f"2 of 3 GPU counts have a plan\n{hint}" in capsys.readouterr().err
+    assert f"2 of 3 GPU counts have a plan\n{hint}" in ran(["counts", *fields, "2,3,4"]).err
     assert ran(["counts", *fields, "2,4"]).err.strip().endswith("2 of 2 GPU counts have a plan")
 
 
@@ -297,10 +280,8 @@ def test_a_menu_leaves_out_what_the_tool_cannot_run(ran, tmp_path):
     assert "--split" not in out and out.endswith(f"{left_out.format('transformers')}\n")
     assert "--split ragged" in ran(["plan", *fields, "--gpus", "3", "--to", "torchrun"], 1).out
     file = tmp_path / "ds.json"
-    file.write_text(
-        '{"train_batch_size": 32, "zero_optimization": {}, "optimizer": {"type": "SGD", "params": {"lr": '
-        "0.1}}}"
-    )
+    optimizer = {"type": "SGD", "params": {"lr": 0.1}}
+    file.write_text(json.dumps({"train_batch_size": 32, "zero_optimization": {}, "optimizer": optimizer}))
     out = ran(["plan", "--from", str(file), "--gpus", "3", "--tool", "deepspeed"], 1).out
     assert "--split" not in out and left_out.format("deepspeed") in out
 
@@ -309,22 +290,13 @@ def test_a_tools_file_is_what_is_written(ran, tmp_path):
     """`-o` is the tool's file with `--to`, of a new, moved or saved plan; without `--to` it is the plan."""
     fields = ["--set", "effective_batch=32", "--set", "lr=0.1", "--set", "duration=90st", "--gpus", "4"]
     file, saved = tmp_path / "out.yaml", tmp_path / "plan.json"
-    output = ran(["plan", *fields, "--to", "lightning", "-o", str(file)])
-    assert output.out.startswith("4 GPUs: micro-batch 8") and "accumulate_grad_batches: 1" in file.read_text()
-    assert (
-        "is there already: --force replaces it"
-        in ran(["plan", *fields, "--to", "lightning", "-o", str(file)], 2).err
-    )
-    out = ran(["plan", *fields, "--to", "lightning", "-o", str(file), "--force", "--json"]).out
-    assert json.loads(out)["micro_batch"] == 8
-    assert (
-        "accumulate_grad_batches"
-        in ran(["plan", *fields, "--to", "lightning", "-o", "-"]).out.partition("trainer:")[2]
-    )
-    assert (
-        "Lightning has no .sh files"
-        in ran(["plan", *fields, "--to", "lightning", "-o", str(tmp_path / "a.sh")], 2).err
-    )
+    written = ["plan", *fields, "--to", "lightning", "-o"]
+    assert ran([*written, str(file)]).out.startswith("4 GPUs: micro-batch 8")
+    assert "accumulate_grad_batches: 1" in file.read_text()
+    assert "is there already: --force replaces it" in ran([*written, str(file)], 2).err
+    assert json.loads(ran([*written, str(file), "--force", "--json"]).out)["micro_batch"] == 8
+    assert "accumulate_grad_batches" in ran([*written, "-"]).out.partition("trainer:")[2]
+    assert "Lightning has no .sh files" in ran([*written, str(tmp_path / "a.sh")], 2).err
     ran(["plan", *fields, "-o", str(saved)])
     assert ib.Plan.load(saved).micro_batch == 8
     moved = ["replan", str(saved), "--at-step", "9", "--gpus", "2", "--to", "slurm"]

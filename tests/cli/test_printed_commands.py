@@ -13,15 +13,8 @@ import isobatch as ib
 from isobatch.cli import COMMANDS, main, parser_of
 
 ROOT = Path(__file__).parents[2]
-PLACEHOLDERS = {
-    "N": "8",
-    "LR": "1e-3",
-    "TOOL": "torchrun",
-    "STEP": "10",
-    "NAME": "cosine",
-    "VALUE": "8",
-    "M": "8",
-}
+PLACEHOLDERS = {"N": "8", "M": "8", "VALUE": "8", "STEP": "10", "LR": "1e-3", "TOOL": "torchrun"}
+PLACEHOLDERS |= {"NAME": "cosine"}
 """Values for words in capitals."""
 FIELDS = {
     "dataset_size": "50000",
@@ -110,13 +103,10 @@ def folder(tmp_path_factory):
     recipe = ib.Recipe(effective_batch=256, lr=0.1, duration="1000st")
     ib.plan(recipe, 8).save(top / "plan.json")
     ib.Profile.estimate(parameters=10**9, flops_per_sample=6e12, gpu_tflops=989).save(top / "profile.json")
-    (top / "unknown.json").write_text(
-        '{"batch_size": 16, "gradient_accumulation_steps": 4, "learning_rate": 3e-3}'
-    )
-    ramp = (
-        "x --micro-batch-size 2 --lr 1e-4 --train-samples 90000 --rampup-batch-size 32 32 900 "
-        "--global-batch-size 992"
-    )
+    unknown = {"batch_size": 16, "gradient_accumulation_steps": 4, "learning_rate": 3e-3}
+    (top / "unknown.json").write_text(json.dumps(unknown))
+    ramp = "x --micro-batch-size 2 --lr 1e-4 --train-samples 90000 --rampup-batch-size 32 32 900 "
+    ramp += "--global-batch-size 992"
     (top / "ramp.sh").write_text(ramp)
     (top / "ramp_of_steps.sh").write_text(ramp.replace("samples 90000", "iters 900").replace("992", "960"))
     (top / "ds_auto.json").write_text('{"train_batch_size": "auto", "zero_optimization": {}}')

@@ -29,16 +29,13 @@ def folder(tmp_path, monkeypatch):
 
 def values_of(ran, *words):
     """Runs `plan --show-config` and returns its values and their origins."""
-    return {
-        name: (row["value"], row["from"])
-        for name, row in json.loads(ran(["plan", *words, "--show-config", "--json"]).out).items()
-    }
+    rows = json.loads(ran(["plan", *words, "--show-config", "--json"]).out)
+    return {name: (row["value"], row["from"]) for name, row in rows.items()}
 
 
 def test_values_come_from_flag_file_project_or_default(folder, ran):
-    values = values_of(
-        ran, "job.json", "--gpus", "8", "--memory-gib", "40", "--policy", "grow", "--set", "lr=0.2"
-    )
+    typed = ("--memory-gib", "40", "--policy", "grow", "--set", "lr=0.2")
+    values = values_of(ran, "job.json", "--gpus", "8", *typed)
     file = "../../pyproject.toml"
     assert values["memory_gib"] == (40, "--memory-gib") and values["policy"] == ("grow", "--policy")
     assert values["gpus_per_node"] == (4, file) and values["price_per_gpu_hour"] == (2.5, file)
@@ -158,8 +155,7 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("tool.isobatch = 5", "pyproject.toml: tool.isobatch must be a table, got 5"),
         ("[[tool.isobatch]]", "tool.isobatch must be a table, got [{}]"),
         ("[tool]\nisobatch = 'x'", "tool.isobatch must be a table, got 'x'"),
-        ("[tool.isobatch]\ngpus-per-node = 4", "unknown key of [tool.isobatch] 'gpus-per-node': did you mean "
-                                              "'gpus_per_node'?"),
+        ("[tool.isobatch]\ngpus-per-node = 4", "'gpus-per-node': did you mean 'gpus_per_node'?"),
         ("[tool.isobatch]\nprice = 4", "'price': did you mean 'price_per_gpu_hour'?"),
         ("[tool.isobatch.gpus_per_node]\nx = 1", "gpus_per_node must be a number, got {'x': 1}"),
         ("[tool.isobatch]\ngpus_per_node = 0", "gpus_per_node must be at least 1, got 0"),
@@ -171,8 +167,7 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("[tool.isobatch]\nprofile = ['']", "profile must be a path, or a list of paths, got ['']"),
         ("[tool.isobatch]\ntuned_gpus = 2.5", "tuned_gpus must be a whole number, at least 1, got '2.5'"),
         ("[tool.isobatch]\ngpus_per_node = [", "pyproject.toml: cannot be read: "),
-        ("[tool.isobatch\ngpus_per_node = 4", "pyproject.toml: cannot be read: Expected ']' at the end of a "
-                                              "table declaration (at line 1, column 15)"),
+        ("[tool.isobatch\ngpus_per_node = 4", "cannot be read: Expected ']' at the end"),
         ("[ tool . 'isobatch' # hours\n", "pyproject.toml: cannot be read: "),
     ],
 )  # fmt: skip
@@ -184,10 +179,8 @@ def test_a_table_that_cannot_be_is_refused_with_its_file(folder, ran, text, mess
 
 def test_strange_files_are_passed_over_with_a_note(folder, ran, monkeypatch):
     (folder / "pyproject.toml").write_text(f"{TABLE}# {'x' * project.MAX_BYTES}\n")
-    assert (
-        "pyproject.toml: passed over: it has more than 1,048,576 bytes"
-        in ran(["plan", "job.json", "--gpus", "8"]).err
-    )
+    passed = ran(["plan", "job.json", "--gpus", "8"]).err
+    assert "pyproject.toml: passed over: it has more than 1,048,576 bytes" in passed
     (folder / "pyproject.toml").unlink()
     os.mkfifo(folder / "pyproject.toml")
     (folder.parent / "pyproject.toml").mkdir()
@@ -214,10 +207,8 @@ def test_a_folder_that_is_gone_has_no_project(folder):
 
 def test_a_file_without_the_table_is_not_parsed(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 80\n")
-    code = (
-        "import sys; from isobatch.cli import project; assert project.find() is None; "
-        "print('tomllib' in sys.modules)"
-    )
+    code = "import sys; from isobatch.cli import project; assert project.find() is None; "
+    code += "print('tomllib' in sys.modules)"
     for table, is_parsed in (("", "False"), ("[tool.isobatch]\n[tool.y]\n", "AssertionError")):
         (tmp_path / "pyproject.toml").write_text(f"[tool.x]\n{table}")
         run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -22,14 +22,15 @@ def saved(tmp_path):
 def test_a_move_in_words(saved, ran):
     out = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]).out
     assert (
-        "The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run "
-        "(steps counted as torch counts them).\n"
-        "Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.\n"
-        "Resume epoch 2 at sample 2,560: none is repeated or skipped.\n"
-        "If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD "
-        "does not) [Goyal et al. "
-        "2017"
-    ) in out
+        """
+The run: 125 steps, 20 of them warmup, then cosine to 0; same number of samples as the tuned run \
+(steps counted as torch counts them).
+Moved after step 50 (12,800 samples): 8 → 16 GPUs, batch size 256 → 512, learning rate 0.1 → 0.2.
+Resume epoch 2 at sample 2,560: none is repeated or skipped.
+If your optimizer folds the learning rate into its momentum, multiply the buffers by 2 (torch SGD \
+does not) [Goyal et al. 2017"""
+        in out
+    )
 
 
 def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, ran):
@@ -42,10 +43,10 @@ def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, ran):
     assert plan.schedule == ib.Plan.load(saved).schedule
 
 
-def test_seven_gpus_need_uneven(saved, capsys):
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "7"]) == 1
-    assert capsys.readouterr().out.startswith("Cannot train on 7 GPUs as asked")
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "7", "--split", "uneven"]) == 0
+def test_seven_gpus_need_uneven(saved, ran):
+    words = ["replan", saved, "--at-step", "50", "--gpus", "7"]
+    assert ran(words, 1).out.startswith("Cannot train on 7 GPUs as asked")
+    ran([*words, "--split", "uneven"])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_seven_gpus_need_uneven(saved, capsys):
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
             ["--at-step", "900", "--gpus", "4"],
-            "--at-step must be a whole number from 0, up to 199, with a step left to do, got 900",
+            "--at-step must be a whole number from 0, up to 199, with a step",
         ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "--gpus goes without --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),
@@ -64,41 +65,33 @@ def test_wrong_use(saved, words, message, ran):
     assert message in ran(["replan", saved, *words], 2).err
 
 
-def test_what_is_no_plan(tmp_path, capsys):
-    (tmp_path / "job.json").write_text("{}")
-    assert main(["replan", str(tmp_path / "job.json"), "--at-step", "5", "--gpus", "4"]) == 2
-    assert "job.json: schema must be" in capsys.readouterr().err
-    assert main(["replan", str(tmp_path / "none.json"), "--at-step", "5", "--gpus", "4"]) == 2
-
-
 def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
     path = str(tmp_path / "plan.json")
     ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
     err = ran(["replan", path, "--at-step", "12345", "--gpus", "4"]).err
     assert (
-        "saves every 1,000 steps: if it resumes from the checkpoint of step 12,000, that is --at-step 12000"
-        in err
+        "saves every 1,000 steps: if it resumes from the checkpoint of step 12,000, that is --at-step" in err
     )
     assert ran(["replan", path, "--at-step", "12000", "--gpus", "4"]).err == ""
 
 
-def test_a_menus_policy_is_taken_by_replan_too(saved, capsys, ran):
+def test_a_menus_policy_is_taken_by_replan_too(saved, ran):
     """Menus print `--policy 512`, and `isobatch plan` takes it."""
-    by_policy = ran(["replan", saved, "--at-step", "50", "--gpus", "16", "--policy", "512"]).out
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", "--effective-batch", "512"]) == 0
-    assert capsys.readouterr().out == by_policy
-    both = ["--policy", "512", "--effective-batch", "512"]
-    assert main(["replan", saved, "--at-step", "50", "--gpus", "16", *both]) == 2
-    assert "--policy and --effective-batch both give the batch" in capsys.readouterr().err
+    words = ["replan", saved, "--at-step", "50", "--gpus", "16"]
+    batch = ["--effective-batch", "512"]
+    assert ran([*words, "--policy", "512"]).out == ran([*words, *batch]).out
+    both = ran([*words, *batch, "--policy", "512"], 2).err
+    assert "--policy and --effective-batch both give the batch" in both
 
 
-def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, capsys):
+def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, ran):
     script = tmp_path / "pretrain.sh"
     script.write_text("torchrun pretrain_gpt.py --micro-batch-size 2")
-    assert main(["replan", str(script), "--at-step", "50", "--gpus", "16"]) == 2
-    assert "another tool's file goes with --from" in capsys.readouterr().err
-    assert main(["plan", saved, "--gpus", "16"]) == 2  # and a plan is no recipe
-    assert "is a plan, not a recipe: isobatch replan moves the run" in capsys.readouterr().err
+    (tmp_path / "job.json").write_text("{}")
+    move = ["--at-step", "50", "--gpus", "16"]
+    assert "another tool's file goes with --from" in ran(["replan", str(script), *move], 2).err
+    assert "job.json: schema must be" in ran(["replan", str(tmp_path / "job.json"), *move], 2).err
+    assert "is a plan, not a recipe: isobatch replan moves" in ran(["plan", saved, "--gpus", "16"], 2).err
 
 
 def test_a_saved_plans_profile_is_asked_for_again(tmp_path, ran):

@@ -16,17 +16,14 @@ def call(ran):
 
 def test_prints_a_table(call):
     lines = call("linear", "--lr", "0.5", "--steps", "20").out.splitlines()
-    assert (
-        lines[0] == "step\tlr" and lines[1] == "0\t0.5" and lines[11] == "10\t0.25" and lines[-1] == "20\t0"
-    )
+    assert [lines[at] for at in (0, 1, 11, -1)] == ["step\tlr", "0\t0.5", "10\t0.25", "20\t0"]
 
 
 def test_prints_json_that_can_be_read_back(tmp_path, call):
     printed = call("wsd(decay=20%)", "--steps", "100", "--warmup", "10", "--json")
     schedule = S.Schedule.from_json(printed.out)
-    assert (
-        json.loads(printed.out)["schema"] == 1 and ".0" not in printed.out and '"length":10,' in printed.out
-    )
+    assert json.loads(printed.out)["schema"] == 1
+    assert ".0" not in printed.out and '"length":10,' in printed.out
     assert schedule.values([5, 80, 100]).tolist() == [0.5, 1.0, 0.0]
     assert "first_update_at_zero" in printed.err
     path = tmp_path / "s.json"

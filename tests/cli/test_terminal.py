@@ -112,10 +112,8 @@ def fleet(tmp_path):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     pytest.importorskip("rich", reason="progress on a terminal comes with the extra 'fleet'")
     jobs = tmp_path / "jobs.csv"
-    jobs.write_text(
-        "job,effective_batch,lr,team\nresnet50-goyal-imagenet-1k,256,0.1,the first "
-        "team\na-job-名前-with-wide-signs,7,0.1,x\n"
-    )
+    rows = "resnet50-goyal-imagenet-1k,256,0.1,the first team\na-job-名前-with-wide-signs,7,0.1,x\n"
+    jobs.write_text(f"job,effective_batch,lr,team\n{rows}")
     return [jobs, "--gpus", "7,8"]
 
 
@@ -129,8 +127,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_nothing(fleet):
     cells = pytest.importorskip("rich.cells", reason="tables on a terminal come with the extra 'fleet'")
     shown = on_a_terminal("fleet", *fleet)
     lines = table_of(shown)
-    assert "resnet50-goyal-imagenet-1k" in lines[1]
-    assert "infeasible" in lines[1]
+    assert "resnet50-goyal-imagenet-1k" in lines[1] and "infeasible" in lines[1]
     assert "a-job-名前-with-wide-signs" in shown
     assert lines[0].split()[:3] == ["job", "cluster", "status"] and "total_steps" not in lines[0]
     assert all(cells.cell_len(line) <= 80 for line in lines[:5])

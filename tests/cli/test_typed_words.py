@@ -45,8 +45,7 @@ def test_what_means_one_thing_is_read(capsys, name, text, value):
     known = {"dataset_size": "52000", "seq_len": "512", "duration": "100st"}
     recipe, err = planned(capsys, **{**known, name: text})
     assert recipe is not None, err
-    plans = ib.Recipe.of(recipe)
-    assert getattr(plans, name) == value
+    assert getattr(ib.Recipe.of(recipe), name) == value
 
 
 @pytest.mark.parametrize(
@@ -81,19 +80,15 @@ def test_tables_read_the_same(tmp_path):
     }
     plans = ib.plan_fleet(rows, [2], columns=["status", "total_steps", "dataset_size", "reasons"])
     assert plans["status"].tolist() == ["ok", "infeasible", "infeasible", "infeasible"]
-    assert plans["total_steps"][0] == 612 and plans["dataset_size"].tolist() == [
-        52_000,
-        50_000,
-        50_000,
-        50_000,
-    ]
+    assert plans["total_steps"][0] == 612
+    assert plans["dataset_size"].tolist() == [52_000, 50_000, 50_000, 50_000]
 
 
 def test_a_sequence_length_in_thousands_is_refused_only_where_tokens_are_counted():
     rows = {
-        "effective_batch": [96, 96],
-        "lr": [0.1, 0.1],
-        "seq_len": ["2k", "2k"],
+        "effective_batch": [96] * 2,
+        "lr": [0.1] * 2,
+        "seq_len": ["2k"] * 2,
         "duration": ["100st", "1e9tok"],
     }
     assert ib.plan_fleet(rows, [8], columns=["status"])["status"].tolist() == ["ok", "infeasible"]
@@ -121,20 +116,15 @@ def test_betas_are_read_as_in_a_table(capsys, text):
 
 def test_a_tensor_is_the_number_that_it_holds():
     torch = pytest.importorskip("torch")
-    assert ib.Recipe(effective_batch=torch.tensor(64), lr=torch.tensor(0.5)) == ib.Recipe(
-        effective_batch=64, lr=0.5
-    )
+    tensors = ib.Recipe(effective_batch=torch.tensor(64), lr=torch.tensor(0.5))
+    assert tensors == ib.Recipe(effective_batch=64, lr=0.5)
     with pytest.raises(ib.InputError, match="effective_batch must be a whole number"):
         ib.Recipe(effective_batch=torch.tensor([1, 2]), lr=0.1)
 
 
 def test_options_read_units(capsys):
-    for option, text in (
-        ("--memory-gib", "80 GiB"),
-        ("--batch-tolerance", "2 %"),
-        ("--max-micro-batch", "1,024"),
-    ):
-        assert planned(capsys, option, text)[0] is not None
+    words = ["--memory-gib", "80 GiB", "--batch-tolerance", "2 %", "--max-micro-batch", "1,024"]
+    assert planned(capsys, *words)[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -146,16 +136,11 @@ def test_options_read_units(capsys):
         (["-g", "8"], "did you mean '--gpus'?"),
         (["--price", "2"], "did you mean '--price-per-gpu-hour'?"),
         (["--set", "learnin_rate=0.1"], "unknown field 'learnin_rate': did you mean 'lr'?"),
-        (
-            ["--set", "effective_batch=64,lr=1e-3"],
-            "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: --set "
-            "effective_batch=64 --set lr=1e-3",
-        ),
+        (["--set", "effective_batch=64,lr=1e-3"], "give each field its own: --set effective_batch=64"),
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32 "
-                                                               "replicas"),
+        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_has_the_right_one_beside_it(capsys, words, message):
@@ -187,9 +172,7 @@ def test_a_secret_does_not_come_out_of_a_path(ran):
 def test_a_narrow_terminal_shows_the_menu_and_the_curve_whole(capsys, monkeypatch):
     from isobatch.cli.terminal import fitted
 
-    line = (
-        "  480 GPUs (24 idle), 1,020 samples (-0.391 %)   68 × 1 × 15             --gpus 480 --split ragged"
-    )
+    line = "  480 GPUs (24 idle), 1,020 samples (-0.391 %)   68 × 1 × 15         --gpus 480 --split ragged"
     parts = fitted(line, 80)
     assert max(map(len, parts)) <= 80 and "".join(parts).split() == line.split()
     monkeypatch.setenv("COLUMNS", "80")

@@ -62,17 +62,10 @@ def hostile_fleet():
     import pyarrow as pa
 
     many = len(HOSTILE)
-    jobs = pa.table(
-        {
-            "job": [f"{text}{n}" for n, text in enumerate(HOSTILE)],
-            "effective_batch": [256] * many,
-            "lr": [0.1] * many,
-            "team": list(HOSTILE),
-            "<b>no\u202ete</b>": list(HOSTILE),
-        }
-    )
+    jobs = {"job": [f"{text}{n}" for n, text in enumerate(HOSTILE)], "effective_batch": [256] * many}
+    jobs |= {"lr": [0.1] * many, "team": list(HOSTILE), "<b>no\u202ete</b>": list(HOSTILE)}
     clusters = pa.table({"cluster": [f"{HOSTILE[0]}{n}" for n in range(3)], "gpus_per_node": [8, 7, 6]})
-    return ib.plan_fleet(jobs, clusters)
+    return ib.plan_fleet(pa.table(jobs), clusters)
 
 
 def timed_profile():
@@ -154,10 +147,8 @@ def wide_fleet(jobs, *, profile=None):
         "dataset_size": rng.integers(10**5, 10**7, jobs),
         "duration": np.array([f"{epochs}ep" for epochs in rng.integers(1, 90, jobs)]),
     }
-    clusters = [
-        ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=2.5)
-        for nodes in (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
-    ]
+    many = (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)
+    clusters = [ib.Cluster(nodes=nodes, gpus_per_node=8, price_per_gpu_hour=2.5) for nodes in many]
     return ib.plan_fleet(table, clusters, profile=profile)
 
 
@@ -167,21 +158,24 @@ def validation(*texts):
     from isobatch.validate import Options, Proof, Report, Verdict
     from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, Rank
 
-    def row(size):
-        return AllReduceRow(
-            dtype="float32",
-            bytes=size,
-            ranks=2,
-            nodes=1,
-            bucket=False,
-            time_us=10 + size / 1e3,
-            p95_us=20.0,
-            alg_bw_gb_s=1.0,
-            bus_bw_gb_s=1.0,
-            wrong_elements=0,
-            samples_us=[1.0],
-        )
-
+    measured = {
+        "dtype": "float32",
+        "ranks": 2,
+        "nodes": 1,
+        "bucket": False,
+        "p95_us": 20.0,
+        "alg_bw_gb_s": 1.0,
+    }
+    measured |= {"bus_bw_gb_s": 1.0, "wrong_elements": 0, "samples_us": [1.0]}
+    sizes = [1024 * 4**n for n in range(6)]
+    rows = [AllReduceRow(bytes=size, time_us=10 + size / 1e3, **measured) for size in sizes]
+    place = {"rank": 0, "node": 0, "local_rank": 0, "device_memory_bytes": None}
+    ranks = [Rank(host=HOSTILE[2], device=HOSTILE[1], **place)]
+    machine = {"nodes": 1, "backend": "gloo", "emulated": False, "environment": {}}
+    proofs = [
+        Proof(name="world", verdict=Verdict.PASS, text=HOSTILE[0]),
+        Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
+    ]
     return Report(
         isobatch_version="0",
         started="",
@@ -191,22 +185,7 @@ def validation(*texts):
         plan=None,
         plan_digest="",
         options=Options(),
-        proofs=[Proof(name="world", verdict=Verdict.FAIL, text=text) for text in texts]
-        or [
-            Proof(name="world", verdict=Verdict.PASS, text=HOSTILE[0]),
-            Proof(name="gradient", verdict=Verdict.FAIL, text=HOSTILE[1], diagnosis=Cause.SLOW_LINK.likely()),
-        ],
-        machine=Machine(
-            ranks=[
-                Rank(
-                    rank=0, host=HOSTILE[2], node=0, local_rank=0, device=HOSTILE[1], device_memory_bytes=None
-                )
-            ],
-            nodes=1,
-            backend="gloo",
-            emulated=False,
-            versions={"torch": HOSTILE[0]},
-            environment={},
-        ),
-        allreduce=AllReduce(table=[row(1024 * 4**n) for n in range(6)]),
+        proofs=[Proof(name="world", verdict=Verdict.FAIL, text=text) for text in texts] or proofs,
+        machine=Machine(ranks=ranks, versions={"torch": HOSTILE[0]}, **machine),
+        allreduce=AllReduce(table=rows),
     )

@@ -31,13 +31,9 @@ def test_each_band_is_what_the_log_says(tmp_path):
     page = allocation_page(log_in(str(path)))
     bands = page.drawings[0].chart.to_dict()["data"]["values"]
     # n1 has the rows 0 to 3, n2 those from 4 to 7, and n10 the last one.
-    assert [tuple(band[item] for item in ("job", "start", "end", "low", "high")) for band in bands] == [
-        ("a", 0, 1, 2, 4),
-        ("a", 0, 2.5, 0, 2),
-        ("b", 1, 2, 2, 4),
-        ("b", 1, 2, 8, 9),
-        ("b", 2, 2.5, 4, 8),
-    ]
+    drawn = [tuple(band[name] for name in ("job", "start", "end", "low", "high")) for band in bands]
+    assert drawn[:2] == [("a", 0, 1, 2, 4), ("a", 0, 2.5, 0, 2)]
+    assert drawn[2:] == [("b", 1, 2, 2, 4), ("b", 1, 2, 8, 9), ("b", 2, 2.5, 4, 8)]
     assert page.title == "The pool over 2.5 hours: 2 jobs used 4.8 GPUs on average"
     assert page.drawings[0].described == "Each band is a job's GPUs on a node; idle GPUs have no band."
     assert page.sections[0].tables[0].rows == [("a", "7", "0", "1"), ("b", "5", "1", "2")]
@@ -78,7 +74,5 @@ def test_a_single_division_says_who_has_what(tmp_path, indent):
 def test_the_rows_of_a_division_are_no_fleet(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("job,status,gpus,nodes,why,goodput,speedup\na,runs,8,n1:8,,,1\n")
-    with pytest.raises(
-        InputError, match="rows of isobatch allocate, not a fleet's plans: isobatch allocate --json"
-    ):
+    with pytest.raises(InputError, match="not a fleet's plans: isobatch allocate --json"):
         page_of_file(str(path))

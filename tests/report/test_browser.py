@@ -1,6 +1,9 @@
 """The page in Chromium: nothing foreign runs, the table sorts and filters, nothing exceeds the window."""
 
+import base64
+import hashlib
 import html as escapes
+import json
 import re
 import shutil
 import subprocess
@@ -17,15 +20,7 @@ from report.test_allocation_page import LOG
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-RECIPE = ib.Recipe(
-    gpus=4,
-    effective_batch=128,
-    micro_batch=8,
-    lr=2e-5,
-    optimizer="adamw",
-    dataset_size=52_002,
-    duration="3ep",
-)
+RECIPE = ib.Recipe(gpus=4, effective_batch=128, micro_batch=8, lr=2e-5, dataset_size=52_002, duration="3ep")
 
 
 def over(gpus, **settings):
@@ -48,9 +43,6 @@ WAIT = (
 
 def run(tmp_path, text, script, width=900, dark=False):
     """Runs a script in the page and returns its answer; its digest is added to the permitted ones."""
-    import base64
-    import hashlib
-
     code = (
         f"(async () => {{ {WAIT} await wait(); const answer = await (async () => {{ {script} }})();const "
         "place = document.createElement('pre'); place.id = 'answer'; place.textContent = "
@@ -60,29 +52,12 @@ def run(tmp_path, text, script, width=900, dark=False):
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
     page = tmp_path / "page.html"
     page.write_text(text.replace("</body>", f"<script>{code}</script></body>"), encoding="utf-8")
-    process = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--window-size={width},900",
-            *(["--blink-settings=preferredColorScheme=0"] if dark else []),
-            "--virtual-time-budget=120000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=True,
-    )
-    import json
-
-    return json.loads(
-        escapes.unescape(re.search(r'<pre id="answer">(.*?)</pre>', process.stdout, re.DOTALL)[1])
-    )
+    words = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=120000"]
+    words += ["--dump-dom", f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900"]
+    words += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    process = subprocess.run([*words, page.as_uri()], capture_output=True, text=True, timeout=500, check=True)
+    answer = re.search(r'<pre id="answer">(.*?)</pre>', process.stdout, re.DOTALL)[1]
+    return json.loads(escapes.unescape(answer))
 
 
 def test_nothing_foreign_runs(tmp_path):

@@ -30,22 +30,16 @@ VALUES = {
 @pytest.mark.parametrize("name", VALUES)
 def test_a_repr_fits_a_screen(name):
     text = repr(VALUES[name])
-    assert (
-        len(text) < 600
-        and "\n" not in text
-        and text.startswith(("FeasiblePlan(", "Plan(", type(VALUES[name]).__name__))
-    )
+    assert len(text) < 600 and "\n" not in text
+    assert text.startswith(("FeasiblePlan(", "Plan(", type(VALUES[name]).__name__))
 
 
 def test_a_repr_says_what_was_planned():
-    assert repr(VALUES["plan"]).startswith(
-        "FeasiblePlan(caution: 32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'; "
-        "Recipe(effective_batch=256"
-    )
+    split = "32 GPUs, 32 × 1 × 32 = 1,024 samples, lr=0.4, 882 steps, policy='grow'"
+    assert repr(VALUES["plan"]).startswith(f"FeasiblePlan(caution: {split}; Recipe(effective_batch=256")
     assert repr(VALUES["never"]).startswith("Plan(infeasible: 7 GPUs; Recipe(")
-    long = ib.Recipe(
-        effective_batch=8, lr=0.1, schedule=f"multistep({', '.join(f'{n}st' for n in range(1, 200))})"
-    )
+    turns = ", ".join(f"{n}st" for n in range(1, 200))
+    long = ib.Recipe(effective_batch=8, lr=0.1, schedule=f"multistep({turns})")
     assert len(repr(ib.plan(long, 8))) < 600
     assert eval(repr(RECIPE), {"Recipe": ib.Recipe}) == RECIPE
 
@@ -70,11 +64,8 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     )
     assert Parsed(html_of(ib.plan(noted, 1))).texts["summary"] == ["1 note"]
     menu = Parsed(html_of(VALUES["never"])).text("bdi")
-    assert (
-        menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
-        and "batch_tolerance=" in menu
-        and "--" not in menu
-    )
+    assert menu.startswith("Cannot train on 7 GPUs as asked\n256 samples cannot be split")
+    assert "batch_tolerance=" in menu and "--" not in menu
 
 
 def test_what_would_work_can_be_copied_from_a_cell():
@@ -93,9 +84,7 @@ def test_a_cell_says_how_long_the_run_is(profile):
 
 
 def test_a_forecast_without_an_error_claims_none():
-    guess = ib.Profile.estimate(
-        parameters=100_000_000, flops_per_sample=1e10, gpu_tflops=100, intra_gb_s=200, inter_gb_s=20
-    )
+    guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e10, gpu_tflops=100, intra_gb_s=200)
     text = ib.plan(RECIPE, 8, profile=guess).explain()
     assert "A step takes " in text and "±" not in text
 
@@ -135,9 +124,8 @@ def test_a_notebook_shows_each_of_our_types():
     shell = SimpleNamespace(display_formatter=formatters.DisplayFormatter())
     ib.load_ipython_extension(shell)
     shown = [*VALUES.values(), VALUES["plan"].schedule]
-    assert {f"{kind.__module__}.{kind.__qualname__}" for value in shown for kind in type(value).__mro__} >= {
-        *TYPES
-    }
+    kinds = (kind for value in shown for kind in type(value).__mro__)
+    assert {f"{kind.__module__}.{kind.__qualname__}" for kind in kinds} >= {*TYPES}
     for value in shown:
         data, _ = shell.display_formatter.format(value)
         assert data["text/html"] == html_of(value) and "text/plain" in data
@@ -195,9 +183,7 @@ def test_what_cannot_be_drawn_says_why(value, why):
 
 
 def test_steps_are_checked_before_the_curve():
-    with pytest.raises(
-        ib.InputError, match="steps must be a number above 0 and below 2\\^53, got the text 'x'"
-    ):
+    with pytest.raises(ib.InputError, match=r"steps must be a number above 0 and below 2\^53, got the text"):
         ib.plot(VALUES["plan"].schedule, steps="x")
 
 

@@ -45,9 +45,8 @@ def test_the_test_of_three_lines_fails_where_accumulation_is_another_training(tm
     (tmp_path / "train.py").write_text(SCRIPT.replace("DIVISOR", divisor))
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_training.py"]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    run = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}, timeout=300
-    )
+    how = {"cwd": tmp_path, "env": {**os.environ, "PATH": path}, "timeout": 300}
+    run = subprocess.run(words, capture_output=True, text=True, **how)
     assert (run.returncode == 0) == passes, run.stdout + run.stderr
     assert "1 passed" in run.stdout if passes else "Not the same training" in run.stdout
 

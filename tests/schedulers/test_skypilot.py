@@ -59,17 +59,15 @@ def policy(request, monkeypatch, tmp_path):
             numbers = [kind and {name: int(number) for name, number in kind.items()} for kind in kinds]
             return DoubleTask(nodes, [SimpleNamespace(accelerators=kind) for kind in numbers], dict(envs))
         resources = {} if accelerators is None else {"accelerators": accelerators}
-        return sky.Task.from_yaml_config(
-            {"num_nodes": nodes, "resources": resources, "envs": envs, "run": "python train.py"}
-        )
+        task = {"num_nodes": nodes, "resources": resources, "envs": envs, "run": "python train.py"}
+        return sky.Task.from_yaml_config(task)
 
     def apply(nodes, accelerators, envs=None):
         task = task_of(nodes, accelerators, {"ISOBATCH_RECIPE": str(recipe)} if envs is None else envs)
         config = object()
         if request.param == "double":
-            mutated = module.GoodCounts.validate_and_mutate(
-                SimpleNamespace(task=task, skypilot_config=config)
-            )
+            asking = SimpleNamespace(task=task, skypilot_config=config)
+            mutated = module.GoodCounts.validate_and_mutate(asking)
         else:
             name = next(iter(sky.server.requests.request_names.AdminPolicyRequestName))
             mutated = module.GoodCounts().apply(sky.UserRequest(task, config, name))

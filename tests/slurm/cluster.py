@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and two slurmd in a folder of their own, two nodes of four GPUs that are empty files."""
+"""A real Slurm on this machine, in a folder of its own: two nodes of four GPUs, which are empty files."""
 
 import getpass
 import os
@@ -91,16 +91,17 @@ class Cluster:
 
     def _configure(self, plugin: str) -> None:
         host, ports = socket.gethostname().partition(".")[0], _free_ports(3)
-        nodes = [
-            NODE.format(name=name, host=host, port=port, gpus=GPUS)
-            for name, port in zip(NODES, ports[1:], strict=True)
-        ]
+        places = zip(NODES, ports[1:], strict=True)
+        nodes = "\n".join(NODE.format(name=name, host=host, port=port, gpus=GPUS) for name, port in places)
+        values = {
+            "host": host,
+            "user": getpass.getuser(),
+            "folder": self.folder,
+            "ports": ports,
+            "nodes": nodes,
+        }
         (self.folder / "state").mkdir()
-        (self.folder / "slurm.conf").write_text(
-            CONFIGURATION.format(
-                host=host, user=getpass.getuser(), folder=self.folder, ports=ports, nodes="\n".join(nodes)
-            )
-        )
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(**values))
         for index in range(GPUS):
             (self.folder / f"gpu{index}").touch()
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n")
@@ -110,27 +111,14 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the daemons, and waits until both nodes are idle."""
-        munge = {
-            "socket": "socket",
-            "key-file": "key",
-            "pid-file": "pid",
-            "log-file": "log",
-            "seed-file": "seed",
-        }
-        self._daemon(
-            "munged",
-            "--foreground",
-            "--force",
-            *(f"--{name}={self.folder}/munge.{end}" for name, end in munge.items()),
-        )
+        files = [f"--{end}-file={self.folder}/munge.{end}" for end in ("key", "pid", "log", "seed")]
+        self._daemon("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *files)
         self._until(lambda: (self.folder / "munge.socket").exists(), "munged's socket")
         self._daemon("slurmctld", "-D", "-c")
         for name in NODES:
             self._daemon("slurmd", "-D", "-N", name)
-        self._until(
-            lambda: self.run("sinfo", "-h", "-o", "%t %D", check=False).stdout.split() == ["idle", "2"],
-            "idle nodes",
-        )
+        sinfo = ("sinfo", "-h", "-o", "%t %D")
+        self._until(lambda: self.run(*sinfo, check=False).stdout.split() == ["idle", "2"], "idle nodes")
 
     def _daemon(self, *words: str) -> None:
         """Starts a daemon that ends with this process, also where that is killed."""

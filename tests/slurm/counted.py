@@ -1,4 +1,4 @@
-"""A training script of a job: it says how many samples a step has over all ranks, and lasts as long as it is told."""
+"""A training script of a job: it says how many samples a step has over all ranks, and lasts so many seconds."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A scheduler in the loop: examples/slurm/divide.py changes a real Slurm's jobs as GPUs and jobs come and go."""
+"""A scheduler in the loop: examples/slurm/divide.py changes a real Slurm's jobs as GPUs come and go."""
 
 import subprocess
 import sys

@@ -12,8 +12,6 @@ from isobatch.words import nearest
 
 _BRACES = re.compile(r"(?<![${])(\{+)([A-Za-z_]\w*)(\}+)")
 """A name in braces; the shell's `${NAME}` is none of ours."""
-_NEAR = re.compile(r"(?<![${])\{(\s*)([A-Za-z_]\w*)(\s*|[:!.\[][^{}\s]*)\}")
-"""What another language takes for a name in braces, with spaces or a format."""
 _NUMBERED = re.compile(r"(?:batch|bsz?\b|accum)[\w.-]*[ =]\d", re.IGNORECASE)
 """What may be a flag of a batch or an accumulation with a number: only then its reader is imported."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
@@ -22,18 +20,10 @@ _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
 """Names of braces that say or imply the accumulation."""
 
 
-def has_braces(words: Sequence[str]) -> bool:
-    """Tells whether a name in braces is in the words."""
-    return any(map(_BRACES.search, words))
-
-
 def names_in(words: Sequence[str]) -> set[str]:
     """Lists the names in braces, but for doubled ones."""
-    return {brace[2] for word in words for brace in _BRACES.finditer(word) if _is_filled(brace)}
-
-
-def _is_filled(brace: re.Match[str]) -> bool:
-    return len(brace[1]) % 2 == 1 and len(brace[3]) >= len(brace[1])
+    braces = (brace for word in words for brace in _BRACES.finditer(word))
+    return {brace[2] for brace in braces if len(brace[1]) % 2 == 1 and len(brace[3]) >= len(brace[1])}
 
 
 def says_split(words: Sequence[str]) -> bool:
@@ -42,38 +32,25 @@ def says_split(words: Sequence[str]) -> bool:
 
 
 def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
-    """Refuses typed numbers of a batch or an accumulation that are not the plan's.
-
-    The command would start, and train another batch.
-
-    Raises:
-        InputError: naming the flag and the brace for it.
-    """
+    """Refuses typed numbers of another batch or accumulation than the plan's: the command would train it."""
     if not _NUMBERED.search(" ".join(words)) or plan.micro_batch is None or plan.accumulation is None:
         return
     from isobatch.equivalence.settings import given_settings
     from isobatch.tools.unread import guess_field
 
-    batches: set[int | None] = {
-        plan.micro_batch,
-        plan.micro_batch * plan.accumulation,
-        plan.effective_batch,
+    batches = (plan.micro_batch, plan.micro_batch * plan.accumulation, plan.effective_batch)
+    planned = {
+        "accumulation": ("{accumulation}", (plan.accumulation,)),
+        "batch_per_gpu": ("{micro_batch}", batches),
+        "batch": ("{micro_batch}", batches),
+        "effective_batch": ("{effective_batch}", (plan.effective_batch,)),
     }
-    planned: dict[str, tuple[set[int | None], str]] = {
-        "accumulation": ({plan.accumulation}, "{accumulation}"),
-        "batch_per_gpu": (batches, "{micro_batch}"),
-        "batch": (batches, "{micro_batch}"),
-        "effective_batch": ({plan.effective_batch}, "{effective_batch}"),
-    }
-    for given in given_settings(words):
-        field = guess_field(given.name)
-        if field not in planned or not str(given.value).isdigit():
-            continue
-        values, brace = planned[field]
-        if int(given.value) not in values:
-            flag = words[given.at].partition("=")[0]
+    for setting in given_settings(words):
+        brace, values = planned.get(guess_field(setting.name) or "", ("", ()))
+        if brace and str(setting.value).isdigit() and int(setting.value) not in values:
+            flag = words[setting.at].partition("=")[0]
             raise InputError(
-                f"{flag} {given.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
+                f"{flag} {setting.value} is not this plan's (micro-batch {plan.micro_batch} × accumulation "
                 f"{plan.accumulation} × {plan.data_parallel} replicas): write {flag} {brace}, or leave it "
                 "out if the script reads ISOBATCH_PLAN",
                 field=flag,
@@ -81,35 +58,29 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
 
 
 def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:
-    """Yields notes on numbers left to the script, and on words like a brace."""
-    names, values = names_in(words), _values(plan)
-    if says_split(words) and not any("ISOBATCH_" in word for word in words):
-        if names.isdisjoint(("micro_batch", "rank_batch", "effective_batch")):
-            yield "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN itself"
-        elif plan.accumulation != 1 and names.isdisjoint(_ACCUMULATED):
-            yield f"no {{accumulation}} is in the command, and the plan accumulates {plan.accumulation} times"
-    for word in words:
-        for near in _NEAR.finditer(word):
-            is_name = near[0] == f"{{{near[2]}}}"
-            close = near[2] if near[2] in values else None if near[3].strip() else nearest(near[2], values)
-            if not is_name and close:
-                yield f"{near[0]} stays as typed: a brace has a name alone, {{{close}}}"
-        if re.search(r"\{\{(?!\{*\w+\})", word) and names_in((word,)):
-            yield f"{{{{ stays doubled in {word}: only around a name it stands for {{"
+    """Yields notes on numbers left to the script."""
+    names = names_in(words)
+    if not says_split(words) or any("ISOBATCH_" in word for word in words):
+        return
+    if names.isdisjoint(("micro_batch", "rank_batch", "effective_batch")):
+        yield "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN itself"
+    elif plan.accumulation != 1 and names.isdisjoint(_ACCUMULATED):
+        yield f"no {{accumulation}} is in the command, and the plan accumulates {plan.accumulation} times"
 
 
 def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
     """Fills the braces of words; doubled ones stay, as single ones.
-
-    Raises:
-        InputError: no column has such a name, or the plan has no value there.
 
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8)
     >>> fill_braces(["--lr={lr}", '{"batch":{micro_batch}}', "{{print}}", "${HOME}"], plan)
     ['--lr=0.1', '{"batch":32}', '{print}', '${HOME}']
     """
-    values = _values(plan)
+    columns = {name: getattr(plan, name) for name, *_ in _core.results()}
+    micro_batch, accumulation, replicas, *_ = plan.layout
+    further = {"rule": plan.rule, "gpus": plan.world_size, "replicas": replicas}
+    further |= {"rank_batch": micro_batch * accumulation, "passes": replicas * accumulation}
+    values = {**columns, **parts(plan), **further}
 
     def filled(brace: re.Match[str]) -> str:
         opened, name, closed = len(brace[1]), brace[2], len(brace[3])
@@ -119,15 +90,6 @@ def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
         return "{" * (opened // 2) + text + "}" * (closed - (opened + 1) // 2)
 
     return [_BRACES.sub(filled, word) for word in words]
-
-
-def _values(plan: Plan) -> dict[str, Any]:
-    """Returns the columns of a plan, and the further braces of `isobatch same`."""
-    micro, accumulation, replicas, *_ = plan.layout
-    columns = {name: getattr(plan, name) for name, *_ in _core.results()}
-    also = {"gpus": plan.world_size, "replicas": replicas}
-    also |= {"rank_batch": micro * accumulation, "passes": replicas * accumulation}
-    return {**columns, **parts(plan), "rule": plan.rule, **also}
 
 
 def _text(name: str, values: dict[str, Any], plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from isobatch import _core
 from isobatch.cli import options
-from isobatch.cli.source import FROM, Source, read, retyped, source, target
+from isobatch.cli.source import FROM, retyped, source, target
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError, must_be, unknown
@@ -20,7 +20,6 @@ from isobatch.words import count, counted, duration, few, figure, percent, price
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
-_EXACT = ("lr",)
 _HERE = ("--gpus", "--to", "--json", "--output")
 """Options that say which counts are listed, and where."""
 
@@ -71,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.fleet.good_counts import GoodCounts
 
     _check_options(args)
-    recipe_source, tool = _source(args)
+    recipe_source = source(args)
+    tool = target(args) if args.output and args.to else recipe_source.tool  # whose lines a page has to copy
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
     node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
@@ -137,7 +137,6 @@ def _take_profile_and_deadline(keywords: dict[str, Any]) -> tuple[list[Any], flo
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    """Refuses contradictory options."""
     if args.to and not args.output and args.to not in PLATFORMS:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     if args.short and (not args.json or args.to or args.output):
@@ -155,7 +154,6 @@ def _left_out(args: argparse.Namespace) -> list[int]:
 
 
 def _without(left_out: list[int], args: argparse.Namespace) -> str:
-    """Counts those left out; of a typed list it names them, and the option for others."""
     text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {args.gpus_per_node} GPUs"
     if isinstance(args.gpus, range):
         return text
@@ -182,16 +180,6 @@ def _way_out(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     return "" if refused is None else f"\n{again} --gpus {refused} says what would work there"
 
 
-def _source(args: argparse.Namespace) -> tuple[Source, str | None]:
-    """Reads the recipe, and the tool for the lines to copy of a page: that of --to, else of --from."""
-    if not args.output or args.to:
-        return source(args), target(args) if args.output else None
-    if not args.source:
-        return source(args), None
-    recipe_source = read(args)
-    return recipe_source, recipe_source.tool
-
-
 def _write_page(args: argparse.Namespace, listing: Any, **shown: Any) -> None:
     from isobatch.report.pages import write
 
@@ -204,23 +192,14 @@ def _write_page(args: argparse.Namespace, listing: Any, **shown: Any) -> None:
 
 def _show(rows: list[dict[str, Any]], names: tuple[str, ...], currency: str, deadline: float | None) -> None:
     """Prints the table: with ranges where they are known, and a verdict for each count under a deadline."""
-    if not any(map(_share, rows)):
-        names = tuple(name for name in names if name != "range")
-    if all(len(row["groups"]) == 1 for row in rows):
-        names = tuple(name for name in names if name != "groups")
-    if all(row["memory_gib"] != row["memory_gib"] for row in rows):
-        names = tuple(name for name in names if name != "memory_gib")
-    headers = [*names, *(["deadline"] if deadline is not None else [])]
-    cells = []
-    for row in rows:
-        share = _share(row)
-        ranges = {"range": f"± {percent(share)}" if share else ""}
-        line = [ranges[name] if name in ranges else _cell(name, row[name]) for name in names]
-        if "cost" in names and line[names.index("cost")]:
-            line[names.index("cost")] = price(row["cost"], currency)
-        if deadline is not None:
-            line.append(_verdict(row, deadline) or "")
-        cells.append(line)
+    is_known = {
+        "range": any(map(_share, rows)),
+        "groups": any(len(row["groups"]) != 1 for row in rows),
+        "memory_gib": any(row["memory_gib"] == row["memory_gib"] for row in rows),
+    }
+    headers = [name for name in names if is_known.get(name, True)]
+    headers += ["deadline"] if deadline is not None else []
+    cells = [[_cell(name, row, currency, deadline) for name in headers] for row in rows]
     show_table(headers, cells, spare=("efficiency", "accumulation", "micro_batch"))
 
 
@@ -248,11 +227,6 @@ def _over_budget(free: list[dict[str, Any]], budget: float, currency: str) -> st
     costs = sorted((row["cost"], int(row["gpus"])) for row in free if row["cost"] == row["cost"])
     ends = [f"{price(cost, currency)} on {counted(gpus, 'GPU')}" for cost, gpus in (costs[0], costs[-1])]
     return f"budget {price(budget, currency)}: without it the runs cost {' to '.join(ends)}"
-
-
-def _verdict(row: dict[str, Any], deadline: float) -> str | None:
-    """Judges a run's hours by the deadline; None where they are not known."""
-    return _core.verdict(row["hours"], row["hours_error"], deadline)
 
 
 def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
@@ -283,8 +257,8 @@ def _summary(
             continue
         at = columns["gpus"].tolist().index(gpus)
         end = end_of(columns["gpus"], columns["hours"], columns["reasons"], at)
-        text = f"{best}: {counted(gpus, 'GPU')}, {_spent(rows[at], currency)}"
-        lines.append(text + (f" ({end})" if end else ""))
+        took = spent(rows[at]["hours"], rows[at]["hours_error"], rows[at]["cost"], currency)
+        lines.append(f"{best}: {counted(gpus, 'GPU')}, {took}" + (f" ({end})" if end else ""))
     known = [row for row in rows if row["hours"] == row["hours"]]
     if known and grows_here(columns):
         lines.append(_of_loss(listing))
@@ -310,11 +284,6 @@ def _best_batch(listing: Any, args: argparse.Namespace) -> str:
     return f"effective batch {count(listing.best_batch)} works at {where}; {todo}"
 
 
-def _spent(row: dict[str, Any], currency: str) -> str:
-    """Writes a run's time and cost, with their ranges."""
-    return spent(row["hours"], row["hours_error"], row["cost"], currency)
-
-
 def _of_loss(listing: Any) -> str:
     """Explains why the hours of growing batches are not hours to the same loss."""
     same = "the batch grows over the same samples, so hours and cost do not lead to the same loss"
@@ -329,7 +298,8 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     by_verdict: dict[str | None, list[dict[str, Any]]] = {}
     for row in rows:
         if row["status"] != "infeasible":
-            by_verdict.setdefault(_verdict(row, deadline), []).append(row)
+            verdict = _core.verdict(row["hours"], row["hours_error"], deadline)
+            by_verdict.setdefault(verdict, []).append(row)
     good = {name: by_verdict[name] for name in ("met", "likely") if name in by_verdict}
     if not good:
         return (
@@ -341,19 +311,26 @@ def _deadline(rows: list[dict[str, Any]], deadline: float, currency: str) -> str
     ]
     surely = "" if "met" in good else "surely met at none, "
     least = min(next(iter(good.values())), key=lambda row: row["gpu_hours"])
-    return (
-        f"{text} {surely}{'; '.join(counts)}; with the fewest GPU-hours on "
-        f"{counted(int(least['gpus']), 'GPU')}, {_spent(least, currency)}"
-    )
+    fewest = f"with the fewest GPU-hours on {counted(int(least['gpus']), 'GPU')}"
+    took = spent(least["hours"], least["hours_error"], least["cost"], currency)
+    return f"{text} {surely}{'; '.join(counts)}; {fewest}, {took}"
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, row: dict[str, Any], currency: str, deadline: float | None) -> str:
+    if name == "range":
+        share = _share(row)
+        return f"± {percent(share)}" if share else ""
+    if name == "deadline" and deadline is not None:
+        return _core.verdict(row["hours"], row["hours_error"], deadline) or ""
+    value = row[name]
     if name == "groups":
         return " + ".join(f"{replicas:,} × {samples:,}" for replicas, samples in value)
     if value != value or value == -1:
         return ""
-    if name in _EXACT:
+    if name == "lr":
         return real(value)
+    if name == "cost":
+        return price(value, currency)
     return count(value) if value == int(value) else figure(value)
 
 

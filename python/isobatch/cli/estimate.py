@@ -142,17 +142,13 @@ def _laws(args: argparse.Namespace) -> int:
 
     if args.tokens is None:
         raise missing("--tokens", "the tokens of the run, for --laws")
-    keywords = {
-        name: getattr(args, name) for name in ("tokens", "parameters", "effective_batch", "tuned_tokens")
-    }
-    every_law = laws(**keywords)
+    known = ("tokens", "parameters", "effective_batch", "tuned_tokens")
+    every_law = laws(**{name: getattr(args, name) for name in known})
     if args.json:
         write_json({**msgspec.structs.asdict(every_law), "batch_spread": every_law.batch_spread})
         return 0
-    best = (
-        f"The batch that trains best, tokens; the laws lie within {every_law.batch_spread:.3g}× of each "
-        "other:"
-    )
+    spread = f"{every_law.batch_spread:.3g}×"
+    best = f"The batch that trains best, tokens; the laws lie within {spread} of each other:"
     contested = "contested, not even the sign is agreed"
     parts = {
         best: every_law.batch_laws,

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from isobatch.cli import options, project
-from isobatch.cli.braces import brace_notes, fill_braces, has_braces, refuse_other_split, says_split
-from isobatch.cli.processes import count_gpus, rank_of, read_counts
+from isobatch.cli.braces import brace_notes, fill_braces, names_in, refuse_other_split, says_split
+from isobatch.cli.processes import count_gpus, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import read_fields
@@ -52,10 +52,7 @@ OPTIONS = {
     "-o/--output FILE": "where to save the plan: a file of this run alone, such as on a disk that all hosts "
     "share (default: a folder for temporary files)",
     "--tool NAME": "whose FILE is, where its content leaves that open",
-    "--set FIELD=VALUE": (
-        "a field of the recipe; overrides FILE",
-        {"action": "append", "default": []},
-    ),
+    "--set FIELD=VALUE": ("a field of the recipe; overrides FILE", {"action": "append", "default": []}),
     "target cluster": {
         "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
         **options.HARDWARE,
@@ -72,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.command or "--" not in args.words:
         raise missing("COMMAND", "write it behind --: isobatch exec FILE -- python train.py --lr {lr}")
     counts = read_counts(os.environ, command := args.command)
-    gpus, rank = count_gpus(counts, args.gpus, args.gpus_per_process), rank_of(counts)
+    gpus = count_gpus(counts, args.gpus, args.gpus_per_process)
+    rank = next((count.rank for count in counts if count.rank is not None), 0)
     file = args.recipe
     planned = _planned(args, gpus)
     if args.state is not None:
@@ -82,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if rank:
         args.project = {}  # rank 0 names its defaults
     if planned.status == "infeasible":
-        return _refused(planned, rank, is_even=has_braces(command))
+        return _refused(planned, rank, is_even=bool(names_in(command)))
     path = _save(planned, args.output)
     command, notes = _with_values(command, planned, path, file)
     if defaults := project.note(args):
@@ -94,19 +92,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_values(command: list[str], planned: Plan, path: str, file: str) -> tuple[list[str], list[str]]:
-    """Puts a plan into a command: into its braces, or a known tool's flags and file.
+    """Puts a plan into a command: into its braces, or a known tool's flags and file; returns notes too.
 
-    Args:
-        command: as typed.
-        planned: for its processes.
-        path: of the saved plan; copies of a tool's file go beside it.
-        file: FILE.
-
-    Returns:
-        The command, and notes.
-
-    Raises:
-        InputError: the command would start with another batch than the plan's.
+    Copies of a tool's file go beside the plan's `path`.
     """
     notes, filled = [*brace_notes(command, planned)], fill_braces(command, planned)
     if says_split(command):
@@ -165,13 +153,7 @@ def _planned_again(saved: Plan, cluster: Cluster, how: dict[str, Any], args: arg
 
 
 def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
-    """Prints the reasons and the ways out on rank 0, and returns 1.
-
-    Args:
-        planned: an infeasible plan.
-        rank: of this process.
-        is_even: whether every rank gets the same numbers, so that weighted splits are no way out.
-    """
+    """Prints the reasons on rank 0, and the ways out, weighted splits but where all ranks are even."""
     if rank:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # of torchrun, once rank 0 has ended
         time.sleep(_SECONDS_TO_READ)
@@ -198,9 +180,6 @@ def _save(planned: Plan, output: str | None) -> str:
 
     Without `output` the file is named by its content, in a folder for temporary files that only this user can
     write: ranks and runs of the same plan share it, and no other process overwrites it.
-
-    Raises:
-        InputError: it cannot be saved anywhere.
     """
     data = (planned.to_json() + "\n").encode()
     if output == "-":
@@ -208,29 +187,23 @@ def _save(planned: Plan, output: str | None) -> str:
     if output is not None:
         write_whole(output, data)
         return os.path.abspath(output)  # noqa: PTH100 - a link stays one
-    if sys.platform == "win32":
-        raise InputError("is missing: only Linux and macOS have a folder of one user alone", field="--output")
     name = f"plan-{zlib.crc32(data):08x}{zlib.adler32(data):08x}.json"
-    places = dict.fromkeys(
-        filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", str(Path.cwd())))
-    )
-    reasons = {}
+    places = filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", "."))
+    reasons = []
     for place in places:
         folder = Path(place, f"isobatch-{os.getuid()}").absolute()
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             status = folder.lstat()
             if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
-                reasons[place] = f"{folder} is not this user's alone"
-                continue
+                raise InputError("is not this user's alone", file=str(folder))
             path = folder / name
             if not path.exists() or path.read_bytes() != data:
                 write_whole(path, data)
             return str(path)
         except (OSError, InputError) as error:
-            reasons[place] = getattr(error, "strerror", None) or str(error)
-    listed = "; ".join(f"{place}: {reason}" for place, reason in reasons.items())
-    raise InputError(f"the plan cannot be saved ({listed}): pass -o FILE")
+            reasons.append(str(error))
+    raise InputError(f"the plan cannot be saved ({'; '.join(reasons)}): pass -o FILE")
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:
@@ -249,7 +222,6 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
         say(f"isobatch exec: {command[0]}: command not found{todo}", error=True)
         return 127
     except (OSError, ValueError) as error:
-        say(
-            f"isobatch exec: {command[0]}: cannot be started: {getattr(error, 'strerror', error)}", error=True
-        )
+        why = getattr(error, "strerror", error)
+        say(f"isobatch exec: {command[0]}: cannot be started: {why}", error=True)
         return 126

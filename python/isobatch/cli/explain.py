@@ -78,20 +78,11 @@ def _rules(*, as_json: bool) -> int:
             "Training 2.1 to 6.1). Above 1 the plan is too high, as it always was for LoRA, detection and "
             "segmentation.\n"
         )
-        show_table(
-            ("family", "rule", "pairs", "k up to", "planned / used", "within 2 ×"),
-            [
-                (
-                    each.family,
-                    each.rule,
-                    f"{each.pairs}",
-                    f"{each.k:g}",
-                    f"{each.lowest:.2f} to {each.highest:.2f}",
-                    f"{each.within_2}",
-                )
-                for each in PUBLISHED_RATES
-            ],
-        )
+        rows = []
+        for each in PUBLISHED_RATES:
+            ends = f"{each.lowest:.2f} to {each.highest:.2f}"
+            rows.append((each.family, each.rule, f"{each.pairs}", f"{each.k:g}", ends, f"{each.within_2}"))
+        show_table(("family", "rule", "pairs", "k up to", "planned / used", "within 2 ×"), rows)
     return 0
 
 
@@ -155,11 +146,10 @@ def _listed(table: Any, rows: list[int], inputs: Inputs) -> int:
             continue
         ids = {name: column[row] for name, column in zip(names, columns, strict=True)}
         if ids["job"] in (None, ""):
-            faults[f"row {row + 1:,} of the plans", "the job has no id: each row of the jobs needs one"] = (
-                None
-            )
-            continue
-        faults |= dict.fromkeys(inputs.faults(**ids))
+            why = "the job has no id: each row of the jobs needs one"
+            faults[f"row {row + 1:,} of the plans", why] = None
+        else:
+            faults |= dict.fromkeys(inputs.faults(**ids))
     for text, places in kinds_of_faults(faults):
         show_lines(f"{counted(len(places), 'row')}: {text}{decimal_hint([text])}")
         show_lines(f"  {few(places, MAX_PLACES)}")

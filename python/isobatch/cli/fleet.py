@@ -2,8 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -213,6 +212,7 @@ def _into_folder(args: argparse.Namespace, fleet_query: Any) -> Any:
 def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     """Into one file, or to stdout."""
     from isobatch.files.find import find, location, refuse_output
+    from isobatch.files.write import table_writer
     from isobatch.fleet.rows import Summary
     from isobatch.fleet.stream import BLOCK_ROWS, plan_blocks, stream
 
@@ -231,21 +231,14 @@ def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     else:
         fleets = stream(fleet_query, jobs, note=say)
     summary = Summary()
-    with _sink(args, fleet_query) as write, progress("rows") as advance:
+    escape = {"escape_formulas": args.escape_formulas}
+    if args.output:
+        sink = table_writer(args.output, fleet_query.metadata, **escape)
+    else:
+        sink = rows_to_stdout(fleet_query.columns, json=args.json, **escape)
+    with sink as write, progress("rows") as advance:
         for fleet, table, status, reasons in plan_blocks(fleets):
             write(table)
             summary.add(fleet, status, reasons)
             advance(summary.rows, None)
     return summary
-
-
-@contextmanager
-def _sink(args: argparse.Namespace, fleet_query: Any) -> Iterator[Any]:
-    if args.output:
-        from isobatch.files.write import table_writer
-
-        with table_writer(args.output, fleet_query.metadata, escape_formulas=args.escape_formulas) as write:
-            yield write
-        return
-    with rows_to_stdout(fleet_query.columns, json=args.json, escape_formulas=args.escape_formulas) as write:
-        yield write

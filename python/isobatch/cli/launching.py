@@ -1,7 +1,8 @@
 """Launchers in a training command: srun and mpirun, a launcher of ranks inside, the text of a shell."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -52,13 +53,11 @@ class Launcher(NamedTuple):
     """A launcher in a command.
 
     Attributes:
-        name: as in messages.
-        number: of processes that it starts; None where it leaves the number open.
+        number: of processes; None where it leaves the number open.
         program: place of the first word behind it.
         tool: of a command that is a training tool's own.
         starts_tasks: whether the processes are tasks, each perhaps with several GPUs.
-        nodes: that it takes, where its options say so.
-        gpus: of each task, likewise.
+        nodes: that it takes, where its options say so; likewise the `gpus` of each task.
     """
 
     name: str
@@ -70,57 +69,39 @@ class Launcher(NamedTuple):
     gpus: int | None = None
 
 
-def read_launchers(words: Sequence[str], environment: Mapping[str, str]) -> list[Launcher]:
-    """Lists the launchers of a command, outermost first; none where it starts by itself.
-
-    Raises:
-        InputError: the options of one cannot be read.
+def read_launcher(words: Sequence[str], environment: Mapping[str, str], first: int = 0) -> Launcher | None:
+    """Finds the innermost launcher in front of a script; None where the command starts by itself.
 
     >>> words = "srun --mpi=pmix torchrun --nnodes 8 --nproc-per-node 8 t.py".split()
-    >>> [(launcher.name, launcher.number) for launcher in read_launchers(words, {"SLURM_NTASKS": "8"})]
-    [('srun', 8), ('torchrun', 64)]
+    >>> launcher = read_launcher(words, {"SLURM_NTASKS": "8"})
+    >>> launcher.name, launcher.number
+    ('torchrun', 64)
     """
-    launchers: list[Launcher] = []
-    place = 0
-    while place < len(words):
-        launcher = _next(words, place, environment)
-        if launcher is None:
-            break
-        launchers.append(launcher)
-        if not launcher.starts_tasks:
-            break
-        place = launcher.program
-    return launchers
-
-
-def _next(words: Sequence[str], first: int, environment: Mapping[str, str]) -> Launcher | None:
-    """Finds the next launcher: in front of any script, whose arguments may have a launcher's name."""
     for place in range(first, len(words)):
         word = words[place]
         name = PurePath(word).name
-        if len(word.split()) > 1:
+        launcher = None
+        if len(word.split()) > 1:  # the text of a shell
             launcher = _in_text(word, len(words), environment)
-            if launcher is not None:
-                return launcher
         elif _PYTHON.fullmatch(name) is not None:
             return _of_ranks(words, place, environment)
-        elif name.endswith(".py"):
+        elif name.endswith(".py"):  # its arguments may have a launcher's name
             return None
-        elif name not in (*_TASKS, *_RANKS, *_UNREAD) or not _is_command(word, words[first:place]):
+        elif not _is_command(word, words[first:place]):
             continue
         elif name in _TASKS:
-            return _of_tasks(words, place, environment)
+            tasks = _of_tasks(words, place, environment)
+            return read_launcher(words, environment, tasks.program) or tasks
         elif name in _UNREAD:
             return Launcher(name, None, len(words))
-        else:
+        elif name in _RANKS:
             try:
                 launcher = _of_ranks(words, place, environment)
             except InputError:
                 if place == first:
                     raise
-                continue
-            if launcher is not None:
-                return launcher
+        if launcher is not None:
+            return launcher
     return None
 
 
@@ -213,34 +194,15 @@ def _number(text: str | None) -> int | None:
 
 
 def _in_text(text: str, end: int, environment: Mapping[str, str]) -> Launcher | None:
-    """Reads the launchers in the text of a shell; where they start different numbers, it is open."""
-    launchers = []
-    for words in _commands(text):
-        try:
-            launchers += read_launchers(words, environment)[-1:]
-        except InputError:
-            continue
-    numbers = {launcher.number for launcher in launchers}
+    """Finds the last launcher in the text of a shell; where several start different numbers, it is open."""
+    launchers: list[Launcher] = []
+    for command in re.split(r"[;&|()\n]+", text.replace("\\\n", " ")):
+        words = command.split()
+        if words and not words[0].startswith(("#", "echo", "printf")):
+            with suppress(InputError):  # a part of a line, such as one in front of $(…)
+                launchers += filter(None, [read_launcher(words, environment)])
     if not launchers:
         return None
-    last = launchers[-1]
-    return last._replace(program=end, tool=None, number=last.number if len(numbers) == 1 else None)
-
-
-def _commands(text: str) -> Iterator[list[str]]:
-    """Yields the words of each command in the text of a shell."""
-    import shlex
-
-    lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
-    lexer.commenters = ""
-    words: list[str] = []
-    try:
-        for word in lexer:
-            if set(word) <= set("();<>|&"):
-                yield words
-                words = []
-            elif not (words and words[0].startswith(("#", "echo", "printf"))):
-                words.append(word)
-    except ValueError:  # a quote without an end: what stands in front of it counts
-        pass
-    yield words
+    numbers = {launcher.number for launcher in launchers}
+    number = launchers[-1].number if len(numbers) == 1 else None
+    return launchers[-1]._replace(program=end, tool=None, number=number)

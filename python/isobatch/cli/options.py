@@ -17,11 +17,7 @@ _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
 
 
 def count(text: str) -> int:
-    """A whole number from 1, with separators of thousands or without.
-
-    >>> count("1,024")
-    1024
-    """
+    """A whole number from 1, with separators of thousands or without."""
     try:
         number = int(_ungrouped(text))
     except ValueError:
@@ -32,11 +28,7 @@ def count(text: str) -> int:
 
 
 def gpu_count(text: str) -> int:
-    """Reads one number of GPUs; a list or a range is refused with the command for several.
-
-    >>> gpu_count("1,024"), gpu_count("8")
-    (1024, 8)
-    """
+    """Reads one number of GPUs; a list or a range is refused with the command for several."""
     if not _GROUPED.match(text) and re.fullmatch(r"\s*\d+\s*(,|\.\.)[\d\s,]+", text):
         raise argparse.ArgumentTypeError(
             f"must be one whole number, got {shown(text)} (isobatch counts lists several)"
@@ -157,12 +149,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
 def add_options(where: Any, rows: Mapping[str, Any]) -> None:
     """Adds a table of options to a parser, or to a group of one.
 
-    Args:
-        where: the parser or group.
-        rows: by usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without
-            a dash), what each does, or a pair of that and its default, or what else argparse takes; by title,
-            the table of a group; by any name, a function that adds some. An argument in brackets may be left
-            out.
+    By usage, as the help shows it ("-o/--output FILE", a flag without a value, an argument without a dash, in
+    brackets one that may be left out): its text, or a pair of that and its default or argparse's keywords. By
+    title: the table of a group. By any name: a function that adds some.
     """
     for usage, row in rows.items():
         if callable(row):
@@ -248,11 +237,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
 
 
 def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
-    """The Cluster of this many GPUs: whole nodes of --gpus-per-node, or a part of one.
-
-    Raises:
-        InputError: they are more than a node and fill no whole nodes.
-    """
+    """The Cluster of this many GPUs: whole nodes of --gpus-per-node, or a part of one."""
     nodes, per_node = nodes_of(gpus, args.gpus_per_node, is_timed=bool(getattr(args, "profile", None)))
     return Cluster(nodes=nodes, gpus_per_node=per_node, **hardware(args))
 
@@ -266,9 +251,6 @@ def nodes_of(
 
     >>> nodes_of(4), nodes_of(512), nodes_of(12), nodes_of(12, 4)
     ((1, 4), (64, 8), (1, 12), (3, 4))
-
-    Raises:
-        InputError: they are more than a node and fill no whole nodes.
     """
     each = min(gpus, per_node or PER_NODE)
     if gpus % each == 0:

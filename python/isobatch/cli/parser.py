@@ -44,15 +44,9 @@ def _current(word: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, and without the usage in front of an error.
+    """An argument parser without abbreviations, since the next option may change one.
 
-    An abbreviation would change its meaning with the next option.
-
-    Args:
-        prog: the command as it is typed.
-        description: its first sentence of help.
-        examples: commands to copy, shown below the options.
-        everyday: options that `--help` shows, where there are too many for one look; None: all of them.
+    `everyday` are the options that `--help` shows, where there are too many for one look; None: all of them.
     """
 
     def __init__(
@@ -73,25 +67,15 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Writes the help: usage, options, the fields of a recipe, and examples."""
-        description, hidden = self.description, []
-        self.description = textwrap.fill(description or "", 78)
+        self.description = textwrap.fill(self.description or "", 78)
+        hidden = 0
         if self.everyday is not None and not self.shows_all:
-            hidden = [
-                action for action in self._actions if action.option_strings and not self._is_everyday(action)
-            ]
-        helps = [action.help for action in hidden]
-        for action in hidden:
-            action.help = argparse.SUPPRESS
-        self.usage, self.epilog = self._short_usage(), self._below(len(hidden))
-        try:
-            return coloured(super().format_help(), sys.stdout)
-        finally:
-            self.description = description
-            for action, text in zip(hidden, helps, strict=True):
-                action.help = text
-
-    def _is_everyday(self, action: argparse.Action) -> bool:
-        return action.dest == "help" or not {*action.option_strings}.isdisjoint(self.everyday or ())
+            for action in self._actions:
+                if action.option_strings and {*action.option_strings}.isdisjoint(("--help", *self.everyday)):
+                    action.help = argparse.SUPPRESS
+                    hidden += 1
+        self.usage, self.epilog = self._short_usage(), self._below(hidden)
+        return coloured(super().format_help(), sys.stdout)
 
     def _short_usage(self) -> str:
         parts = [self.prog]
@@ -120,11 +104,7 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines)
 
     def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Reads the arguments; `words` are as typed.
-
-        Raises:
-            InputError: they cannot be read.
-        """
+        """Reads the arguments; `words` are as typed."""
         words = [*(argv or ())]
         takes_command = any(action.dest == "command" for action in self._actions)
         end = words.index("--") if takes_command and "--" in words else len(words)
@@ -230,9 +210,6 @@ def completion(
     """Writes a shell's script to complete commands, options and file names.
 
     An argument takes a file where its name says so, or where it is none of the options.
-
-    Raises:
-        InputError: shtab is not installed, which comes with the extra `fleet`.
     """
     try:
         import shtab

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -111,11 +111,8 @@ def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:
     """Names the noise scale behind the batch of policy goodput, and the batches at the ends of its range."""
     if planned.settings.policy != "goodput" or planned.status == "infeasible":
         return
-    profiles = [
-        profile
-        for profile in how["profile"]
-        if profile.gpu in (None, planned.cluster.gpu) or len(how["profile"]) == 1
-    ]
+    is_single, gpus = len(how["profile"]) == 1, (None, planned.cluster.gpu)
+    profiles = [profile for profile in how["profile"] if is_single or profile.gpu in gpus]
     known = profiles[0].noise_scale if planned.recipe.noise_scale is None and profiles else None
     if known is None or not known.error or profiles[0].noise_by_progress:
         yield "the batch is goodput's for a noise scale whose range is not known"
@@ -176,13 +173,8 @@ _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     """Answers each line of stdin on stdout before the next is read; a wrong line is answered with its error.
 
-    Args:
-        fields: fields of the recipe for requests that do not give them.
-        where: the Cluster for requests that name none; None: each names its own.
-        how: settings for requests that do not give them.
-
-    Returns:
-        0, 2 where a request could not be used, or 3 where isobatch failed at one.
+    `fields`, `where` and `how` are for requests without their own. Returns 0, 2 where a request could not be
+    used, or 3 where isobatch failed at one.
     """
     refused = faults = count_read = 0
     requests = stdin()
@@ -193,13 +185,15 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
         request: dict[str, Any] = {}
         try:
             if len(line) == MAX_REQUEST_BYTES:
-                _skip_line(requests, line)
+                while line and not line.endswith(b"\n"):
+                    line = requests.readline(1 << 20)
                 raise InputError(f"the line has {MAX_REQUEST_BYTES:,} bytes or more")
             request = _request(line)
             answer = _answer(request, fields, where, how)
         except InputError as error:
             refused += 1
-            answer = _refusal(request, error)
+            text = _PYTHONS.sub(lambda match: f"got {_JSONS[match[1]]}", str(error))
+            answer = {"id": request.get("id"), "error": text, "fields": list(error.fields)}
         except Exception as error:  # one fault must not end the others
             faults += 1
             text = printable(f"a fault of isobatch itself ({type(error).__name__}: {error})", 300)
@@ -209,12 +203,6 @@ def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:
     if refused or faults:
         say(f"{count(refused + faults)} of {counted(count_read, 'request')} could not be answered")
     return 3 if faults else 2 if refused else 0
-
-
-def _skip_line(requests: IO[bytes], line: bytes) -> None:
-    """Reads on to the end of a line."""
-    while line and not line.endswith(b"\n"):
-        line = requests.readline(1 << 20)
 
 
 def _request(line: bytes) -> dict[str, Any]:
@@ -230,18 +218,9 @@ def _request(line: bytes) -> dict[str, Any]:
         why = printable(str(error).removeprefix("JSON is malformed: "), 200)
         raise InputError(f"the line is not JSON: {why}") from None
     if not isinstance(request, dict):
-        raise InputError(f"the line must be an object with a recipe and a cluster, got {_as_json(request)}")
+        typed = printable(msgspec.json.encode(request).decode(), 80)
+        raise InputError(f"the line must be an object with a recipe and a cluster, got {typed}")
     return request
-
-
-def _as_json(value: Any) -> str:
-    """A value of a request as its writer has it."""
-    return printable(msgspec.json.encode(value).decode(), 80)
-
-
-def _refusal(request: Mapping[str, Any], error: InputError) -> dict[str, Any]:
-    text = _PYTHONS.sub(lambda match: f"got {_JSONS[match[1]]}", str(error))
-    return {"id": request.get("id"), "error": text, "fields": list(error.fields)}
 
 
 def _answer(
@@ -310,10 +289,8 @@ def _recipe(request: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
 
 
 def _settings(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    inner, own = (
-        _table(request, "settings"),
-        {name: request[name] for name in Settings._fields if name in request},
-    )
+    inner = _table(request, "settings")
+    own = {name: request[name] for name in Settings._fields if name in request}
     for name in inner:
         if name not in Settings._fields:
             raise unknown("setting", name, Settings._fields, field=name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from isobatch.cli.launching import Launcher, read_launchers
+from isobatch.cli.launching import Launcher, read_launcher
 from isobatch.errors import InputError, missing, must_be
 
 _MOST = 2**31
@@ -28,9 +28,7 @@ class ProcessCount(NamedTuple):
     """A number of processes, and who says it.
 
     Attributes:
-        name: the variables or the option.
-        number: of them; None where a launcher leaves it open.
-        rank: of this process; None if unknown.
+        number: None where a launcher leaves it open.
         nests: whether outer launchers may count otherwise: their tasks are this one's nodes.
         starts: whether the processes are still to be started.
         each: GPUs of a process by the environment; None: as many as `several` leaves open.
@@ -49,55 +47,53 @@ class ProcessCount(NamedTuple):
 def read_counts(environment: Mapping[str, str], command: Sequence[str]) -> list[ProcessCount]:
     """Lists who says a number of processes, innermost first.
 
-    Raises:
-        InputError: a variable is no number.
-
     >>> read_counts({"WORLD_SIZE": "4", "RANK": "1"}, ["python", "train.py"])[0].number
     4
     """
     counts = []
-    if launchers := read_launchers(command, environment):
-        counts.append(_started(launchers[-1], environment))
+    if launcher := read_launcher(command, environment):
+        kind = "tasks" if launcher.starts_tasks else "processes"
+        count = ProcessCount(f"{launcher.name}'s number of {kind}", launcher.number, nests=True)
+        counts.append(_with_gpus(count, environment, launcher) if launcher.starts_tasks else count)
     for size, rank in _RANKS:
         if not environment.get(size) or (size == "SLURM_NTASKS" and environment.get("SLURM_STEP_NUM_TASKS")):
             continue
-        is_task = not size.startswith("SLURM")
-        nests = is_task and (size != "WORLD_SIZE" or any(name in environment for name in _AGENTS))
+        has_agent = size == "WORLD_SIZE" and any(name in environment for name in _AGENTS)
+        nests = has_agent or not size.startswith(("SLURM", "WORLD"))
         is_job = bool(environment.get("SLURM_JOB_ID")) and not environment.get("SLURM_STEP_ID")
         starts = size == "SLURM_NTASKS" and is_job
-        number = _number(environment, size)
-        count = ProcessCount(size, number, _rank(environment, rank), nests, starts)
-        has_agent = size == "WORLD_SIZE" and nests
-        counts.append(count if has_agent else _with_gpus(count, environment, Launcher("", number, 0)))
+        count = ProcessCount(size, _number(environment, size), _rank(environment, rank), nests, starts)
+        counts.append(count if has_agent else _with_gpus(count, environment))
     if environment.get("PET_NNODES"):
-        names = ("PET_NNODES", "PET_NPROC_PER_NODE")
-        nodes, each = (
-            _number(environment, name) if environment.get(name, "1").isdecimal() else None for name in names
-        )
-        ranks = nodes * each if nodes and each else None
-        if (
-            counts
-            and counts[-1].name == "WORLD_SIZE"
-            and not counts[-1].nests
-            and ranks is None
-            and each != 1
-        ):
+        counts.append(_of_kubeflow(environment))
+        script = counts[0]
+        is_script = len(counts) == 2 and script.name == "WORLD_SIZE" and not script.nests
+        if is_script and counts[1].number is None and counts[1].each != 1:
             text = f"PET_NPROC_PER_NODE is {environment['PET_NPROC_PER_NODE']}"
-            counts[-1] = counts[-1]._replace(each=each, several=text)
-        counts.append(ProcessCount(" × ".join(names), ranks, _rank(environment, "PET_NODE_RANK")))
+            counts[0] = script._replace(each=counts[1].each, several=text)
     return counts
+
+
+def _of_kubeflow(environment: Mapping[str, str]) -> ProcessCount:
+    """Reads Kubeflow's nodes and the ranks of each; both are open where one is a range or `auto`."""
+    names = ("PET_NNODES", "PET_NPROC_PER_NODE")
+    nodes, each = (
+        _number(environment, name) if environment.get(name, "1").isdecimal() else None for name in names
+    )
+    name, rank = " × ".join(names), _rank(environment, "PET_NODE_RANK")
+    return (
+        ProcessCount(name, nodes * each, rank)
+        if nodes and each
+        else ProcessCount(name, None, rank, each=each)
+    )
 
 
 def count_gpus(counts: Sequence[ProcessCount], typed: int | None, each: int | None = None) -> int:
     """Returns the number of GPUs: the innermost launcher's processes, each with `each` GPUs.
 
     Args:
-        counts: as `read_counts` lists them.
         typed: `--gpus`, which must agree with processes that are there.
-        each: GPUs of a process; None: one, unless the environment has more for it.
-
-    Raises:
-        InputError: there is no number, two disagree and both are named, or a process may have several GPUs.
+        each: `--gpus-per-process`; None: one, unless the environment has more for it.
     """
     inner = counts[0] if counts else None
     for first, outer in pairwise(counts):
@@ -144,11 +140,6 @@ def _agrees(count: ProcessCount, gpus: int, each: int | None) -> bool:
     return gpus in (count.number * (each or 1), count.number * (each or count.each or 1))
 
 
-def rank_of(counts: Sequence[ProcessCount]) -> int:
-    """Returns this process's rank, 0 where nobody numbers it."""
-    return next((count.rank for count in counts if count.rank is not None), 0)
-
-
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment.get(name, "1").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 11 and 1 <= int(text) <= _MOST):
@@ -161,29 +152,29 @@ def _rank(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else None
 
 
-def _started(launcher: Launcher, environment: Mapping[str, str]) -> ProcessCount:
-    """Returns the count of a launcher in the command."""
-    kind = "tasks" if launcher.starts_tasks else "processes"
-    count = ProcessCount(f"{launcher.name}'s number of {kind}", launcher.number, nests=True)
-    return _with_gpus(count, environment, launcher) if launcher.starts_tasks else count
-
-
-def _with_gpus(count: ProcessCount, environment: Mapping[str, str], tasks: Launcher) -> ProcessCount:
+def _with_gpus(
+    count: ProcessCount, environment: Mapping[str, str], launcher: Launcher | None = None
+) -> ProcessCount:
     """Adds the GPUs of each task to a count: Slurm's, or those that MPI's process sees."""
     if not count.number:
         return count
+    of_task, nodes = (launcher.gpus, launcher.nodes) if launcher else (None, None)
     typed = environment.get("SLURM_GPUS_PER_TASK", "").rpartition(":")[2]
     on_node = environment.get("SLURM_GPUS_ON_NODE", "")
-    local = next((environment[name] for name in _LOCAL_SIZES if environment.get(name)), "")
-    if tasks.gpus or typed.isdecimal():
-        each, who = tasks.gpus or int(typed), "--gpus-per-task"
+    local = _first(environment, _LOCAL_SIZES)
+    if of_task or typed.isdecimal():
+        each, who = of_task or int(typed), "--gpus-per-task"
     elif on_node.isdecimal():
-        nodes = next((environment[name] for name in _NODES if environment.get(name)), str(count.number))
-        each = int(on_node) * (tasks.nodes or (int(nodes) if nodes.isdecimal() else 1)) // count.number
+        allocated = _first(environment, _NODES) or str(count.number)
+        each = int(on_node) * (nodes or (int(allocated) if allocated.isdecimal() else 1)) // count.number
         who = "SLURM_GPUS_ON_NODE"
-    elif local.isdecimal() and int(local) and tasks.name == "":
+    elif local.isdecimal() and int(local) and launcher is None:
         visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
         each, who = len(visible) // int(local), "CUDA_VISIBLE_DEVICES"
     else:
         return count
     return count._replace(each=each, several=f"{who} gives each {each} GPUs") if each > 1 else count
+
+
+def _first(environment: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")

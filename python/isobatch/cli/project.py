@@ -32,12 +32,7 @@ _ANOTHER_MEANING = {("isobatch validate", "memory_gib")}
 
 
 class Project(NamedTuple):
-    """A project's table.
-
-    Attributes:
-        file: its pyproject.toml, relative to the working folder.
-        values: by key.
-    """
+    """A project's table, by key, and its pyproject.toml, relative to the working folder."""
 
     file: str
     values: Mapping[str, Any]
@@ -48,9 +43,6 @@ def find() -> Project | None:
 
     Files without the table are passed over. So is, with a note, a file that is too large to look at, cannot
     be read, or is somebody else's in a folder where everybody may write.
-
-    Raises:
-        InputError: the file with the table is no TOML, or the table is none or has an unknown key.
     """
     try:
         working = Path.cwd()
@@ -77,7 +69,6 @@ def find() -> Project | None:
 
 
 def _distrusted(path: Path, status: os.stat_result) -> str:
-    """Says why a file is not looked at; empty if it is."""
     if status.st_size > MAX_BYTES:
         return f"it has more than {MAX_BYTES:,} bytes"
     if is_planted(path, status):
@@ -108,9 +99,6 @@ def read(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
     """Reads the typed words, with the project's values as defaults.
 
     In the result, `project` has the values that were taken, by option, and `project_file` is their file.
-
-    Raises:
-        InputError: the words or the project's values cannot be read.
     """
     project = find()
     if project is None:
@@ -153,11 +141,8 @@ def _read(project: Project, key: str, reader: Any, value: Any) -> Any:
     try:
         return value if is_text else reader(str(value))
     except (argparse.ArgumentTypeError, ValueError) as error:
-        text = (
-            str(error)
-            if isinstance(error, argparse.ArgumentTypeError)
-            else f"must be a number, got {value!r}"
-        )
+        is_said = isinstance(error, argparse.ArgumentTypeError)
+        text = str(error) if is_said else f"must be a number, got {value!r}"
         raise InputError(f"{key} {text}", field=key, file=project.file) from None
 
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,62 +33,41 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
         planned: the whole run as these GPUs would train it.
         state: the checkpoint: a file, or the output folder of transformers' Trainer; perhaps not there yet.
         rank: of this process; 0 says what it did.
-
-    Raises:
-        InputError: the checkpoint is of another recipe, says no step, or is no JSON file; another rank than 0
-            finds no plan beside it.
     """
     if state.suffix in _WEIGHTS or (state.is_file() and state.suffix != ".json"):
         raise InputError(
             "is no state to read: give a JSON file with step, or the output folder of transformers' Trainer",
             file=str(state),
         )
+    note: Callable[[str], None] = (lambda _: None) if rank else say
     beside = state.with_suffix(".plan.json") if state.suffix == ".json" else state / "isobatch.plan.json"
-    step, skipped = _step(state, planned.recipe)
-    is_waiting = rank > 0 and planned.status != "infeasible"
-    running = _running(beside, rank if is_waiting else 0) if step else None
-    if running is not None:
+    step = _step(state, planned.recipe, note)
+    is_feasible = planned.status != "infeasible"
+    if step and rank and is_feasible:
+        _wait_for(beside, rank)
+    moved, is_over = planned, False
+    if step and beside.exists():
+        running = Plan.load(beside)
         _check_recipe(running.recipe, planned.recipe, beside)
-    elif step and rank == 0:
-        say(f"{beside} is missing: the run is taken as planned for these GPUs from step 0")
-    if skipped and rank == 0:
-        say(f"{skipped} is not whole: the run is taken as at step {step}, its newest whole checkpoint")
-    if running is not None and running.total_steps is not None and step >= running.total_steps:
-        return _over(running, planned, step, rank)
-    moved = planned if running is None else _moved(running, planned, step)
-    if rank == 0 and moved.status != "infeasible":
+        if running.total_steps is not None and step >= running.total_steps:
+            note(f"the run is over: {step:,} of {running.total_steps:,} steps are done")
+            step, is_over = running.total_steps - 1, True  # only its last step is left to these GPUs
+        moved = _moved(running, planned, step)
+    elif step:
+        note(f"{beside} is missing: the run is taken as planned for these GPUs from step 0")
+    if rank == 0 and moved.status != "infeasible" and not is_over:
         write_folder(beside.parent, {Path(beside.name): (moved.to_json() + "\n").encode()})
     return moved
 
 
-def _running(beside: Path, rank: int) -> Plan | None:
-    """Loads the plan beside the checkpoint; ranks behind the first wait for it, since rank 0 keeps one.
-
-    Raises:
-        InputError: rank 0 keeps it elsewhere.
-    """
-    end = time.monotonic() + (_SECONDS_TO_WAIT if rank else 0)
+def _wait_for(beside: Path, rank: int) -> None:
+    """Waits until rank 0 has kept the plan beside the checkpoint, and a shared disk shows it."""
+    end = time.monotonic() + _SECONDS_TO_WAIT
     while not beside.exists():
-        if not rank:
-            return None
         if time.monotonic() >= end:
             todo = "give --state a path on a disk that all ranks share"
             raise InputError(f"is not there for rank {rank}, beside a checkpoint: {todo}", file=str(beside))
         time.sleep(0.1)
-    return Plan.load(beside)
-
-
-def _over(running: Plan, planned: Plan, step: int, rank: int) -> Plan:
-    """Plans a finished run for these GPUs.
-
-    Where the whole run would be longer on these, only its last step is left to them. The plan beside the
-    checkpoint stays, with the moves behind it.
-    """
-    assert running.total_steps is not None
-    if rank == 0:
-        say(f"the run is over: {step:,} of {running.total_steps:,} steps are done")
-    is_longer = planned.total_steps is not None and planned.total_steps > step
-    return _moved(running, planned, running.total_steps - 1) if is_longer else planned
 
 
 def _moved(running: Plan, planned: Plan, step: int) -> Plan:
@@ -103,28 +83,28 @@ def _moved(running: Plan, planned: Plan, step: int) -> Plan:
     return replan(running, at_step=step, cluster=planned.cluster, effective_batch=batch, **settings)
 
 
-def _step(state: Path, recipe: Recipe) -> tuple[int, Path | None]:
-    """Reads the steps done from a checkpoint, 0 where there is none.
-
-    Returns:
-        The steps, and the newest folder where that is not whole.
-    """
+def _step(state: Path, recipe: Recipe, note: Callable[[str], None]) -> int:
+    """Reads the steps done from a checkpoint, of a Trainer's the newest whole one; 0 where there is none."""
     if not state.exists():
-        return 0, None
+        return 0
     if state.suffix == ".json":
-        return _step_in(state, recipe), None
+        return _step_in(state, recipe)
     numbers = {int(name[1]): path for path in state.iterdir() if (name := _CHECKPOINT.fullmatch(path.name))}
-    if not numbers:
-        file = state / "trainer_state.json"
-        return (_step_in(file, recipe) if file.exists() else 0), None
-    newest, oldest = numbers[max(numbers)], numbers[min(numbers)]
-    for _, folder in sorted(numbers.items(), reverse=True):
+    folders = [numbers[number] for number in sorted(numbers, reverse=True)]
+    for at, folder in enumerate(folders, 1):
         try:
-            return _step_in(folder / "trainer_state.json", recipe), None if folder == newest else newest
+            step = _step_in(folder / "trainer_state.json", recipe)
         except InputError:  # its writer was killed
-            if folder == oldest:
+            if at == len(folders):
                 raise
-    raise AssertionError("a folder is read, or the oldest refused")
+            continue
+        if at > 1:
+            note(
+                f"{folders[0]} is not whole: the run is taken as at step {step}, its newest whole checkpoint"
+            )
+        return step
+    file = state / "trainer_state.json"
+    return _step_in(file, recipe) if file.exists() else 0
 
 
 def _step_in(file: Path, recipe: Recipe) -> int:
@@ -139,11 +119,7 @@ def _step_in(file: Path, recipe: Recipe) -> int:
 
 
 def _check_recipe(before: Recipe, now: Recipe, file: Path) -> None:
-    """Refuses the checkpoint of another run.
-
-    Raises:
-        InputError: a field differs.
-    """
+    """Refuses the checkpoint of another run."""
     for name in Recipe.__struct_fields__:
         then, new = getattr(before, name), getattr(now, name)
         if then != new:

@@ -83,11 +83,7 @@ def _value(name: str, text: str) -> Any:
 
 
 class Source(NamedTuple):
-    """A recipe, and the readings of the files of --from.
-
-    Attributes:
-        pages: of the files, in their order; empty of a recipe of ours.
-    """
+    """A recipe, and the readings of the files of --from in their order; none of a recipe of ours."""
 
     recipe: Any
     pages: tuple[Any, ...] = ()
@@ -242,14 +238,7 @@ def _again(args: argparse.Namespace) -> list[str]:
 def retyped(
     args: argparse.Namespace, command: str, another: str, *, without: Iterable[str] = _OF_ONE_SIZE
 ) -> list[str]:
-    """Returns another command with the typed words, but without some options and those unknown to it.
-
-    Args:
-        args: of the command that was typed.
-        command: its name.
-        another: the name of the command to type.
-        without: options to leave out.
-    """
+    """Returns `another` command with the words of `command`, without some options and those unknown to it."""
     from isobatch.cli import parser_of
 
     known, accepted = (parser_of(name)._option_string_actions for name in (command, another))
@@ -277,11 +266,7 @@ def show(export: Any) -> None:
 
 
 def save_export(export: Any, output: str | None, *, force: bool) -> None:
-    """Writes a tool's file, alone on stdout where there is no output; its notes go to stderr.
-
-    Raises:
-        InputError: the file is there already, and is not to be replaced.
-    """
+    """Writes a tool's file, alone on stdout where there is no output; its notes go to stderr."""
     for note in export.notes:
         say(f"{export.tool}: {note}")
     if output is None or output == "-":
@@ -296,11 +281,7 @@ def save_export(export: Any, output: str | None, *, force: bool) -> None:
 
 
 def refuse_recipe(path: str) -> None:
-    """Refuses a recipe where a plan is needed.
-
-    Raises:
-        InputError: the file is a recipe; the message has the command that plans it.
-    """
+    """Refuses a recipe where a plan is needed."""
     if detect.is_recipe(_fields(path)):
         todo = f"plan it first, by isobatch plan {path} --gpus N -o plan.json"
         raise InputError(f"is a recipe: {todo}", file=path)
@@ -327,11 +308,7 @@ _MAX_SNIFFED_BYTES = 1 << 16
 
 @contextmanager
 def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
-    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context.
-
-    Raises:
-        InputError: more than one is `-`.
-    """
+    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context."""
     dashes = [name for name in names if getattr(args, name) == "-"]
     if len(dashes) > 1:
         raise InputError(f"- stands for stdin, and cannot be both {' and '.join(dashes)}")

@@ -18,13 +18,10 @@ _NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?|")
 def show_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
 ) -> list[str]:
-    """Prints a table to stdout. Cells are plain text: markup and control characters have no effect.
+    """Prints a table to stdout, and returns the names of the columns that are shown.
 
     On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare`
     are left out, the first of them first; where that is not enough, words are broken.
-
-    Returns:
-        The names of the columns that are shown.
     """
     cells = {name: [printable(row[at]) for row in rows] for at, name in enumerate(map(printable, headers))}
     if sys.stdout.isatty():
@@ -85,11 +82,7 @@ _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch",
 def rows_to_stdout(
     columns: tuple[str, ...] | None, *, json: bool = False, escape_formulas: bool = False
 ) -> Iterator[Callable[[Any], None]]:
-    """Yields a function to write tables of rows; `columns` are those asked for.
-
-    Raises:
-        InputError: a column cannot be written as text.
-    """
+    """Yields a function to write tables of rows; `columns` are those asked for."""
     import pyarrow as pa
 
     from isobatch.files.write import CsvLines, JsonLines
@@ -98,47 +91,35 @@ def rows_to_stdout(
         if json:
             yield JsonLines(sys.stdout.buffer)
         elif sys.stdout.isatty():
-            screen = Screen(columns)
-            yield screen
-            screen.close()
+            first: list[Any] = []
+            rows = 0
+
+            def take(table: Any) -> None:
+                nonlocal rows
+                if rows < SHOWN:
+                    first.append(table.slice(0, SHOWN - rows))
+                rows += table.num_rows
+
+            yield take
+            if first:
+                _show_first(pa.concat_tables(first), rows, columns)
         else:
             yield CsvLines(sys.stdout.buffer, escape_formulas=escape_formulas)
     except (pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         raise unwritable(error, "stdout") from None
 
 
-class Screen:
-    """The first rows as a table, and how many more there are."""
-
-    def __init__(self, columns: tuple[str, ...] | None) -> None:
-        self.columns, self.rows = columns, 0
-        self.first: list[Any] = []
-
-    def __call__(self, table: Any) -> None:
-        """Takes the next rows."""
-        if self.rows < SHOWN:
-            self.first.append(table.slice(0, SHOWN - self.rows))
-        self.rows += table.num_rows
-
-    def close(self) -> None:
-        """Shows them."""
-        import pyarrow as pa
-
-        if not self.first:
-            return
-        first = pa.concat_tables(self.first)
-        every = first.column_names
-        names = list(self.columns or [name for name in _USUAL if name in every] or every)
-        names = show_table(
-            names,
-            [[cell(row[name]) for name in names] for row in first.select(names).to_pylist()],
-            spare=() if self.columns else _SPARE,
+def _show_first(first: Any, rows: int, columns: tuple[str, ...] | None) -> None:
+    """Shows the first rows as a table, and says how many more there are."""
+    every = first.column_names
+    names = list(columns or [name for name in _USUAL if name in every] or every)
+    cells = [[cell(row[name]) for name in names] for row in first.select(names).to_pylist()]
+    names = show_table(names, cells, spare=() if columns else _SPARE)
+    if rows > SHOWN or len(names) < len(every):
+        shown = (
+            f"{min(rows, SHOWN):,} of {counted(rows, 'row')}, {len(names)} of {counted(len(every), 'column')}"
         )
-        if self.rows > SHOWN or len(names) < len(every):
-            say(
-                f"showing {min(self.rows, SHOWN):,} of {counted(self.rows, 'row')}, {len(names)} of "
-                f"{counted(len(every), 'column')}; use -o FILE for all"
-            )
+        say(f"showing {shown}; use -o FILE for all")
 
 
 def cell(value: Any) -> str:

@@ -46,11 +46,7 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def stdin() -> IO[bytes]:
-    """Returns the bytes of stdin.
-
-    Raises:
-        InputError: it is closed.
-    """
+    """Returns the bytes of stdin."""
     if sys.stdin is None:
         raise InputError("stdin is closed: name a file in the place of -")
     return sys.stdin.buffer
@@ -187,7 +183,7 @@ def _wrapped(text: str, stream: IO[str]) -> str:
 
 
 def show_lines(text: str, status: str = "") -> None:
-    """Prints an answer to stdout, on a terminal broken between words, its first line in the colour of a status."""
+    """Prints an answer, on a terminal broken between words, its first line in the colour of a status."""
     colours = has_colours(sys.stdout)
     for number, line in enumerate(readable(text).split("\n")):
         shown = _wrapped(line, sys.stdout)
@@ -211,11 +207,7 @@ def progress(label: str) -> Iterator[Callable[[int, int | None], None]]:
 
 @contextmanager
 def heard_sigterm(end: Callable[[int, Any], Any] | None = None) -> Iterator[None]:
-    """Lets SIGTERM, as Slurm and `timeout` send it, end a command in order, with what it cleans up.
-
-    Args:
-        end: the handler; None: ends the process with 143, as a process that does not listen ends.
-    """
+    """Lets SIGTERM, as of Slurm and `timeout`, end a command in order: by `end`, or with 143."""
 
     def stop(number: int, _frame: Any) -> NoReturn:
         raise SystemExit(128 + number)
@@ -230,14 +222,8 @@ def heard_sigterm(end: Callable[[int, Any], Any] | None = None) -> Iterator[None
 def leave(code: int) -> NoReturn:
     """Ends the process with this exit code, after output is flushed and exit functions have run.
 
-    Python does not take torch apart object by object: that takes half as long as importing it.
-
-    Args:
-        code: of the command.
-
-    Raises:
-        SystemExit: torch is not loaded, a thread still works, or a stream takes nothing any more: Python's
-            own end, which waits or complains, does as it always does.
+    Python does not take torch apart object by object: that takes half as long as importing it. Where torch is
+    not loaded, a thread still works or a stream takes nothing any more, Python's own end waits or complains.
     """
     if "torch" not in sys.modules:
         raise SystemExit(code)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isobatch.cli.launching import read_launchers
+from isobatch.cli.launching import read_launcher
 from isobatch.equivalence.settings import STARTS_ITSELF, read_source, write_values
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
@@ -20,19 +20,11 @@ _OF_A_FILE = ("only what the plan decides:", "for ")
 def set_values(command: Sequence[str], plan: FeasiblePlan, folder: Path) -> tuple[list[str], list[str]]:
     """Sets the plan's values in a command without braces for them.
 
-    Args:
-        command: as typed.
-        plan: for its processes.
-        folder: of this command alone, for the copy of a file.
-
-    Returns:
-        The command, and notes; it stays as typed where no tool is known by its flags or file.
-
-    Raises:
-        InputError: the tool cannot be given this plan.
+    Returns the command, as typed where no tool is known by its flags or file, and notes. The copy of a file
+    goes into `folder`, which is of this command alone.
     """
-    launchers = read_launchers(command, os.environ)
-    place, tool = (launchers[-1].program, launchers[-1].tool) if launchers else (0, None)
+    launcher = read_launcher(command, os.environ)
+    place, tool = (launcher.program, launcher.tool) if launcher else (0, None)
     program, why = command[place:], "has neither braces nor a known tool's flags"
     try:
         source = read_source(program, tool) if program else None

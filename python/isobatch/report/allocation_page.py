@@ -24,9 +24,6 @@ def log_in(path: str) -> list[Record] | None:
     """Reads a log of answers of `isobatch allocate --json`, one a line, with `seconds`; None of other files.
 
     A single answer needs no time.
-
-    Raises:
-        InputError: a line is no such answer, or its time is before that of the line before.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -52,11 +49,7 @@ def is_division(record: Any) -> bool:
 
 
 def read_division(text: str, path: str) -> Record:
-    """Reads one answer of `isobatch allocate --json`.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Reads one answer of `isobatch allocate --json`."""
     record = _answer(text, is_single=True)
     if record is None:
         raise InputError("is not an answer of isobatch allocate --json", file=path)

@@ -37,11 +37,7 @@ class Cell(NamedTuple):
 
 
 def html_of(value: Any) -> str:
-    """Renders a value's cell as HTML, escaped as the pages are; a schedule's as its SVG.
-
-    Raises:
-        ModuleNotFoundError: the extra `report` is not installed.
-    """
+    """Renders a value's cell as HTML, escaped as the pages are; a schedule's as its SVG."""
     if isinstance(value, Schedule):
         import vl_convert  # noqa: F401 - to fail as the other cells do
 
@@ -56,10 +52,8 @@ def html_of(value: Any) -> str:
 
 def _plan(plan: Plan) -> Cell:
     title, plain, points = explained(plan)
-    title, cautions = (
-        title.removesuffix(":"),
-        [each.text for each in plan.reasons if each.severity == "caution"],
-    )
+    title = title.removesuffix(":")
+    cautions = [each.text for each in plan.reasons if each.severity == "caution"]
     if plan.status == "infeasible":
         why = points[: len(points) - len(cautions)]
         return Cell(title, plan.status, why[:_MAX_LINES], cautions, _parts(len(cautions), 0), ways(plan))
@@ -112,16 +106,13 @@ def _laws(laws: Laws) -> Cell:
     by_quantity |= {"lr_factor": laws.duration_laws, "batch_factor": laws.batch_duration_laws}
     rows = [(name, law) for name, each in by_quantity.items() for law in each]
     columns: dict[str, list[Any]] = {"quantity": [name for name, _ in rows]}
-    columns |= {
-        name: [getattr(law, name) for _, law in rows] for name in ("name", "value", "formula", "source")
-    }
+    for name in ("name", "value", "formula", "source"):
+        columns[name] = [getattr(law, name) for _, law in rows]
     return Cell("What the published laws say", lines=lines, table=_head(columns, "Laws"))
 
 
 def _rules(rules: Rules) -> Cell:
-    columns: dict[str, list[Any]] = {
-        name: [getattr(each, name) for each in rules] for name in ScalingRule._fields
-    }
+    columns = {name: [getattr(each, name) for each in rules] for name in ScalingRule._fields}
     return Cell("How a learning rate follows the batch, k times the tuned one", table=_head(columns, "Rules"))
 
 

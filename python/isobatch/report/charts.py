@@ -82,13 +82,7 @@ def _color(field: str, rows: Rows) -> Any:
 
 
 def over_run(points: Rows, axis: str, label: str) -> Any:
-    """Draws the learning rate over a run, or the batch where the rows have it; a line for each run.
-
-    Args:
-        points: rows with `run`, `at`, `lr` or `batch`, and the axis's figure.
-        axis: its name in the rows.
-        label: the axis's title, with its unit.
-    """
+    """Draws a line for each run: rows with `run`, `at`, `lr` or `batch`, and the figure of the axis."""
     import altair as alt
 
     y = alt.Y("lr:Q").title("learning rate").axis(tickCount=5, format="~g", labelExpr=_SMALL, minExtent=50)
@@ -110,13 +104,7 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
 
 
 def held(spans: Rows, *, legend: bool) -> Any:
-    """Draws the holders of GPUs over time.
-
-    Args:
-        spans: bands with `kind`, which has a colour; hours from `start` to `end`, and rows of GPUs from `low`
-            to `high`.
-        legend: whether the kinds have names.
-    """
+    """Draws the holders of GPUs over time: a `kind`, hours `start` to `end`, rows of GPUs `low` to `high`."""
     import altair as alt
 
     color = _color("kind", spans)
@@ -129,14 +117,9 @@ def held(spans: Rows, *, legend: bool) -> Any:
 
 
 def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows) -> Any:
-    """Draws a figure of jobs over GPUs, both axes logarithmic, with its range as a band where it is known.
+    """Draws a figure of jobs over GPUs, both axes logarithmic: `job`, `gpus`, the figure, `low` and `high`.
 
-    Args:
-        points: rows with `job`, `gpus`, the figure, and the `low` and `high` of its range.
-        value: the figure's name in the rows.
-        label: the axis's title, with its unit.
-        limit: where a line is drawn across.
-        knees: rows where a point is set.
+    A limit is a line across, and a knee has a point.
     """
     import altair as alt
 
@@ -170,14 +153,7 @@ def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows
 
 
 def by_cluster(points: Rows, value: str, label: str, *, limit: Limit) -> Any:
-    """Draws a figure of jobs on clusters: a bar for each, and its range as a line; jobs below each other.
-
-    Args:
-        points: rows with `job`, `cluster`, the figure, and the `low` and `high` of its range.
-        value: the figure's name in the rows.
-        label: the axis's title, with its unit.
-        limit: where a line is drawn upright.
-    """
+    """Draws a bar for each cluster of each job: rows with `job`, `cluster`, figure, `low` and `high`."""
     import altair as alt
 
     rows = []
@@ -270,13 +246,7 @@ def sample_weights(points: Rows) -> Any:
 
 
 def marked(chart: Any, gpus: float, ends: tuple[float, float]) -> Any:
-    """Marks a GPU count in a chart by an upright line with its name; the page's script moves both.
-
-    Args:
-        chart: a figure over GPUs.
-        gpus: the count.
-        ends: the first and last count of the chart.
-    """
+    """Marks a GPU count in a chart over GPUs, `ends` its axis; the page's script moves line and name."""
     import altair as alt
 
     align, away = ("right", -5) if gpus**2 > ends[0] * ends[1] else ("left", 5)
@@ -284,15 +254,6 @@ def marked(chart: Any, gpus: float, ends: tuple[float, float]) -> Any:
     line = base.mark_rule(color=SERIES[1], strokeWidth=2).properties(name="chosen_line")
     text = base.mark_text(align=align, dx=away, color=SERIES[1], fontWeight=600, baseline="top")
     return chart + line + text.encode(y=alt.value(2), text="text:N").properties(name="chosen_text")
-
-
-def stacked(charts: Sequence[tuple[Any, str]], title: str) -> Any:
-    """Puts charts with a title each above each other."""
-    import altair as alt
-
-    titled = [chart.properties(title=printable(name)) for chart, name in charts]
-    whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
-    return themed(whole if len(titled) > 1 else titled[0], title)
 
 
 def themed(chart: Any, title: str) -> Any:
@@ -318,11 +279,7 @@ def svg(chart: Any) -> str:
 
 
 def picture(path: str, drawn: str) -> bytes:
-    """Returns the bytes of a picture file: the SVG text, or a PNG of two pixels for each unit, by the suffix.
-
-    Raises:
-        InputError: the suffix is of neither.
-    """
+    """Returns the bytes of a picture file by its suffix: the SVG text, or a PNG at twice its size."""
     suffix = PurePath(path).suffix.lower()
     if suffix not in PICTURES:
         raise InputError(f"cannot tell the format: use {' or '.join(PICTURES)}", file=path)
@@ -335,13 +292,7 @@ def picture(path: str, drawn: str) -> bytes:
 
 
 def inline(drawn: str, name: str, described: str) -> str:
-    """Prepares an SVG for the middle of a page: with a name, the page's colours, and ids of its own.
-
-    Args:
-        drawn: the SVG text.
-        name: a word that no other chart of the page has.
-        described: what it shows, in words, for screen readers.
-    """
+    """Prepares an SVG for the middle of a page: with the page's colours, and ids that begin with a `name`."""
     text = drawn[drawn.index("<svg") :]
     text = _ROLES.sub("", _IDS.sub(lambda match: f"{match[1]}{name}-{match[2]}", text))
     for color, variable in VARIABLES.items():

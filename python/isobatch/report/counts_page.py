@@ -8,10 +8,9 @@ import numpy as np
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
-from isobatch.reason import Reason
+from isobatch.reason import Reason, bits_of
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
-from isobatch.report.levels import bits_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
@@ -43,24 +42,16 @@ def counts_page(
     deadline: float | None = None,
     currency: str = "$",
 ) -> HtmlPage:
-    """Makes the page of a job over GPU counts.
+    """Makes the page of a job over GPU counts; those `beside` are the same under other policies.
 
-    Args:
-        counts: those of `isobatch.counts`.
-        beside: the same counts under other policies, to choose between.
-        tool: whose lines are shown to copy, as for `Plan.to`, or why it cannot run the plan; None: none are.
-        title: the page's heading.
-        deadline: hours that a run may take.
-        currency: the sign of the prices.
-
-    Raises:
-        InputError: there are more than 4,096 counts, or those beside are others.
+    Lines of a `tool`, as for `Plan.to`, are shown to copy.
     """
     limits = Limits(deadline or counts.settings.get("deadline_hours"), counts.settings.get("budget"))
     policies = [_without_limits(each) for each in (counts, *beside)]
-    policies = policies[:1] + [each for each in policies[1:] if not _lacks_tuned_gpus(each)]
+    needs_tuned = [_plans_of(each).has(Reason.NEEDS_TUNED_GPUS).all() for each in policies]
+    policies = [each for at, each in enumerate(policies) if at == 0 or not needs_tuned[at]]
     plans, tuned = _plans_of(policies[0]), tuned_run(policies[0])
-    plans = plans._replace(tuned=0 if tuned is None else bits_of(*tuned.reasons))
+    plans = plans._replace(tuned=0 if tuned is None else bits_of(tuned.reasons))
     headlines = list[Headline]()
     if times.times_known(plans):
         headlines += [_within(plans, limits, currency)] if limits.names() else []
@@ -95,11 +86,6 @@ def _without_limits(counts: Counts) -> Counts:
         counts.recipe, counts.columns["gpus"].tolist(), cluster=counts.cluster, **free
     ).columns
     return msgspec.structs.replace(counts, columns=counts.columns | columns, settings=free)
-
-
-def _lacks_tuned_gpus(counts: Counts) -> bool:
-    """Tells whether a policy works at no count since the GPUs of the tuned run are not known."""
-    return bool(_plans_of(counts).has(Reason.NEEDS_TUNED_GPUS).all())
 
 
 def _why_unknown(counts: Counts, plans: Plans) -> str:

@@ -30,18 +30,7 @@ def fleet_page(
     deadline: float | None = None,
     currency: str = "$",
 ) -> HtmlPage:
-    """Makes the page of a fleet's plans.
-
-    Args:
-        table: what `plan_fleet` gave, or a table that it was written to.
-        title: the page's heading; None: what can be planned, and for how much.
-        file: where it was read from, for errors.
-        deadline: hours that a run may take; None: as the plans' settings say.
-        currency: the sign of the prices.
-
-    Raises:
-        InputError: it is no fleet's table.
-    """
+    """Makes the page of a fleet's plans: what `plan_fleet` gave, or a table that it was written to."""
     plans = plans_of(table, file)
     deadline = plans.deadline if deadline is None else deadline
     headings = {"hours_error": "± hours (95 %)", "cost": f"cost, {currency}"}
@@ -91,9 +80,8 @@ def _of_model(plans: Plans) -> str:
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
     if not many or not models:
         return ""
-    return (
-        f" {counted(many, 'row')} have no times by the profile, which is of {printable('; '.join(models))}."
-    )
+    of = printable("; ".join(models))
+    return f" {counted(many, 'row')} have no times by the profile, which is of {of}."
 
 
 def _already_chosen(plans: Plans) -> str:
@@ -130,9 +118,8 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
     fewest, cheapest = fewest + times.left_out(plans, "gpu_hours"), cheapest + times.left_out(plans, "cost")
     headlines.append(Headline("GPU-hours", _spent(plans, "gpu_hours", figure), fewest))
     if not np.isnan(plans.spent("cost")).all():
-        headlines.append(
-            Headline("cost", _spent(plans, "cost", lambda cost: price(cost, currency)), cheapest)
-        )
+        paid = _spent(plans, "cost", lambda cost: price(cost, currency))
+        headlines.append(Headline("cost", paid, cheapest))
     if plans.compares:
         headlines += times.knee_of(plans)
     if deadline is not None:

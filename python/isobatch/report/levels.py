@@ -7,41 +7,23 @@ from numpy.typing import NDArray
 
 from isobatch.fleet.results import STATUS
 from isobatch.planning.plan import Plan
-from isobatch.reason import Reason
+from isobatch.reason import Reason, bits_of
 
 LEVELS = ("ok", "note", "caution", "infeasible")
 """From good to bad; `status` in files has no note."""
 
 
-def bits_of(*reasons: Reason) -> int:
-    """Returns the bit set of reasons."""
-    return sum(1 << reason.bit for reason in reasons)
-
-
-_CAUTIONS = bits_of(*(reason for reason in Reason if reason.severity == "caution"))
-_OF_FIGURES = bits_of(
-    Reason.MEMORY_ESTIMATED, Reason.OUTSIDE_MEASURED, Reason.FORECAST_ESTIMATED, Reason.OTHER_HARDWARE
-)
+_CAUTIONS = bits_of(reason for reason in Reason if reason.severity == "caution")
+_OF_FIGURES = bits_of(("memory_estimated", "outside_measured", "forecast_estimated", "other_hardware"))
 """They say how sure hours, cost and memory are: the training is as planned."""
 _OF_RECIPE = bits_of(
-    Reason.UNEVEN_TAIL,
-    Reason.WARMUP_SHORT,
-    Reason.WARMUP_LONG,
-    Reason.SHORT_EPOCHS,
-    Reason.DECAY_UNKNOWN,
-    Reason.UNEQUAL_DEVICES,
+    ("uneven_tail", "warmup_short", "warmup_long", "short_epochs", "decay_unknown", "unequal_devices")
 )
 """They are as true of the tuned run where the batch is the tuned one."""
 
 
 def warnings_of(reasons: Any, batch_change: Any, tuned: int = 0) -> NDArray[np.uint64]:
-    """Returns the bit sets of the cautions about the move itself.
-
-    Args:
-        reasons: bit sets.
-        batch_change: of each, relative to the tuned batch; NaN where it is not known.
-        tuned: the reasons of the tuned run, which move with it.
-    """
+    """Returns the bit sets of the cautions about the move itself, without the reasons of the tuned run."""
     stays = np.asarray(batch_change, np.float64) == 0
     noted = np.uint64(_OF_FIGURES | tuned) | np.where(stays, np.uint64(_OF_RECIPE), np.uint64(0))
     warnings: NDArray[np.uint64] = np.asarray(reasons, np.uint64) & np.uint64(_CAUTIONS) & ~noted
@@ -51,7 +33,7 @@ def warnings_of(reasons: Any, batch_change: Any, tuned: int = 0) -> NDArray[np.u
 def levels_of(status: NDArray[np.int64], warnings: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Returns the places in LEVELS of statuses, given as places in STATUS, with their warnings.
 
-    >>> no_warmup = bits_of(Reason.NO_WARMUP)
+    >>> no_warmup = bits_of([Reason.NO_WARMUP])
     >>> levels_of(np.array([0, 1, 1, 2]), np.array([0, 0, no_warmup, 0], np.uint64)).tolist()
     [0, 1, 2, 3]
     """
@@ -64,7 +46,7 @@ def levels_of(status: NDArray[np.int64], warnings: NDArray[np.uint64]) -> NDArra
 def level_of(plan: Plan, tuned: Plan | None) -> tuple[str, tuple[Reason, ...]]:
     """Returns the level of a plan, and the cautions about its move from the tuned run."""
     change = np.nan if plan.batch_change is None else plan.batch_change
-    own = 0 if tuned is None else bits_of(*tuned.reasons)
-    warnings = warnings_of(bits_of(*plan.reasons), change, own)
+    own = 0 if tuned is None else bits_of(tuned.reasons)
+    warnings = warnings_of(bits_of(plan.reasons), change, own)
     status = np.array(STATUS.tolist().index(plan.status))
     return LEVELS[int(levels_of(status, warnings))], Reason.of(int(warnings))

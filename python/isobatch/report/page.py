@@ -27,15 +27,10 @@ class Headline(NamedTuple):
 
 
 class HtmlTable(NamedTuple):
-    """A table.
+    """A table; the page's script sorts and searches a sortable one, one of a page.
 
-    Attributes:
-        caption: its heading.
-        columns: a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or "parts"
-            (a line may break after a comma only).
-        rows: the cells as text.
-        notes: sentences below it.
-        sortable: the page's script sorts and searches it; one of a page.
+    `columns` have a kind for each heading: "text", "number", "status", "sign" (a status by its sign) or
+    "parts" (a line may break after a comma only).
     """
 
     caption: str
@@ -139,11 +134,11 @@ def html(page: HtmlPage) -> str:
 
 
 def picture(page: HtmlPage, why: str = "write an .html file") -> Any:
-    """Puts the page's charts above each other, as one chart.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Puts the page's charts above each other, as one chart."""
     if not page.drawings:
         raise InputError(f"there is nothing to draw: {why}")
-    return charts.stacked([(each.chart, each.title) for each in page.drawings], page.title)
+    import altair as alt
+
+    titled = [drawing.chart.properties(title=printable(drawing.title)) for drawing in page.drawings]
+    whole = alt.vconcat(*titled).resolve_scale(color="independent", strokeDash="independent")
+    return charts.themed(whole if len(titled) > 1 else titled[0], page.title)

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -29,12 +29,7 @@ from isobatch.words import count, counted, printable, real
 
 
 def require_extra() -> None:
-    """Refuses where the drawing packages are missing.
-
-    Raises:
-        InputError: the extra `report` is not installed, or Python runs without docstrings, which altair
-            needs.
-    """
+    """Refuses where the drawing packages are missing, or docstrings, which altair needs."""
     if sys.flags.optimize > 1:
         raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
     try:
@@ -50,14 +45,7 @@ def page_of_file(
 ) -> HtmlPage:
     """Makes the page of a file: a plan or validation (.json), a log of divisions (.jsonl), a fleet's table.
 
-    Args:
-        path: a file; of a fleet's table also a folder, a glob or a URL.
-        title: the page's heading; None: the answer that the page has.
-        currency: the sign of the prices.
-        deadline: of a fleet, the hours that a run may take; None: as the plans' settings say.
-
-    Raises:
-        InputError: it cannot be read, or is none of these.
+    A fleet's may also be a folder, a glob or a URL, and has the deadline of its settings where none is given.
     """
     if PurePath(path).suffix.lower() == ".jsonl" and (divisions := log_in(path)) is not None:
         return allocation_page(divisions, title=title)
@@ -79,39 +67,31 @@ def page_of_file(
         return validation_page(Report.load(path), title=title)
     if str(schema).startswith("isobatch.equivalence/"):
         return same_page(Same.load(path), title=title)
-    legal = (
-        "that of a plan, a validation or a comparison of splits (or an answer of isobatch allocate --json)"
-    )
-    raise must_be(legal, schema, field="schema", file=path)
+    kinds = "a plan, a validation or a comparison of splits (or an answer of isobatch allocate --json)"
+    raise must_be(f"that of {kinds}", schema, field="schema", file=path)
+
+
+_PAGES: dict[type, Callable[..., HtmlPage]] = {
+    Plan: plan_page,
+    Report: validation_page,
+    Same: same_page,
+    Counts: counts_page,
+    dict: fleet_page,
+}
 
 
 def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
-    """Makes the page of a Plan, a Counts, a validation's Report, or a fleet's table.
-
-    `keywords` are those of `page_of_file`.
-
-    Raises:
-        InputError: it is none of these.
-    """
-    if isinstance(value, Plan):
-        return plan_page(value, **keywords)
-    if isinstance(value, Report):
-        return validation_page(value, **keywords)
-    if isinstance(value, Same):
-        return same_page(value, **keywords)
-    if isinstance(value, Counts):
-        return counts_page(value, **keywords)
-    if isinstance(value, dict) or hasattr(value, "__arrow_c_stream__"):
+    """Makes the page of a Plan, a Counts, a validation's Report, or a fleet's table."""
+    for kind, page_of in _PAGES.items():
+        if isinstance(value, kind):
+            return page_of(value, **keywords)
+    if hasattr(value, "__arrow_c_stream__"):
         return fleet_page(value, **keywords)
     raise must_be("a Plan, Counts, a Report, a Same or a table of plans", type(value), field="value")
 
 
 def content(page: HtmlPage, output: str) -> bytes:
-    """Returns the bytes of a file by its name: the page as .html, or its charts as .svg or .png.
-
-    Raises:
-        InputError: the name says none of these, or the page has no chart.
-    """
+    """Returns the bytes of a file by its name: the page as .html, or its charts as .svg or .png."""
     suffix = PurePath(output).suffix.lower()
     if output == "-" or suffix in (".html", ".htm"):
         return html(page).encode("utf-8", "backslashreplace")
@@ -121,16 +101,7 @@ def content(page: HtmlPage, output: str) -> bytes:
 
 
 def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
-    """Writes the page of a value, or the picture of its charts, whole or not at all.
-
-    Args:
-        value: a Plan, a Counts, a validation's Report, the table of a fleet, or the path of a file of one.
-        output: a file: .html, .svg or .png.
-        keywords: those of `page_of_file`.
-
-    Raises:
-        InputError: the value has no page, the name says no format, or the extra `report` is not installed.
-    """
+    """Writes the page of a value or of a file (.html), or its charts (.svg, .png), whole or not at all."""
     require_extra()
     is_path = isinstance(value, (str, os.PathLike))
     page = page_of_file(os.fspath(value), **keywords) if is_path else page_of_value(value, **keywords)
@@ -201,7 +172,7 @@ def plot(value: Any, *, steps: float | None = None) -> Plot:
         return _plot_list(list(value), steps)
     if isinstance(value, Plan):
         _require_length(value)
-    elif not isinstance(value, (Counts, Report, Same, dict)) and not hasattr(value, "__arrow_c_stream__"):
+    elif not isinstance(value, tuple(_PAGES)) and not hasattr(value, "__arrow_c_stream__"):
         raise must_be(_KINDS, type(value), field="value")
     why = "pass counts with a profile=, for hours, or several GPU counts that work"
     return Plot(picture(page_of_value(value), why))
@@ -225,11 +196,7 @@ _FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 
 
 def _require_length(planned: Plan) -> None:
-    """Refuses a plan without a learning rate over its run.
-
-    Raises:
-        InputError: it is infeasible, or has no length.
-    """
+    """Refuses a plan without a learning rate over its run."""
     if planned.status == "infeasible":
         head, _, points = explained(planned)
         why = f"{refused(planned, head, points)[0]}. plan.options has what would work"

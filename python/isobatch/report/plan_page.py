@@ -96,20 +96,14 @@ def _layout(plan: Plan) -> str:
     """Writes a plan's split as micro-batch × accumulation × replicas = batch."""
     micro, accumulation, replicas, batch, irregular = plan.layout
     weighted = ", weighted" if irregular else ""
-    return (
-        f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted} = {count(batch)} samples per "
-        "step"
-    )
+    split = f"{count(micro)} × {count(accumulation)} × {count(replicas)}{weighted}"
+    return f"{split} = {count(batch)} samples per step"
 
 
 def ways(plan: Plan, currency: str = "") -> HtmlTable | None:
     """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
-    rows = [
-        (batch, _keywords(plan, each), split, price)
-        for each, (batch, split, price, _) in zip(
-            plan.options, refusal.ways(plan, plan.options, currency), strict=True
-        )
-    ]
+    menu = zip(plan.options, refusal.ways(plan, plan.options, currency), strict=True)
+    rows = [(batch, _keywords(plan, option), split, price) for option, (batch, split, price, _) in menu]
     names = ["what works, best first", "ib.plan(…)", "split", "time"]
     is_timed = any(price for *_, price in rows)
     columns = dict.fromkeys(names if is_timed else names[:-1], "text")
@@ -193,11 +187,11 @@ def _rates(runs: Sequence[tuple[str, Plan]]) -> list[Section]:
         return []
     points = [point for run, plan in runs for point in rate_points(run, plan)]
     described = " ".join(_course(run, plan) for run, plan in runs)
+    by_step, by_samples = over_run(points, "step", "optimizer steps"), over_run(points, "samples", "samples")
     drawings = [
-        Drawing(over_run(points, "step", "optimizer steps"), "Learning rate over optimizer steps", described),
-        Drawing(over_run(points, "samples", "samples"), "Learning rate over samples", "The same by the "
-                                                                                      "samples seen."),
-    ]  # fmt: skip
+        Drawing(by_step, "Learning rate over optimizer steps", described),
+        Drawing(by_samples, "Learning rate over samples", "The same by the samples seen."),
+    ]
     return [Section("The learning rate", drawings=drawings)]
 
 
@@ -231,9 +225,7 @@ def _stages(plan: Plan, runs: Sequence[tuple[str, Plan]]) -> list[Section]:
         points += [
             {"run": run, "at": at, "step": step, "batch": batch} for at, (step, batch) in enumerate(shown)
         ]
-    described = (
-        f"Samples per step in {count(len(stages))} stages, from {count(stages[0].batch)} to "
-        f"{count(stages[-1].batch)}."
-    )
+    ends = f"from {count(stages[0].batch)} to {count(stages[-1].batch)}"
+    described = f"Samples per step in {count(len(stages))} stages, {ends}."
     drawing = Drawing(over_run(points, "step", "optimizer steps"), "Samples per step", described)
     return [Section("The batch grows", drawings=[drawing])]

@@ -72,15 +72,9 @@ def _figures(answer: Same) -> Section:
         )
         for result in answer.splits
     ]
-    columns = {
-        "split": "text",
-        "verdict": "status",
-        "gradient differs by": "number",
-        "residual": "number",
-        "learning rate by step": "text",
-        "norm that clipping sees": "text",
-        "weights after differ by": "number",
-    }
+    columns = {"split": "text", "verdict": "status", "gradient differs by": "number", "residual": "number"}
+    columns |= dict.fromkeys(("learning rate by step", "norm that clipping sees"), "text")
+    columns |= {"weights after differ by": "number"}
     steps = f"{counted(answer.steps, 'step')} were compared"
     notes = [f"Differences up to {figure(answer.tolerance)} count as rounding; {steps}."]
     if answer.changes:

@@ -1,8 +1,6 @@
 """A fleet's table of plans from any file: its columns to compute with, and its first rows for the page."""
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import or_
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.files.limits import refuse_duplicates
 from isobatch.fleet.columns import JOB_FIELDS, naming_column
 from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, result_in_arrow
-from isobatch.reason import Reason, reason_names
+from isobatch.reason import Reason, bits_of, reason_names
 from isobatch.report.levels import LEVELS, levels_of, warnings_of
 from isobatch.report.page import HtmlTable
 from isobatch.words import count, counted, figure, printable, real
@@ -105,11 +103,7 @@ class Plans(NamedTuple):
 
 
 def plans_of(table: Any, file: str | None = None) -> Plans:
-    """Reads the columns of a fleet's result or of its file.
-
-    Raises:
-        InputError: it is no fleet's table.
-    """
+    """Reads the columns of a fleet's result or of its file."""
     import pyarrow as pa
 
     if isinstance(table, dict):
@@ -117,9 +111,8 @@ def plans_of(table: Any, file: str | None = None) -> Plans:
         try:
             table = pa.table({name: _array(name, values) for name, values in table.items()})
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InputError(
-                f"table must have columns of values of one length: {error}", field="table"
-            ) from None
+            why = f"table must have columns of values of one length: {error}"
+            raise InputError(why, field="table") from None
     whole = pa.table(table)
     _refuse_others(whole.column_names, file)
     try:
@@ -239,20 +232,17 @@ def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
         names = column.flatten()
         if len(names):
             values, at = _texts(names, "reasons", file)
-            np.bitwise_or.at(bits, rows, np.array([_bit(value, file) for value in values], np.uint64)[at])
+            np.bitwise_or.at(bits, rows, _bit_sets(([value] for value in values), file)[at])
         return bits
     values, at = _texts(column, "reasons", file)
-    sets = [reduce(or_, (_bit(name, file) for name in reason_names(text or "")), 0) for text in values]
-    bit_sets: NDArray[np.uint64] = np.array(sets, np.uint64)[at]
-    return bit_sets
+    return _bit_sets((reason_names(text or "") for text in values), file)[at]
 
 
-def _bit(name: str | None, file: str | None) -> int:
+def _bit_sets(lists: Iterable[list[Any]], file: str | None) -> NDArray[np.uint64]:
     try:
-        return 1 << Reason(name or "").bit
-    except ValueError:
-        legal = "names of reasons, as a fleet's table has them"
-        raise must_be(legal, name, field="reasons", file=file) from None
+        return np.array([bits_of(names) for names in lists], np.uint64)
+    except InputError as error:
+        raise error.at(file=file) from None
 
 
 # ---- the rows of the page ----
@@ -282,12 +272,7 @@ def rows_of(
 ) -> HtmlTable:
     """Tables the first rows, in the table's order; below it, how many are not shown, and where all are.
 
-    Args:
-        plans: the table.
-        noun: its rows as people call them.
-        file: where all rows are.
-        columns: those to show, as far as anything is known in them; None: all.
-        headings: of columns that have another one than their name.
+    Columns without anything known are left out; `headings` are of columns whose name is none.
     """
     names = [name for name in _ordered(plans) if columns is None or name in columns]
     cells = {name: _cells(plans, name) for name in names}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from isobatch import words
 from isobatch.fleet.good_counts import compared, end_of, grows
@@ -25,10 +24,7 @@ _MAX_BARS = 40
 
 
 def left_out(plans: Plans, name: str) -> str:
-    """Says how many rows a comparison by a figure leaves out, as it is not known there.
-
-    Nothing where it is everywhere.
-    """
+    """Says how many rows a comparison by a figure leaves out, as it is not known there."""
     rows = int((np.isnan(plans.spent(name)) & (plans.status != INFEASIBLE)).sum())
     return f"; {counted(rows, 'row')} without it left out" if rows else ""
 
@@ -109,11 +105,8 @@ def knee_of(plans: Plans) -> list[Headline]:
         return []
     row = rows[len(rows) // 2]
     end = end_at(plans, row)
-    note = (
-        f"the best trade of time for GPU-hours; {end}"
-        if end
-        else "past it, more GPUs cost more than they save"
-    )
+    note = f"the best trade of time for GPU-hours; {end}" if end else ""
+    note = note or "past it, more GPUs cost more than they save"
     note += "; the middle job" if len(rows) > 1 else ""
     return [Headline("knee", counted(plans.gpus[row], "GPU"), note)]
 
@@ -163,9 +156,8 @@ def _bars(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
         for row in rows[job[rows] == at].tolist()
     ]
     chart = by_cluster(points, name, _axis(name, currency), limit=limit)
-    least = (
-        f"least for {points[0]['job']}: {_amount(name, points[0][name], currency)} on {points[0]['cluster']}"
-    )
+    first = points[0]
+    least = f"least for {first['job']}: {_amount(name, first[name], currency)} on {first['cluster']}"
     described = f"{name.capitalize()} by cluster, of each job"
     if len(jobs) > MAX_LINES:
         described += f", of the {MAX_LINES} of {count(len(jobs))} that take the most GPU-hours"
@@ -289,7 +281,7 @@ def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
         own = np.flatnonzero((job == at) & ~np.isnan(hours))
         priced = cost if not np.isnan(cost[own]).all() else work
         line = [_called(plans, own[0])] if "job" in plans.texts else []
-        line += [cell(int(own[np.argmin(hours[own])])), cell(_least(priced, own))]
+        line += [cell(int(own[np.nanargmin(values[own])])) for values in (hours, priced)]
         if marks:
             line.append(cell(marks[at]) if at in marks else "")
         if judged:
@@ -306,7 +298,3 @@ def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
     caption = f"Where {'each' if named else 'the'} job is fastest, where {takes}"
     caption += ", and at its knee: the best trade of time for GPU-hours" if marks else ""
     return HtmlTable(f"{caption}{more}", named | dict.fromkeys(headers, "parts"), rows)
-
-
-def _least(values: NDArray[np.float64], rows: NDArray[np.int64]) -> int:
-    return int(rows[np.nanargmin(values[rows])])

@@ -1,6 +1,7 @@
 """The plans of one job over GPU counts as JSON, for the slider of their page."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,17 +51,6 @@ def tuned_run(counts: Counts) -> Plan | None:
     return msgspec.structs.replace(tuned, **spent)
 
 
-class _Texts:
-    """A table of different texts: what many plans say alike is in the page once."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __call__(self, *texts: str) -> list[int]:
-        """Returns the numbers of texts."""
-        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
-
-
 def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, currency: str) -> WhatIf:
     first_policy = policies[0]
     gpus = first_policy.columns["gpus"].tolist()
@@ -69,11 +59,11 @@ def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, cur
     if any(each.columns["gpus"].tolist() != gpus for each in policies):
         raise InputError("beside must have the same counts", field="beside")
     names = [str(each.settings.get("policy", "keep")) for each in policies]
-    texts, start = _Texts(), first_policy.recipe.gpus or _START
+    start = first_policy.recipe.gpus or _START
     first = int(np.argmin(np.abs(first_policy.columns["gpus"] - start)))
     node = first_policy.cluster.gpus_per_node
     by_nodes = 1 < node < gpus[-1] and all(count % node == 0 for count in gpus if count > node)
-    pack = _Packer(texts, limits, tool, currency)
+    pack = _Packer({}, limits, tool, currency)
     data = {
         "counts": gpus,
         "note": f" Above {node} GPUs: whole nodes of {node}." if by_nodes else "",
@@ -82,7 +72,7 @@ def choices_of(policies: Sequence[Counts], limits: Limits, tool: str | None, cur
         "policies": names,
         "plans": [list(row) for row in zip(*map(pack.choices, policies), strict=True)],
         "answers": ANSWERS,
-        "texts": list(texts.numbers),
+        "texts": list(pack.numbers),
     }
     meanings = [(name, _MEANINGS.get(name, "policy")) for name in names]
     return WhatIf(gpus, gpus[first], meanings, tool, msgspec.json.encode(data).decode())
@@ -92,10 +82,14 @@ class _Packer(NamedTuple):
     """Packs plans for the page's script: level, headline, figures (label, was, now), points, ways out, lines
     to copy, and what is folded."""
 
-    texts: _Texts
+    numbers: dict[str, int]
     limits: Limits
     tool: str | None
     currency: str
+
+    def texts(self, *texts: str) -> list[int]:
+        """Returns the numbers of texts: what many plans say alike is in the page once."""
+        return [self.numbers.setdefault(text, len(self.numbers)) for text in texts]
 
     def choices(self, free: Counts) -> list[list[Any]]:
         """Packs the plan of each count under one policy, given without limits."""
@@ -109,9 +103,8 @@ class _Packer(NamedTuple):
             if plan.status != "infeasible":
                 choices.append(self._feasible(plan, tuned))
             elif limits and (unlimited := free.plan_at(many)).status != "infeasible":
-                choices.append(
-                    self._over(msgspec.structs.replace(unlimited, settings=plan.settings), tuned, works)
-                )
+                over = msgspec.structs.replace(unlimited, settings=plan.settings)
+                choices.append(self._over(over, tuned, works))
             else:
                 choices.append(self._refused(plan))
         return choices
@@ -132,9 +125,8 @@ class _Packer(NamedTuple):
         missed = [sentence for sentence in judged if ": missed" in sentence]
         met = [sentence for sentence in judged if sentence not in missed]
         headline = _with_gpus(plan, " ".join([*missed, *met]))
-        here = plan.world_size
-        fewer = [each for each in works if each.world_size < here][-1:]
-        nearest = [*fewer, *(each for each in works if each.world_size > here)][:2]
+        fewer = [each for each in works if each.world_size < plan.world_size][-1:]
+        nearest = [*fewer, *(each for each in works if each.world_size > plan.world_size)][:2]
         folded = [sentence for sentence in folded if sentence not in judged]
         out = self._menu(plan, nearest)
         known = self._figures(plan, tuned)
@@ -144,12 +136,9 @@ class _Packer(NamedTuple):
         head, _, points = explained(plan, self.currency)
         why, cautions = refused(plan, head, points)
         # Who gives a limit is not helped by a plan without it.
-        keep = [
-            option
-            for option in plan.options
-            if all(getattr(option.settings, name) == getattr(plan.settings, name) for name in LIMITS)
-        ]
-        out = self._menu(plan, keep)
+        limits = attrgetter(*LIMITS)
+        options = [each for each in plan.options if limits(each.settings) == limits(plan.settings)]
+        out = self._menu(plan, options)
         return ["infeasible", *self.texts(why), [], self.texts(*cautions), out, [], []]
 
     def _figures(self, plan: Plan, tuned: Plan | None) -> list[list[int]]:
