@@ -98,7 +98,7 @@ def same_bits(
             say(f"{requested}: {run.seconds:.0f} s")
             ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]
             if not ranks:
-                raise InputError(f"the command at {requested} took no optimizer step:\n{run.output}")
+                raise run.no_step(f"the command at {requested}")
             # Ranks that differ have no bits in common: all of theirs are listed.
             digests[str(requested)] = [
                 "/".join(sorted({row.split()[0] for row in rows})) for rows in zip(*ranks, strict=False)

@@ -143,7 +143,6 @@ class Recorder:
             "drawn": self.drawn,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
-            "device": str(parameters[0].device) if parameters else "",
             "versions": _versions(),
         }
         if self.settings["describe"] and self.rank == 0:
