@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 
 from isobatch.equivalence import braces
-from isobatch.equivalence.launchers import CPU, CommandLine, read_launch
+from isobatch.equivalence.launchers import CPU, CommandLine, given_settings, read_launch
 from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
 from isobatch.equivalence.settings import (
     STARTS_ITSELF,
     TOOLS,
     ToolSettings,
     cpu_changes,
-    given_settings,
     read_source,
+    split_changes,
     write_for_cpu,
-    write_settings,
+    write_values,
 )
 from isobatch.equivalence.split import DEFAULT, Split, shrink
 from isobatch.errors import InputError
@@ -118,7 +118,7 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     if command.tool == NANOGPT:
         program = write_nanogpt(program, split)
     elif command.source is not None:
-        program = write_settings(command.source, program, split, folder)
+        program = write_values(command.source, program, split_changes(command.source, split), split, folder)
     own_start = launch.name in ("", "python") and starts_itself
     words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
     environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}

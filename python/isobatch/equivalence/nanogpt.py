@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isobatch.equivalence.settings import given_settings
+from isobatch.equivalence.launchers import given_settings
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError, must_be
 from isobatch.tools.literals import python_literals
