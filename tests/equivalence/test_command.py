@@ -330,13 +330,12 @@ def test_what_accelerate_shards_is_named():
     saved("a.yaml", {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 4})
     command = read_command(shlex.split(f"accelerate launch --config_file a.yaml t.py {TYPED}"))
     assert command.own == Split(4, 2, 8)
-    assert "FSDP: left out, since Accelerate shards on GPUs alone" in command.notes[0]
+    assert "FSDP: left out, since Accelerate shards on GPUs alone" in command.launch.notes[0]
+    assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).launch.notes
 
 
-def test_an_unknown_number_of_processes_is_said():
-    command = read_command(shlex.split(f"accelerate launch t.py {TYPED}"))
-    assert command.notes == ("the command leaves the number of processes to the machine: taken as 2",)
-    assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).notes
+def test_an_unknown_number_of_processes_is_taken_as_two():
+    assert read_command(shlex.split(f"accelerate launch t.py {TYPED}")).own == Split(2, 2, 8)
 
 
 def test_variables_that_a_tools_launcher_reads_say_the_ranks():

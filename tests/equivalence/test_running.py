@@ -120,7 +120,7 @@ def test_a_scheduler_that_moves_twice_a_step_is_named(runs):
     assert (run.ranks, run.accumulation, run.micro_batch, run.effective_batch) == (2, 3, 4, 24)
     assert [rate for _, rate in run.rates[:3]] == pytest.approx([1e-3, 0.9e-3, 0.8e-3])
     (scheduler,) = differences(run)
-    assert (scheduler.field, scheduler.seen) == ("scheduler", "2 steps")
+    assert (scheduler.field, scheduler.observed) == ("scheduler", "2 steps")
     with pytest.raises(
         InputError, match="schedule of LambdaLR was not recognized in the run: give --set schedule=NAME"
     ):
@@ -150,7 +150,7 @@ def test_the_trainer_runs_as_its_flags_say(runs):
 
 def test_a_script_that_overrides_its_flags_is_caught(runs):
     run = runs["overriding"]
-    fields = {difference.field: (difference.stated, difference.seen) for difference in differences(run)}
+    fields = {difference.field: (difference.stated, difference.observed) for difference in differences(run)}
     assert fields["accumulation"] == ("2 (gradient_accumulation_steps)", "3")
     assert fields["clip_norm"] == ("1 (max_grad_norm)", "0.5")
     assert fields["weight_decay"] == ("0.1 (weight_decay)", "0.01")

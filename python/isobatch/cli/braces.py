@@ -51,7 +51,7 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
     """
     if not _NUMBERED.search(" ".join(words)) or plan.micro_batch is None or plan.accumulation is None:
         return
-    from isobatch.equivalence.launchers import given_settings
+    from isobatch.equivalence.words import given_settings
     from isobatch.tools.unread import guess_field
 
     batches: set[int | None] = {

@@ -133,10 +133,10 @@ def _examination(running: Running, mismatches: Sequence[Mismatch]) -> Examinatio
     """Converts the mismatches of a run into findings, for JSON."""
     findings = tuple(
         Issue(
-            f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.seen}",
+            f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.observed}",
             "the script decides otherwise than its command says",
             "its first two optimizer steps",
-            f"say {mismatch.seen} in the command, or change the script",
+            f"say {mismatch.observed} in the command, or change the script",
             field=mismatch.field,
         )
         for mismatch in mismatches

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from isobatch.equivalence import braces
 from isobatch.equivalence.command import cpu_notes, start_as_typed
 from isobatch.equivalence.launchers import CommandLine, read_launch
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.settings import ToolSettings, read_source
 from isobatch.equivalence.split import Split
+from isobatch.equivalence.words import braces_in
 from isobatch.errors import InputError
 
 MAX_RANKS = 8
@@ -81,7 +81,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
         InputError: the command has braces, or ended before a step; the message has its last lines.
     """
     launch = read_launch(words)
-    if names := braces.names_in(words, launch.environment):
+    if names := braces_in(words, launch.environment):
         raise InputError(f"the command runs as it is here: write a number in the place of {{{min(names)}}}")
     source, notes = _source(launch, tool)
     typed = launch.ranks

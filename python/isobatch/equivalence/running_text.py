@@ -38,7 +38,7 @@ def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
     if different:
         yield "Not as the command says:"
         yield from (
-            f"  {difference.field}: expected {difference.stated}, runs {difference.seen}"
+            f"  {difference.field}: expected {difference.stated}, runs {difference.observed}"
             for difference in different
         )
     elif running.stated:

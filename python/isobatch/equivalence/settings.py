@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from isobatch.equivalence.launchers import given_settings
 from isobatch.equivalence.split import Split
+from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.whole import read_whole, write_folder
 from isobatch.planning.handed import value_text
