@@ -1,8 +1,7 @@
 """Puts the guard into a training script, and makes its checks in turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,93 +37,12 @@ NO_LOADER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardClaim:
-    """A check before an optimizer step. All ranks make it together.
-
-    Args:
-        name: what it is about.
-        check: stops the training where it departs from the plan. True: the plan has no such step, and nothing
-            is left to check.
-        due: whether it is made before the next step.
-    """
-
-    name: str
-    check: Callable[["Guard"], bool | None]
-    due: Callable[[Run], bool] = lambda _: True
-
-
-def _first(run: Run) -> bool:
-    return not run.since
-
-
-def _near(run: Run) -> bool:
-    return run.near
-
-
-def _rare(run: Run) -> bool:
-    return run.rare
-
-
-def _settled(run: Run) -> bool:
-    return run.since == CLOSE_STEPS - 1
-
-
-CLAIMS: tuple[GuardClaim, ...] = (
-    GuardClaim(name="where the run starts", due=_first, check=lambda guard: guard.settle_start()),
-    GuardClaim(
-        name="the optimizer's parameters",
-        due=_first,
-        check=lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer),
-    ),
-    GuardClaim(
-        name="the optimizer's state", due=_first, check=lambda guard: check_state(guard.run, guard.optimizer)
-    ),
-    GuardClaim(name="the epoch under way", due=_first, check=lambda guard: guard.epochs.begin()),
-    GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
-    GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
-    GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
-    GuardClaim(name="gradients cleared", due=_near, check=lambda guard: guard.zero_grad.check()),
-    GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
-    GuardClaim(name="samples", due=_near, check=lambda guard: guard.samples.check()),
-    GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
-    GuardClaim(
-        name="the optimizer's settings",
-        due=_first,
-        check=lambda guard: check_settings(guard.run, guard.optimizer),
-    ),
-    GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
-    GuardClaim(name="the gradient", due=_near, check=lambda guard: guard.gradient.check()),
-    GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
-    GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
-    GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
-    GuardClaim(
-        name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
-    ),
-)
-"""In the order of checking before a step: a check that explains another's fault comes before it."""
-
-
 class Guard:
     """Watches a training script; see `isobatch.guard.guard`.
 
     `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm,
     which rank 0 also gives as a warning.
     """
-
-    run: Run
-    watch: LoaderWatch | None
-    owner: Owner | None
-    model: ModelWatch
-    optimizer: Any
-    calls: MicroBatches
-    epochs: Epochs
-    samples: Samples
-    optimizers: Optimizers
-    rates: LearningRates
-    zero_grad: ZeroGradCheck
-    gradient: Gradient
-    finite: Finite
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
@@ -302,11 +220,8 @@ class Guard:
         except GuardError:
             self._remove()  # for a script that catches it
             raise
-        if over:
-            run.advance()
-            return
         run.advance()
-        if run.since == CLOSE_STEPS:
+        if run.since == CLOSE_STEPS and not over:
             self._settle()
 
     def settle_start(self) -> None:
@@ -319,3 +234,57 @@ class Guard:
         first = self.calls.fold()
         if first is not None and self.run.near:
             self.gradient.fold(first)
+
+
+class GuardClaim(NamedTuple):
+    """A check before an optimizer step, where it is due. All ranks make it together.
+
+    It stops the training where it departs from the plan. True: the plan has no such step, and nothing is left
+    to check.
+    """
+
+    due: Callable[[Run], bool]
+    check: Callable[[Guard], bool | None]
+
+
+def _always(_: Run) -> bool:
+    return True
+
+
+def _first(run: Run) -> bool:
+    return not run.since
+
+
+def _near(run: Run) -> bool:
+    return run.near
+
+
+def _rare(run: Run) -> bool:
+    return run.rare
+
+
+def _settled(run: Run) -> bool:
+    return run.since == CLOSE_STEPS - 1
+
+
+CLAIMS = (
+    GuardClaim(_first, lambda guard: guard.settle_start()),
+    GuardClaim(_first, lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer)),
+    GuardClaim(_first, lambda guard: check_state(guard.run, guard.optimizer)),
+    GuardClaim(_first, lambda guard: guard.epochs.begin()),
+    GuardClaim(_always, lambda guard: guard.calls.check_length()),
+    GuardClaim(_always, lambda guard: guard.fold()),
+    GuardClaim(_always, lambda guard: guard.model.check_calls()),
+    GuardClaim(_near, lambda guard: guard.zero_grad.check()),
+    GuardClaim(_always, lambda guard: guard.calls.check()),
+    GuardClaim(_near, lambda guard: guard.samples.check()),
+    GuardClaim(_always, lambda guard: guard.rates.check()),
+    GuardClaim(_first, lambda guard: check_settings(guard.run, guard.optimizer)),
+    GuardClaim(_always, lambda guard: guard.finite.check()),
+    GuardClaim(_near, lambda guard: guard.gradient.check()),
+    GuardClaim(_rare, lambda guard: guard.model.check_weights()),
+    GuardClaim(_always, lambda guard: guard.epochs.check()),
+    GuardClaim(_settled, lambda guard: guard.optimizers.check()),
+    GuardClaim(_settled, lambda guard: check_length(guard.run, guard.owner)),
+)
+"""In the order of checking before a step: a check that explains another's fault comes before it."""

@@ -1,17 +1,18 @@
-"""Random draws within a step, made alike for every row: the samples of a pass can then be any."""
+"""Random draws, made alike for every row: the samples of a pass can then be any."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data._utils import fetch as fetching
 
-from . import rows
 from .record import Recorder
 
 BLOCK = 1 << 16
@@ -25,7 +26,7 @@ Fill = Callable[..., torch.Tensor]
 def install(recorder: Recorder) -> None:
     """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
-    rows.install(recorder, draws)
+    _seed_rows(draws)
     normal: Any = torch.Tensor.normal_
     uniform: Any = torch.Tensor.uniform_
     for name in ("randn", "randn_like"):
@@ -48,26 +49,17 @@ class AlikeDraws:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.applies = self._everywhere = bool(recorder.settings["alike"])
+        self.applies = bool(recorder.settings["alike"])
         self._collates = False
 
     @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Leaves the draws of a row as they are."""
-        self.applies = False
+    def only_if(self, *, applies: bool, collates: bool = False) -> Iterator[None]:
+        """Makes the draws of a collator alike, and leaves those of a row as they are."""
+        before, self.applies, self._collates = self.applies, applies, collates
         try:
             yield
         finally:
-            self.applies = self._everywhere
-
-    @contextlib.contextmanager
-    def collating(self) -> Iterator[None]:
-        """Makes the draws of a collator alike."""
-        self.applies = self._collates = True
-        try:
-            yield
-        finally:
-            self.applies, self._collates = self._everywhere, False
+            self.applies, self._collates = before, False
 
     def floats(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
         """Wraps a random function of floating-point numbers."""
@@ -119,15 +111,12 @@ class AlikeDraws:
         return call
 
     def _applies(self, drawn: Any, kwargs: dict[str, Any]) -> bool:
-        if not self.applies:
+        within = self.applies and self._recorder.optimizers and not self._recorder.busy
+        has_rows = isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
+        if not within or kwargs.get("generator") is not None or not has_rows:
             return False
-        within = (
-            bool(self._recorder.optimizers) and not self._recorder.busy and kwargs.get("generator") is None
-        )
-        applies = within and isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
-        if applies:
-            self._recorder.note("the same random numbers for every sample")
-        return applies
+        self._recorder.note("the same random numbers for every sample")
+        return True
 
     def _row(self, like: torch.Tensor, fill: Fill) -> torch.Tensor:
         # A loader may be a batch ahead of the step.
@@ -144,3 +133,44 @@ def _line() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
         frame = frame.f_back
     return zlib.crc32(f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
+
+
+def _seed_rows(draws: AlikeDraws) -> None:
+    """Seeds the generators by each loaded row, in the main process and in workers, but not for the collator.
+
+    The augmentation of a row is then the same in any batch.
+    """
+
+    def fetch(self: Any, index: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        numpy_state = None if numpy is None else numpy.random.get_state()
+        torch_state, python_state = torch.get_rng_state(), random.getstate()
+        try:
+            with draws.only_if(applies=False):
+                items = (
+                    [_load(self.dataset, row) for row in index]
+                    if self.auto_collation
+                    else _load(self.dataset, index)
+                )
+            _seed(0)
+            with draws.only_if(applies=True, collates=True):
+                return self.collate_fn(items)
+        finally:
+            torch.set_rng_state(torch_state)
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+    fetching._MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+
+
+def _load(dataset: Any, row: Any) -> Any:
+    _seed(zlib.crc32(repr(int(row) if hasattr(row, "__index__") else row).encode()))
+    return dataset[row]
+
+
+def _seed(number: int) -> None:
+    torch.default_generator.manual_seed(number)
+    random.seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number)
