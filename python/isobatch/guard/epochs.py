@@ -51,10 +51,7 @@ class Epochs:
                 watch.skip(epoch.behind)
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
-        """Stops a resumed run in the order of an earlier epoch.
-
-        A later epoch's order is fine: scripts may count epochs from 1.
-        """
+        """Stops a resumed run in the order of an earlier epoch; scripts may count epochs from 1."""
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
             run.unchecked.append(

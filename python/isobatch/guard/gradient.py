@@ -162,8 +162,8 @@ class Gradient:
     ) -> None:
         """Compares the gradient with the reference.
 
-        The reference first draws from the random state when the loader gave each batch, then from the state
-        when the model was called: a script may draw other numbers beside its loss.
+        The reference first draws from the random state when the loader gave each batch, then from the state when the
+        model was called: a script may draw other numbers beside its loss.
         """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
@@ -212,10 +212,7 @@ class Gradient:
         return self._shares(units)
 
     def _check_reduction(self, summed: bool | None) -> None:
-        """Stops if the reference loss is a sum.
-
-        The script's loss is then a sum too, and no comparison shows it.
-        """
+        """Stops if the reference loss is a sum: the script's is then too, and no comparison shows it."""
         run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
             run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
@@ -226,10 +223,7 @@ class Gradient:
     def _recomputed(
         self, batches: list[Any], states: list[RandomState], shares: list[float]
     ) -> tuple[list[Tensor], str | None, bool]:
-        """Computes the reference on this rank.
-
-        Returns the gradient, an error if there was one, and whether the model got the script's inputs.
-        """
+        """Returns the rank's reference, an error if any, and whether the model got the script's inputs."""
         try:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
@@ -407,10 +401,7 @@ class Gradient:
         return [1 / len(batches)] * len(batches)
 
     def _shares(self, units: list[float]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss.
-
-        `units`: of each micro-batch, if the loss is a mean over other units than samples.
-        """
+        """Returns the factor of each micro-batch's mean loss over its units, or over samples without such."""
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
         if self._again.reference.weight is None:

@@ -243,10 +243,7 @@ def _writes(batch: Any) -> int:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Tells whether equal tensors on two ranks mean equal samples.
-
-    Labels and masks of a few values do not.
-    """
+    """Tells whether equal tensors on two ranks mean equal samples: labels of a few values do not."""
     return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
 
 

@@ -14,11 +14,7 @@ from isobatch.words import few_ranks
 
 
 class ModelWatch:
-    """Watches the calls of a wrapped model.
-
-    If the script wraps the model anew, as DDP requires after parameters are unfrozen, the new wrapper is
-    watched.
-    """
+    """Watches the calls of a wrapped model, and of a new wrapper, as DDP needs after an unfreezing."""
 
     def __init__(
         self,
@@ -27,10 +23,7 @@ class ModelWatch:
         on_forward: Callable[[], None],
         on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
     ) -> None:
-        """Hooks into the model's calls.
-
-        `on_inputs` gets the arguments of the inner model's calls, the guard's own calls included.
-        """
+        """Hooks into calls; `on_inputs` gets the arguments of the inner model's, the guard's own too."""
         self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
         self._in_eval_mode = self._bypassed = False

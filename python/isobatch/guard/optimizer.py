@@ -25,11 +25,7 @@ MAX_STEPS = 2**40  # taken for the length of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
-    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's, schedulefree's.
-
-    Raises:
-        InputError: it cannot be watched.
-    """
+    """Returns the torch optimizer inside a wrapper or container, or refuses one that hides it."""
     if type(optimizer).__name__ == "AcceleratedOptimizer":
         optimizer = optimizer.optimizer
     several = getattr(optimizer, "optimizers", None)
@@ -46,10 +42,7 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
 
 
 def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
-    """Stops if the model has gradients and the optimizer's parameters have none.
-
-    The optimizer may hold copies of the parameters, with gradients of their own.
-    """
+    """Stops if the model has gradients and the optimizer's parameters, perhaps copies, have none."""
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
         text = f"the model has gradients, but none of the optimizer's {len(own)} parameters has one"
@@ -142,11 +135,8 @@ def check_state(run: Run, optimizer: Any) -> None:
 def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[int, int] | None) -> None:
     """Sets the plan's step at the start of this training, and compares the sampler with it.
 
-    The step is `start_step`, else that of the optimizer's PlanLR, else of the loader's PlanSampler, else of
-    the plan's last move.
-
-    Args:
-        place: (epoch, offset) at which a PlanSampler began; None where there is none.
+    The step is `start_step`, else that of the optimizer's PlanLR, else of the PlanSampler that began at `place`,
+    (epoch, offset), else of the plan's last move.
     """
     if run.plan.recipe.dataset_size is None:
         place = None  # the plan knows no epochs
@@ -197,9 +187,9 @@ class _Bounds(NamedTuple):
 class LearningRates:
     """Checks each group's learning rate: the plan's, times a constant factor of the group.
 
-    The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a
-    rate above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning
-    rate, if a scheduler recorded that (`initial_lr`), else a group that has it now.
+    The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a rate
+    above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning rate, if a
+    scheduler recorded that (`initial_lr`), else a group that has it now.
     """
 
     def __init__(self, run: Run, optimizer: Any) -> None:
@@ -266,10 +256,7 @@ class LearningRates:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:
-        """Returns the plan's learning rate.
-
-        An optimizer with a warmup of its own is expected at the rate after the warmup from the start.
-        """
+        """Returns the plan's learning rate: behind the optimizer's own warmup, from the start."""
         return self._run.plan.lr_at(max(float(self._run.start) + since, self._own_warmup))
 
     def _settle(self, planned: float, rates: list[float]) -> None:

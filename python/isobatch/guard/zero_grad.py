@@ -10,8 +10,8 @@ from isobatch.guard.run import Run, outside_of_graphs
 class ZeroGradCheck:
     """Notices gradients left over from the last step.
 
-    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad
-    did not clear it.
+    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad did
+    not clear it.
     """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
