@@ -99,8 +99,7 @@ def _examine_file(
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Starts a command and plans its run; 1 if the run differs from the command, or has no plan."""
     from isobatch.equivalence.running import observe
-    from isobatch.equivalence.running_recipe import differences, recipe_of
-    from isobatch.equivalence.running_text import text_of
+    from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
 
     if args.output is not None:
         check_place(args.output)

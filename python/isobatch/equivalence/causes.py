@@ -18,13 +18,7 @@ PROPORTIONAL = 1e-2
 
 
 class SplitCause(msgspec.Struct, frozen=True):
-    """A cause of a difference.
-
-    Attributes:
-        name: a short name, the same in `--json` and on pages.
-        text: what differs, in a sentence, with its figure.
-        mend: what to change in the script, or in the plan.
-    """
+    """A cause of a difference: its name, the difference with its figure, and what to change."""
 
     name: str
     text: str
@@ -95,11 +89,9 @@ def _name_factor(factor: float, weighing: Weighing) -> SplitCause:
 def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
     """Names the law of ranks and accumulation for the factors of all splits, or None.
 
-    Several laws may explain one split; several splits leave one.
-
     >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name
     'summed loss'
-    >>> name_factors({Split(2, 2, 2): 0.5}).name
+    >>> name_factors({Split(2, 2, 2): 0.5}).name  # several laws explain one split
     '1/accumulation'
     """
     for law in LAWS if factors else ():

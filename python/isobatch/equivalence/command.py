@@ -58,10 +58,6 @@ class Command(msgspec.Struct, frozen=True):
 def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     """Reads a command line and its way to change the split: its braces, else its tool's flags and file.
 
-    Args:
-        words: the command, as a shell gives them; assignments such as `LR=1` may stand in front.
-        tool: whose flags or file the command has; None: found by their names.
-
     Raises:
         InputError: the command cannot be split; the message says what to write.
 
@@ -89,13 +85,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
 def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
     """Returns the words and the extra environment to start a command at a split on the CPU of this machine.
 
-    Args:
-        command: as `read_command` read it.
-        split: to start.
-        folder: for copies of the tool's files with other values; the user's own files stay as they are.
-
-    Raises:
-        InputError: the tool cannot be given this split.
+    `folder` gets copies of the tool's files with other values; the user's own stay as they are.
     """
     launch, program = command.launch, list(command.launch.program)
     if command.tool == NANOGPT:

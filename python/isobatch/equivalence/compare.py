@@ -48,20 +48,15 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
     """One split beside the reference.
 
     Attributes:
-        split: RANKSxACCUMULATIONxMICRO_BATCH.
-        same: whether nothing differs.
         step: the first step that differs, else the first one, from 0.
         difference: of the gradient at that step, relative L2.
-        weights: of each sample in the gradient, in the order of the step's samples; empty where they are not
-            known.
-        residual: the part of the gradient that no weights explain; None where they are not known.
+        weights: of each sample in the gradient, in the order of the step's samples; empty where unknown.
+        residual: the part of the gradient that no weights explain; None where they are unknown.
         groups: tensors that differ, the worst first.
         lrs: learning rate of the first parameter group at each step.
         norms: what clipping saw at that step.
-        samples: samples of the step.
         weights_after: relative L2 distance of the parameters after the last compared step.
-        seconds: that the run took.
-        causes: why it is not the same, the first being the likeliest.
+        causes: why it is not the same, the likeliest first.
     """
 
     split: str
@@ -82,10 +77,8 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison:
     """Compares runs of splits with the reference, the whole batch in one pass.
 
-    Args:
-        reference: the run of the whole batch in one pass.
-        single: the run of one sample a pass, with each pass's gradient; None where there is none.
-        noise: relative distance of the gradients of one split that was run twice.
+    `single` is the run of one sample a pass, with each pass's gradient; `noise` the relative distance of the
+    gradients of one split that was run twice.
     """
 
     def __init__(self, reference: Recording, single: Recording | None, noise: float) -> None:
@@ -258,10 +251,7 @@ def _name_coupling(
 
 
 def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for all splits with equally weighted samples.
-
-    The factor of one split may have several causes; the factors of all splits leave one.
-    """
+    """Names one cause for all splits with equally weighted samples: their factors leave one law."""
     factors = {
         Split.parse(result.split): float(np.mean(result.weights))
         for result in results

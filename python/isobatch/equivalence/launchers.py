@@ -79,11 +79,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """On what a CPU starts otherwise than the command says."""
 
     def start(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """Returns the words to start the program on ranks of one node, each time on a free port.
-
-        Raises:
-            InputError: nothing is known of how the program starts several ranks.
-        """
+        """Returns the words to start the program on ranks of one node, each time on a free port."""
         if ranks == 1 and not self.needs_torchrun:
             return [*self.alone, *program]
         if not self.head:
@@ -198,11 +194,7 @@ class _Option(NamedTuple):
 
 
 def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[str, ...]]:
-    """Takes a launcher's options, and the program behind them.
-
-    Raises:
-        InputError: there is no program.
-    """
+    """Takes a launcher's options, and the program behind them."""
     switches, options, at = _SWITCHES[launcher].split(), list[_Option](), 0
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
@@ -295,11 +287,7 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
 
 
 def _read_tool(name: str, words: Sequence[str]) -> CommandLine:
-    """Reads a tool's own command, as the module started by its launcher.
-
-    Raises:
-        InputError: the command does not train.
-    """
+    """Reads a tool's own command that trains, as the module started by its launcher."""
     tool, action, module = _TOOLS[name]
     typed = words[1] if len(words) > 1 else ""
     if not typed or typed.startswith("-") or (action and typed != action):

@@ -32,9 +32,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
     Attributes:
         name: of its dataset, the same in every rank and split.
         passes: backward passes before which it was the last to draw.
-        rows: of the dataset.
-        batches: rows by batch, those given in the place of the drawn ones.
-        own: rows by batch, as drawn.
+        batches, own: rows by batch, those given in the place of the drawn ones, and as drawn.
     """
 
     name: str
@@ -81,11 +79,9 @@ class RecordedStep(msgspec.Struct, frozen=True):
     """A step of an optimizer, as all ranks recorded it.
 
     Attributes:
-        ranks: a record a rank, by rank.
         gradients: (ranks, buckets), the gradient that the optimizer applies.
         weights: (ranks, buckets), the parameters before the step.
-        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where that was not
-            recorded.
+        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where unrecorded.
     """
 
     ranks: list[RankStep]
@@ -156,8 +152,7 @@ class Recording(msgspec.Struct, frozen=True):
     def drawn_steps(self) -> list[list[int]]:
         """Returns the dataset rows of each step over all ranks; none where no loader drew any.
 
-        A script that passes a batch through the model more than once draws the batches of a step all the
-        same.
+        A script that passes a batch through the model twice draws the batches of a step all the same.
         """
         optimizer = next(iter(self.steps))[0]
         steps = [self.rows(event) for event in self.steps if event[0] == optimizer]
@@ -177,10 +172,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
-    """Reads the ranks' records of a run; None if no rank finished a step.
-
-    A step is left out unless every rank finished it.
-    """
+    """Reads the steps that every rank of a run finished; None if there are none."""
     records: dict[Event, dict[int, RankStep]] = {}
     decoder = msgspec.json.Decoder(RankStep)
     for path in folder.glob("step-*.json"):

@@ -72,11 +72,6 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
     """Starts a command as typed, ends it before its second optimizer step, and returns its real settings.
 
-    Args:
-        words: the command, as a shell gives them.
-        tool: whose flags or file it has; None: found by their names.
-        limit: seconds until a step must have come.
-
     Raises:
         InputError: the command has braces, or ended before a step; the message has its last lines.
     """

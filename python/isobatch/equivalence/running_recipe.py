@@ -1,8 +1,8 @@
-"""A run's real settings beside its command's, and the recipe made of them."""
+"""A run's real settings: beside its command's, as a recipe, and in words."""
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from isobatch.errors import InputError
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.read import read_file
-from isobatch.words import count, figure, real
+from isobatch.words import count, counted, few, figure, real
 
 _OPTIMIZERS = {
     "sgd": ("SGD",),
@@ -28,6 +28,8 @@ _OPTIMIZERS = {
 """By a recipe's name, the classes that are it."""
 _RATE = 1e-3
 """Distance of two learning rates, as a part of the peak, that is no rounding of a length in steps."""
+_SHOWN_RATES = 3
+"""Learning rates that are shown of the first steps, and of the rest of the run."""
 _CLOSE = 1e-6
 """Relative distance of two equal numbers, one of which may have been text."""
 _LABELS = {
@@ -54,13 +56,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 def recipe_of(running: Running, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Makes the recipe of a run; length and schedule come from the trainer's arguments or the command.
 
-    Args:
-        running: the run.
-        changes: fields that win over the run's.
-
-    Raises:
-        InputError: the run does not show a field that a recipe needs; the message has the --set that gives
-            it.
+    `changes` win over the run's fields. An InputError has the --set of a field that the run does not show.
     """
     changes = changes or {}
     fields = _recipe_fields(running, changes)
@@ -164,11 +160,7 @@ def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, flo
 
 
 def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a recipe: of the changes, else of the run, else of its arguments or its command.
-
-    Raises:
-        InputError: the batch, the optimizer or the schedule is in none of these.
-    """
+    """Returns a recipe's fields: of the changes, else of the run, else of its arguments or command."""
     base = dict(running.stated)
     if running.arguments is not None:
         base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
@@ -193,11 +185,7 @@ def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, An
 
 
 def _seen_schedule(running: Running) -> Any:
-    """Returns the schedule of a scheduler of torch by its values; constant without a scheduler.
-
-    Raises:
-        InputError: the scheduler cannot be read.
-    """
+    """Returns the schedule of a scheduler of torch by its values; constant without a scheduler."""
     scheduler = running.scheduler
     if scheduler is None:
         return "constant"
@@ -210,3 +198,69 @@ def _seen_schedule(running: Running) -> Any:
         f"the schedule of {scheduler['kind']} was not recognized in the run: give --set schedule=NAME",
         field="schedule",
     )
+
+
+def text_of(running: Running, different: Sequence[Mismatch]) -> str:
+    """Describes a run, and its differences from its command."""
+    return "\n".join(_lines(running, different))
+
+
+def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
+    yield f"Runs {running.title}, seen for {running.seconds:.0f} s and ended before its second optimizer step"
+    if running.effective_batch is None:
+        passes = counted(running.accumulation, "pass", "passes")
+        yield f"A step: {counted(running.ranks, 'rank')} × {passes} of a batch that was not seen"
+    else:
+        yield (
+            f"A step has {counted(running.effective_batch, 'sample')}: {counted(running.ranks, 'rank')} × "
+            f"{counted(running.accumulation, 'pass', 'passes')} × "
+            f"{counted(running.micro_batch or 0, 'sample')}"
+        )
+    size = running.dataset_size
+    yield "Dataset: its size was not seen" if size is None else f"Dataset: {counted(size, 'row')}"
+    yield f"Optimizer: {running.optimizer} of {counted(running.parameters, 'parameter')}"
+    yield from (f"  {_group_line(group)}" for group in running.groups)
+    clip = running.clip_norm
+    yield "Clipping: none in this step" if clip is None else f"Clipping: gradient norm at most {real(clip)}"
+    yield from _schedule_lines(running)
+    yield from running.notes
+    if different:
+        yield "Not as the command says:"
+        yield from (
+            f"  {difference.field}: expected {difference.stated}, runs {difference.observed}"
+            for difference in different
+        )
+    elif running.stated:
+        yield "As the command says."
+
+
+def _group_line(group: Mapping[str, Any]) -> str:
+    names = ("initial_lr" if "initial_lr" in group else "lr", "betas", "eps", "momentum", "weight_decay")
+    values = {name: group[name] for name in names if group.get(name) is not None}
+    tensors = f"{group['tensors']} tensors: " if "tensors" in group else ""
+    return tensors + ", ".join(
+        f"{name.removeprefix('initial_')} {shown_value(value)}" for name, value in values.items()
+    )
+
+
+def _schedule_lines(running: Running) -> Iterator[str]:
+    scheduler, total = running.scheduler, running.total_steps
+    of = "a run of unknown length" if total is None else counted(total, "step")
+    if scheduler is None:
+        yield f"Learning rate: {real(running.lr)}, no scheduler of torch; {of}"
+        return
+    steps = scheduler["steps"]
+    if steps == 0:
+        yield f"Learning rate: {scheduler['kind']}, which the script does not step with its optimizer; {of}"
+        return
+    shown = {
+        *range(_SHOWN_RATES),
+        *(len(running.rates) * part // _SHOWN_RATES for part in range(_SHOWN_RATES)),
+        len(running.rates) - 1,
+    }
+    rates = [
+        f"{figure(rate)} at step {count(at + 1)}"
+        for place, (at, rate) in enumerate(running.rates)
+        if place in shown
+    ]
+    yield f"Learning rate: {scheduler['kind']}, {of}: {few(rates, 2 * _SHOWN_RATES + 1)}"

@@ -55,11 +55,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     """The tool's names of the fields."""
 
     def split(self, ranks: int) -> Split:
-        """Returns the settings' split on a number of ranks.
-
-        Raises:
-            InputError: they contradict each other, or leave the micro-batch open.
-        """
+        """Returns the settings' split on a number of ranks."""
         try:
             return _split_of(self.fields, ranks)
         except InputError as error:
@@ -74,10 +70,6 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None:
     """Reads the settings in a program's words and in their file; None if no tool is recognized.
-
-    Args:
-        program: the script or module and its arguments.
-        tool: that is known or forced; None: the one that the flags or the file show.
 
     Raises:
         InputError: several files may be the one, the settings cannot be read, or split the model over several
@@ -165,11 +157,7 @@ def _base(tool: str) -> str:
 
 
 def _content(file: str) -> dict[str, Any]:
-    """Loads a file as trainers do: YAML 1.1, so that it can be written again with the same values.
-
-    Raises:
-        InputError: it cannot be read, or is no table.
-    """
+    """Loads a file as trainers do: YAML 1.1, so that it can be written again with the same values."""
     text = read_whole(file, _MAX_FILE_BYTES)
     try:
         content = json.loads(text) if file.lower().endswith(".json") else _yaml(file).safe_load(text)

@@ -16,12 +16,7 @@ _SPLIT = re.compile(r"([1-9]\d{0,8})[x×]([1-9]\d{0,8})[x×]([1-9]\d{0,8})")
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A split of an optimizer step's samples.
-
-    Attributes:
-        ranks: processes, each with a replica of the model.
-        accumulation: forward and backward passes of a rank in a step.
-        micro_batch: samples of a rank in a pass.
+    """A split of an optimizer step's samples over ranks, passes of a rank (accumulation), and samples of a pass.
 
     >>> str(Split(2, 4, 3)), Split(2, 4, 3).effective_batch
     ('2x4x3', 24)
@@ -63,13 +58,7 @@ factors."""
 
 
 class Splits(NamedTuple):
-    """The splits of one batch to compare with the requested one.
-
-    Attributes:
-        whole: the batch in one pass of one rank: the reference.
-        single: one sample a pass on one rank, for the gradient of each.
-        others: further splits, each with a cause of its own.
-    """
+    """The splits to compare with the requested one: one pass, one sample a pass, and others."""
 
     whole: Split
     single: Split
@@ -140,9 +129,8 @@ def ambiguity(split: Split) -> int:
 def shrink(requested: Split) -> Split:
     """Makes a split of at most MAX_SAMPLES and MAX_RANKS in the same shape, for a comparison on a few cores.
 
-    Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation
-    are kept where they fit, the micro-batch shrinks first; of the splits left the one with the fewest equal
-    factors is taken, then the cheapest.
+    Factors of more than one stay so. Ranks and accumulation are kept where they fit, the micro-batch shrinks
+    first; of the splits left the one with the fewest equal factors is taken, then the cheapest.
 
     >>> [str(shrink(Split.parse(text))) for text in ("2x4x32", "8x1x4", "1x64x2", "2x2x2")]
     ['2x4x2', '2x1x4', '1x8x2', '2x2x2']

@@ -30,13 +30,7 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 class GroupDifference(msgspec.Struct, frozen=True):
-    """A group of tensors with another gradient than the reference.
-
-    Attributes:
-        name: of its tensors, `*` for the number of a layer.
-        difference: relative L2.
-        factor: the gradient over the reference's, by projection.
-    """
+    """A group of tensors with another gradient: its name (`*` for a layer), relative L2, and factor."""
 
     name: str
     difference: float
@@ -44,11 +38,9 @@ class GroupDifference(msgspec.Struct, frozen=True):
 
 
 def solve(changes: Vector, gradient: Vector) -> Solution | None:
-    """Solves for the weight of each sample in a gradient; None if the samples' gradients are too alike.
+    """Solves for the weight of each sample in a gradient, by the sketches (samples, buckets) and (buckets,).
 
-    Args:
-        changes: (samples, buckets), the sketch of each sample's gradient.
-        gradient: (buckets,), the sketch of the gradient that the samples make.
+    None if the samples' gradients are too alike.
 
     >>> changes = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]])
     >>> solve(changes, changes[0] + 4 * changes[1]).weights.round(6).tolist()

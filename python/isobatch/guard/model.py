@@ -1,14 +1,15 @@
-"""The model: called through its wrapper, in training mode, with the same weights on all ranks."""
+"""The model: called by its wrapper, in training mode, with equal weights on all ranks, and cleared gradients."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import tensors_in
+from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
@@ -102,3 +103,34 @@ class ModelWatch:
         elif ranks:
             text = f"the weights of {few_ranks(ranks)} are not those of the others"
             run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)
+
+
+class ZeroGradCheck:
+    """Notices gradients left over from the last step.
+
+    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad did
+    not clear it.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
+        self._run, self._kept, owned = run, False, optimizers.owned()
+        params = [p for p in model.parameters() if p.requires_grad]
+        self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
+        # A sharded parameter's hook is never called: then this check sees nothing.
+        self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    @outside_of_graphs
+    def _arriving(self, _: Tensor) -> None:
+        run, before = self._run, self._param.grad
+        if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
+            self._kept = True
+
+    def check(self) -> None:
+        """Checks before an optimizer step."""
+        if self._kept:
+            text = "the first gradient of this step was added to the last step's, which zero_grad had not cleared"
+            self._run.stop(Cause.GRADIENTS_KEPT, text)

@@ -14,7 +14,7 @@ from isobatch.guard.error import GuardError
 from isobatch.guard.finite import MAX_OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient
 from isobatch.guard.loader import LoaderWatch
-from isobatch.guard.model import ModelWatch
+from isobatch.guard.model import ModelWatch, ZeroGradCheck
 from isobatch.guard.optimizer import (
     LearningRates,
     Optimizers,
@@ -28,7 +28,6 @@ from isobatch.guard.reference import Loss, ReferenceLoss, Weight
 from isobatch.guard.run import CLOSE_STEPS, Run, outside_of_graphs
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
-from isobatch.guard.zero_grad import ZeroGradCheck
 from isobatch.planning.plan import Plan
 
 NO_LOADER = (

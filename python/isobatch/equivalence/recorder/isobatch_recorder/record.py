@@ -167,10 +167,7 @@ class Recorder:
         part.rename(self.folder / name)
 
     def end(self, name: str) -> None:
-        """Ends this process after every rank has written its file of this name, with `{rank}` in it.
-
-        A rank that ends early looks like a failure to the rest.
-        """
+        """Ends this process after every rank has its file: one that ends early looks like a failure."""
         sys.stdout.flush()
         sys.stderr.flush()
         deadline = time.monotonic() + 60
