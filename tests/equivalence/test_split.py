@@ -30,22 +30,22 @@ def test_every_choice_has_the_same_batch_and_none_twice():
         splits = choose_splits(requested)
         batch = requested.effective_batch
         assert (splits.whole, splits.single) == (Split(1, 1, batch), Split(1, batch, 1))
-        assert all(split.effective_batch == batch and split.ranks <= MAX_RANKS for split in splits.others)
+        assert all(split.effective_batch == batch and split.ranks <= MAX_RANKS for split in splits.further)
         fixed = {requested, splits.whole, splits.single}
-        assert len({*splits.others, *fixed}) == len(splits.others) + len(fixed)
+        assert len({*splits.further, *fixed}) == len(splits.further) + len(fixed)
     with pytest.raises(InputError, match="a batch of 1 cannot be split"):
         choose_splits(Split(1, 1, 1))
 
 
 def test_each_cause_has_a_split_of_its_own():
     ranks_only, passes_only = Split(2, 1, 4), Split(1, 4, 2)
-    assert choose_splits(Split(2, 2, 2)).others == (passes_only, ranks_only)
-    assert choose_splits(passes_only).others == (ranks_only, Split(2, 2, 2))
-    assert choose_splits(Split(1, 1, 8)).others == (passes_only, ranks_only, Split(2, 2, 2))
+    assert choose_splits(Split(2, 2, 2)).further == (passes_only, ranks_only)
+    assert choose_splits(passes_only).further == (ranks_only, Split(2, 2, 2))
+    assert choose_splits(Split(1, 1, 8)).further == (passes_only, ranks_only, Split(2, 2, 2))
 
 
 def test_unequal_factors_are_preferred():
-    *_, both = choose_splits(Split(1, 1, 24)).others
+    *_, both = choose_splits(Split(1, 1, 24)).further
     assert ambiguity(both) == 0
 
 

@@ -19,7 +19,7 @@ HOW = (
 
 
 class SameBits(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the weights have the same bits at every split; by split, their SHA after each optimizer step."""
+    """Whether the weights have the same bits at every split; by split, their SHA after each step."""
 
     same: bool
     chunks: bool
@@ -57,9 +57,9 @@ def same_bits(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
 ) -> SameBits:
-    """Compares the bits of a training's weights at splits over ranks, with the same micro-batch, as `same` does.
+    """Compares the bits of a training's weights at splits over ranks, with the same micro-batch.
 
-    Nothing of the script is changed.
+    Nothing of the script is changed; the arguments are those of `same`.
     """
     read = read_command(command, tool=tool)
     splits = [Split.parse(text) for text in split or ()] or [read.default]

@@ -206,7 +206,7 @@ def _explains(solution: Solution | None) -> TypeGuard[Solution]:
 def _name_coupling(
     recording: Recording, groups: list[GroupDifference], solution: Solution | None
 ) -> SplitCause:
-    """Names the cause of a gradient that no weights of the samples explain."""
+    """Names the cause of a gradient without weights of samples to explain it."""
     notes = recording.notes
     worst = groups[0] if groups else None
     residual = "" if solution is None else f" (residual {solution.residual:.1e})"

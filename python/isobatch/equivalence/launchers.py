@@ -287,7 +287,7 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
 
 
 def _read_tool(name: str, words: Sequence[str]) -> CommandLine:
-    """Reads a tool's own command that trains, as the module started by its launcher."""
+    """Reads a tool's own command for training, as the module started by its launcher."""
     tool, action, module = _TOOLS[name]
     typed = words[1] if len(words) > 1 else ""
     if not typed or typed.startswith("-") or (action and typed != action):

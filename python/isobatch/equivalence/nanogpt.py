@@ -24,7 +24,7 @@ def is_nanogpt(program: Sequence[str]) -> bool:
 
 
 def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
-    """Reads the split as typed: of the words, else of the configurations that they name, else of the script."""
+    """Reads the split as typed: of the words, else of their configurations, else of the script."""
     values: dict[str, Any] = {}
     for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
         # What the script assigns behind its configurator is what it makes of the values.

@@ -172,7 +172,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
-    """Reads the steps that every rank of a run finished; None if there are none."""
+    """Reads the steps finished by every rank of a run; None without any."""
     records: dict[Event, dict[int, RankStep]] = {}
     decoder = msgspec.json.Decoder(RankStep)
     for path in folder.glob("step-*.json"):

@@ -88,8 +88,8 @@ def start_run(
 ) -> SplitRun:
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
-    `environment` has variables beside those of this process, `limit` is in seconds, the device "cpu" hides the
-    GPUs.
+    `environment` has variables beside those of this process, `limit` is in seconds, the device "cpu" hides
+    the GPUs.
     """
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -102,7 +102,7 @@ class Session:
         reference = whole.recording or single.recording
         if reference is None:
             raise whole.no_step(f"the command at {whole.split}")
-        runs = [whole, single, *(self._run(split, "other") for split in further or splits.others)]
+        runs = [whole, single, *(self._run(split, "other") for split in further or splits.further)]
         recordings = [run.recording for run in runs if run.recording is not reference]
         comparison = Comparison(reference, single.recording, noise)
         results = share_factor(

@@ -114,7 +114,7 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
 
 
 def _recognize(detected: str | None, program: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Returns the tool by a program's flags, else by its files, and the files that may be the tool's."""
+    """Returns the tool by a program's flags, else by its files, and its files."""
     if detected is not None:  # a file may be the script's own
         files = {file: _read(file) for file in _files(program, _FILE_FLAGS)}
         return detected, [
@@ -204,7 +204,7 @@ def _split_of(fields: Mapping[str, Any], ranks: int) -> Split:
 def write_values(
     source: ToolSettings, program: Sequence[str], values: Mapping[str, Any], split: Split, folder: Path
 ) -> list[str]:
-    """Writes a split's values by their dotted names into a program's words, and a copy of its file in `folder`.
+    """Writes values by their dotted names into a program's words, and a copy of its file in `folder`.
 
     The name of the copy is in the place of the file's. The result is read again by the tool's own reader.
 
@@ -225,7 +225,7 @@ def write_values(
 
 
 def write_for_cpu(source: ToolSettings, program: Sequence[str], folder: Path) -> list[str]:
-    """Writes the settings for a CPU into a program's words and a copy of its file; its batch stays as typed."""
+    """Writes the settings for a CPU into a program's words and a copy of its file."""
     changes = cpu_changes(source)
     return _written(source, program, changes, (), folder) if changes else [*program]
 

@@ -16,7 +16,7 @@ _SPLIT = re.compile(r"([1-9]\d{0,8})[x×]([1-9]\d{0,8})[x×]([1-9]\d{0,8})")
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A split of an optimizer step's samples over ranks, passes of a rank (accumulation), and samples of a pass.
+    """A split of a step's samples over ranks, passes of a rank (accumulation), and samples of a pass.
 
     >>> str(Split(2, 4, 3)), Split(2, 4, 3).effective_batch
     ('2x4x3', 24)
@@ -62,7 +62,7 @@ class Splits(NamedTuple):
 
     whole: Split
     single: Split
-    others: tuple[Split, ...]
+    further: tuple[Split, ...]
 
 
 def choose_splits(requested: Split) -> Splits:
@@ -77,7 +77,7 @@ def choose_splits(requested: Split) -> Splits:
     Raises:
         InputError: the batch is one sample.
 
-    >>> choose_splits(Split(2, 2, 2)).others
+    >>> choose_splits(Split(2, 2, 2)).further
     (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
     """
     batch = requested.effective_batch

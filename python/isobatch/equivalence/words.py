@@ -75,7 +75,7 @@ def fill_braces(text: str, split: Split) -> str:
 
 
 def braces_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
-    """Lists the braces of a command, and refuses a name that is nearly one of NAMES."""
+    """Lists the braces of a command; a name close to one of NAMES is refused."""
     written = {name for word in (*words, *environment.values()) for name in _BRACE.findall(word)}
     for name in sorted(written.difference(NAMES)):
         if (known := nearest(name, NAMES)) is not None:
@@ -84,7 +84,7 @@ def braces_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
 
 
 def check_braces(names: set[str]) -> None:
-    """Refuses braces that leave the micro-batch or the accumulation open."""
+    """Refuses braces with the micro-batch or the accumulation left open."""
     if len({_MAKES[name] for name in names if name in _MAKES}) >= 2:
         return
     written = " and ".join(f"{{{name}}}" for name in NAMES if name in names and name in _MAKES)

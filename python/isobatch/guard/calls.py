@@ -39,8 +39,8 @@ class MicroBatches:
     def fold(self) -> list[bool] | None:
         """Counts each batch of the loader as one micro-batch, however often the loop calls the model for it.
 
-        Returns for each call whether it was the first of a micro-batch; None where the calls are as planned, or
-        nothing explains them.
+        Returns for each call whether it was the first of a micro-batch; None where the calls are as planned,
+        or nothing explains them.
         """
         run, calls, self._calls = self._run, self._calls, []
         fetched, self._stepped = self._served - self._stepped, self._served
@@ -56,7 +56,7 @@ class MicroBatches:
     def _first_calls(self, calls: list[tuple[bool, int, Epoch | None]], fetched: int) -> list[bool] | None:
         """Tells for each call whether it begins a micro-batch.
 
-        The loader's batches decide as they come, else those fetched ahead for the step, else the backward passes.
+        The loader's batches decide as they come, else those fetched ahead for the step, else the passes.
         """
         run, planned, total = self._run, len(self._run.planned), len(calls)
         rest = total // self._calls_each if self._calls_each and total % self._calls_each == 0 else 0

@@ -23,8 +23,8 @@ Summed = Callable[[str, list[float]], list[float]]
 class Likeness(NamedTuple):
     """Compares a gradient with the reference.
 
-    `ratio` is its size along the reference (NaN if it was shortened other than as a whole), `unclipped` the same
-    before clipping, `residual` its share in another direction; `norm` and `planned` are both norms.
+    `ratio` is its size along the reference (NaN if it was shortened other than as a whole), `unclipped` the
+    same before clipping, `residual` its share in another direction; `norm` and `planned` are both norms.
     """
 
     ratio: float
@@ -43,8 +43,8 @@ def compare(
 ) -> Likeness:
     """Compares a gradient with a reference, without making anything as large as a parameter.
 
-    `before` is its norm before it was clipped, NaN where unknown. Above the residual `gate`, clipping by element
-    or by row is considered.
+    `before` is its norm before it was clipped, NaN where unknown. Above the residual `gate`, clipping by
+    element or by row is considered.
     """
     _, ff, fr, rr = summed("sums", products(grads, reference))
     residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
@@ -95,7 +95,7 @@ def beside_weights(
 class Clipping:
     """Remembers the norm of each step's gradient before the clipping.
 
-    `partial`: the script may have clipped other parameters together with these, so their norm alone says nothing.
+    `partial`: the script may have clipped other parameters together with these; their norm says nothing.
     """
 
     def __init__(

@@ -162,8 +162,8 @@ class Gradient:
     ) -> None:
         """Compares the gradient with the reference.
 
-        The reference first draws from the random state when the loader gave each batch, then from the state when the
-        model was called: a script may draw other numbers beside its loss.
+        The reference first draws from the random state when the loader gave each batch, then from the state
+        when the model was called: a script may draw other numbers beside its loss.
         """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])

@@ -275,7 +275,7 @@ _WRAPPED: dict[tuple[type, str], _Wrapped] = {}
 
 
 def listen(value: Any, name: str, listener: Listener) -> Callable[[], None]:
-    """Turns calls of `value.name(*args)` into `listener(the method as it was, *args)`, and returns how to stop.
+    """Turns calls of `value.name(*args)` into `listener(the method as it was, *args)`; returns how to stop.
 
     The method of the class is wrapped for as long as one of its objects is watched.
     """

@@ -1,4 +1,4 @@
-"""The model: called by its wrapper, in training mode, with equal weights on all ranks, and cleared gradients."""
+"""The model: called by its wrapper, in training mode, with equal weights on all ranks, gradients cleared."""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,8 +108,8 @@ class ModelWatch:
 class ZeroGradCheck:
     """Notices gradients left over from the last step.
 
-    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives, zero_grad did
-    not clear it.
+    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives,
+    zero_grad did not clear it.
     """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
@@ -132,5 +132,5 @@ class ZeroGradCheck:
     def check(self) -> None:
         """Checks before an optimizer step."""
         if self._kept:
-            text = "the first gradient of this step was added to the last step's, which zero_grad had not cleared"
-            self._run.stop(Cause.GRADIENTS_KEPT, text)
+            text = "the first gradient of this step was added to the last step's, which zero_grad had not"
+            self._run.stop(Cause.GRADIENTS_KEPT, f"{text} cleared")

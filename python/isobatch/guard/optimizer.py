@@ -25,7 +25,7 @@ MAX_STEPS = 2**40  # taken for the length of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
-    """Returns the torch optimizer inside a wrapper or container, or refuses one that hides it."""
+    """Returns the torch optimizer inside a wrapper or container; a hidden one is refused."""
     if type(optimizer).__name__ == "AcceleratedOptimizer":
         optimizer = optimizer.optimizer
     several = getattr(optimizer, "optimizers", None)
@@ -135,8 +135,8 @@ def check_state(run: Run, optimizer: Any) -> None:
 def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[int, int] | None) -> None:
     """Sets the plan's step at the start of this training, and compares the sampler with it.
 
-    The step is `start_step`, else that of the optimizer's PlanLR, else of the PlanSampler that began at `place`,
-    (epoch, offset), else of the plan's last move.
+    The step is `start_step`, else that of the optimizer's PlanLR, else of the PlanSampler that began at
+    `place`, (epoch, offset), else of the plan's last move.
     """
     if run.plan.recipe.dataset_size is None:
         place = None  # the plan knows no epochs
@@ -187,9 +187,9 @@ class _Bounds(NamedTuple):
 class LearningRates:
     """Checks each group's learning rate: the plan's, times a constant factor of the group.
 
-    The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a rate
-    above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning rate, if a
-    scheduler recorded that (`initial_lr`), else a group that has it now.
+    The factor is the group's `lr_multiplier`, as PlanLR sets it, else its factor at the first step with a
+    rate above 0. Without any multiplier, one group must have factor 1: a group made with the plan's learning
+    rate, if a scheduler recorded that (`initial_lr`), else a group that has it now.
     """
 
     def __init__(self, run: Run, optimizer: Any) -> None:

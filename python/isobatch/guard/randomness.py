@@ -114,8 +114,8 @@ class Randomness:
 def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:
     """Compares the ranks' random generators at the first micro-batch.
 
-    Returns whether all torch generators are equal when it starts, and whether the script draws the same numbers on
-    all ranks between loader and model.
+    Returns whether all torch generators are equal when it starts, and whether the script draws the same
+    numbers on all ranks between loader and model.
     """
     if run.ranks == 1 or not all(run.exchange("calls", bool(calls))):
         return False, False

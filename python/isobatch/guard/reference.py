@@ -103,8 +103,8 @@ class ModelInputs:
     def same(self, back: int) -> bool:
         """Tells whether the guard's forward had the script's inputs of the `back`-th last micro-batch.
 
-        The reference may pass labels where the script computes its loss from logits, and the script may pass masks
-        where the reference has none. The first argument, and all that both pass, must be equal.
+        The reference may pass labels where the script computes its loss from logits, and the script may pass
+        masks where the reference has none. The first argument, and all that both pass, must be equal.
         """
         script, own = self._script[-back], self._own
         if not own:
@@ -179,8 +179,8 @@ class Recomputation:
     ) -> tuple[list[Tensor], bool]:
         """Computes the gradient of this rank's mean losses, or of all ranks' where it is sharded.
 
-        Each micro-batch begins with its random state and has its share; with a seed, what is drawn before the model's
-        call differs. Returns the gradient, and whether the model had the script's inputs.
+        Each micro-batch begins with its random state and has its share; with a seed, the draws before the
+        model's call differ. Returns the gradient, and whether the model had the script's inputs.
         """
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
         for index, (batch, state, share) in enumerate(zip(batches, states, shares, strict=True)):

@@ -119,8 +119,8 @@ class Run:
     def witnesses(self, name: str) -> list[int]:
         """Returns the ranks with the same fault within some seconds, where each rank looks by itself.
 
-        None are listed if all have it, or there is one rank. The step's all-reduce keeps ranks together, so a rank
-        without the fault need not answer.
+        None are listed if all have it, or there is one rank. The step's all-reduce keeps ranks together, so a
+        rank without the fault need not answer.
         """
         if self.ranks == 1:
             return []

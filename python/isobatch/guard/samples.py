@@ -152,8 +152,8 @@ class Samples:
     ) -> None:
         """Judges samples given to several ranks.
 
-        They are a fault if the sampler should give each to one rank, or if ranks have the same batches. Repeated
-        augmentation is none: several ranks get a sample, each another view of it.
+        They are a fault if the sampler should give each to one rank, or if ranks have the same batches.
+        Repeated augmentation is none: several ranks get a sample, each another view of it.
         """
         run, sampler = self._run, watch.sampler
         text = f"{shared} samples of this step go to more than one rank"

@@ -19,8 +19,8 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 class Owner(NamedTuple):
     """Describes a trainer with a loop of its own.
 
-    `counts_labels`: it divides by a step's labels, as transformers' Trainer does; `over_ranks`: by those of all
-    processes. `limit`: the micro-batches of an epoch, if it takes fewer than the loader has.
+    `counts_labels`: it divides by a step's labels, as transformers' Trainer does; `over_ranks`: by those of
+    all processes. `limit`: the micro-batches of an epoch, if it takes fewer than the loader has.
     """
 
     convention: Literal["transformers", "lightning"]

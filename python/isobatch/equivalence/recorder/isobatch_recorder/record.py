@@ -91,7 +91,7 @@ class Recorder:
         return torch.cat(parts)
 
     def end_pass(self, change: torch.Tensor | None) -> None:
-        """Keeps the samples of a backward pass; another loss of the same samples belongs to the pass before."""
+        """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
