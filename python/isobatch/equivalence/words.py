@@ -1,24 +1,23 @@
 """The words of a command: its settings, and braces such as `{micro_batch}`, where a split's numbers go."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 from isobatch.words import nearest
 
-NAMES = ("gpus", "micro_batch", "accumulation", "rank_batch", "effective_batch", "passes")
-"""Names of braces; `passes` are a step's micro-batches over all ranks, as nanoGPT's accumulation."""
 _BRACE = re.compile(r"\{(\w+)\}")
-_MAKES = {
-    "micro_batch": "micro-batch",
-    "accumulation": "accumulation",
-    "passes": "accumulation",
-    "rank_batch": "batch",
-    "effective_batch": "batch",
+_BRACES: dict[str, tuple[str, Callable[[Split], int]]] = {
+    "gpus": ("ranks", lambda split: split.ranks),
+    "micro_batch": ("micro-batch", lambda split: split.micro_batch),
+    "accumulation": ("accumulation", lambda split: split.accumulation),
+    "rank_batch": ("batch", lambda split: split.rank_batch),
+    "effective_batch": ("batch", lambda split: split.effective_batch),
+    "passes": ("accumulation", lambda split: split.ranks * split.accumulation),
 }
-"""By name, the number that a brace gives beside the ranks; two of the three make a split."""
+"""By name, what a brace settles, and its number; beside the ranks two of the others make a split."""
 
 
 class Given(NamedTuple):
@@ -63,31 +62,28 @@ def fill_braces(text: str, split: Split) -> str:
     >>> fill_braces("data.train_batch_size={effective_batch} {passes} {epoch}", Split(2, 4, 2))
     'data.train_batch_size=16 8 {epoch}'
     """
-    numbers = {
-        "gpus": split.ranks,
-        "micro_batch": split.micro_batch,
-        "accumulation": split.accumulation,
-        "rank_batch": split.rank_batch,
-        "effective_batch": split.effective_batch,
-        "passes": split.ranks * split.accumulation,
-    }
-    return _BRACE.sub(lambda brace: str(numbers.get(brace[1], brace[0])), text)
+
+    def number(brace: re.Match[str]) -> str:
+        return str(_BRACES[brace[1]][1](split)) if brace[1] in _BRACES else brace[0]
+
+    return _BRACE.sub(number, text)
 
 
 def braces_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
-    """Lists the braces of a command; a name close to one of NAMES is refused."""
+    """Lists the braces of a command; a name close to a known one is refused."""
     written = {name for word in (*words, *environment.values()) for name in _BRACE.findall(word)}
-    for name in sorted(written.difference(NAMES)):
-        if (known := nearest(name, NAMES)) is not None:
+    for name in sorted(written.difference(_BRACES)):
+        if (known := nearest(name, [*_BRACES])) is not None:
             raise InputError(f"unknown brace {{{name}}}: did you mean {{{known}}}?")
-    return written & {*NAMES}
+    return written & _BRACES.keys()
 
 
 def check_braces(names: set[str]) -> None:
     """Refuses braces with the micro-batch or the accumulation left open."""
-    if len({_MAKES[name] for name in names if name in _MAKES}) >= 2:
+    settled = {name: makes for name, (makes, _) in _BRACES.items() if name in names and makes != "ranks"}
+    if len({*settled.values()}) >= 2:
         return
-    written = " and ".join(f"{{{name}}}" for name in NAMES if name in names and name in _MAKES)
+    written = " and ".join(f"{{{name}}}" for name in settled)
     raise InputError(
         f"{written} alone cannot say how a rank splits its samples: write two of {{micro_batch}}, "
         "{accumulation} and {rank_batch} (samples of a rank in a step) or {effective_batch} (of all "

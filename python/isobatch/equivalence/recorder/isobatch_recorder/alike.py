@@ -20,25 +20,26 @@ BLOCK = 1 << 16
 
 _OUTSIDE = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
 
-Fill = Callable[..., torch.Tensor]
+UNIFORM: Any = torch.Tensor.uniform_
 
 
 def install(recorder: Recorder) -> None:
     """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
     _seed_rows(draws)
-    normal: Any = torch.Tensor.normal_
-    uniform: Any = torch.Tensor.uniform_
-    for name in ("randn", "randn_like"):
-        setattr(torch, name, draws.floats(getattr(torch, name), normal))
-    for name in ("rand", "rand_like"):
-        setattr(torch, name, draws.floats(getattr(torch, name), uniform))
-    for name in ("randint", "randint_like"):
-        setattr(torch, name, draws.integers(getattr(torch, name), uniform))
-    torch.bernoulli = draws.coins(torch.bernoulli, uniform)
-    torch.multinomial = draws.choices(torch.multinomial, uniform)
-    exponential = torch.Tensor.exponential_
-    torch.Tensor.exponential_ = draws.floats(exponential, exponential)  # type: ignore[method-assign]
+    exponential: Any = torch.Tensor.exponential_
+    for place, name, wrapped in (
+        (torch, "randn", draws.floats(torch.randn, torch.Tensor.normal_)),
+        (torch, "randn_like", draws.floats(torch.randn_like, torch.Tensor.normal_)),
+        (torch, "rand", draws.floats(torch.rand, UNIFORM)),
+        (torch, "rand_like", draws.floats(torch.rand_like, UNIFORM)),
+        (torch, "randint", draws.integers(torch.randint)),
+        (torch, "randint_like", draws.integers(torch.randint_like)),
+        (torch, "bernoulli", draws.coins(torch.bernoulli)),
+        (torch, "multinomial", draws.choices(torch.multinomial)),
+        (torch.Tensor, "exponential_", draws.floats(exponential, exponential)),
+    ):
+        setattr(place, name, wrapped)
 
 
 class AlikeDraws:
@@ -53,15 +54,15 @@ class AlikeDraws:
         self._collates = False
 
     @contextlib.contextmanager
-    def only_if(self, *, applies: bool, collates: bool = False) -> Iterator[None]:
-        """Makes the draws of a collator alike, and leaves those of a row as they are."""
+    def applying(self, *, applies: bool, collates: bool = False) -> Iterator[None]:
+        """Switches for a while: draws of a collator are alike, those of a row stay as they are."""
         before, self.applies, self._collates = self.applies, applies, collates
         try:
             yield
         finally:
             self.applies, self._collates = before, False
 
-    def floats(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def floats(self, draw: Callable[..., Any], fill: Any) -> Callable[..., Any]:
         """Wraps a random function of floating-point numbers."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -73,7 +74,7 @@ class AlikeDraws:
 
         return call
 
-    def integers(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def integers(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a random function of integers below `high`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -82,22 +83,22 @@ class AlikeDraws:
             if not self._applies(drawn, kwargs) or not bounds:
                 return drawn
             low, high = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
-            row = low + (self._row(drawn, fill) * (high - low)).floor()
+            row = low + (self._row(drawn, UNIFORM) * (high - low)).floor()
             return drawn.copy_(row.to(drawn.dtype).expand_as(drawn))
 
         return call
 
-    def coins(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def coins(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a random function of 0 and 1 by a tensor of probabilities."""
 
         def call(input: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._applies(input, kwargs):
                 return draw(input, *args, **kwargs)
-            return (self._row(input, fill).to(input.device) < input).to(input.dtype)
+            return (self._row(input, UNIFORM).to(input.device) < input).to(input.dtype)
 
         return call
 
-    def choices(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def choices(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `multinomial`: places of each row by its probabilities, several only with replacement."""
 
         def call(input: Any, num_samples: int, replacement: bool = False, **kwargs: Any) -> Any:
@@ -105,7 +106,7 @@ class AlikeDraws:
             if drawn.dim() != 2 or not (replacement or num_samples == 1) or not self._applies(drawn, kwargs):
                 return drawn
             levels = input.double().cumsum(1)
-            row = self._row(drawn, fill).to(levels.dtype) * levels[:, -1:]
+            row = self._row(drawn, UNIFORM).to(levels.dtype) * levels[:, -1:]
             return torch.searchsorted(levels, row.contiguous()).clamp(max=input.shape[1] - 1)
 
         return call
@@ -118,13 +119,14 @@ class AlikeDraws:
         self._recorder.note("the same random numbers for every sample")
         return True
 
-    def _row(self, like: torch.Tensor, fill: Fill) -> torch.Tensor:
+    def _row(self, like: torch.Tensor, fill: Any) -> torch.Tensor:
         # A loader may be a batch ahead of the step.
         steps = 0 if self._collates else sum(self._recorder.steps.values())
         count = like[:1].numel()
         block = torch.empty(-(-max(count, 1) // BLOCK) * BLOCK, dtype=torch.float64)
         generator = torch.Generator().manual_seed(1000 * steps + _line())
-        return fill(block, generator=generator)[:count].reshape(like[:1].shape).to(like.device)
+        row: torch.Tensor = fill(block, generator=generator)[:count]
+        return row.reshape(like[:1].shape).to(like.device)
 
 
 def _line() -> int:
@@ -146,14 +148,14 @@ def _seed_rows(draws: AlikeDraws) -> None:
         numpy_state = None if numpy is None else numpy.random.get_state()
         torch_state, python_state = torch.get_rng_state(), random.getstate()
         try:
-            with draws.only_if(applies=False):
+            with draws.applying(applies=False):
                 items = (
                     [_load(self.dataset, row) for row in index]
                     if self.auto_collation
                     else _load(self.dataset, index)
                 )
             _seed(0)
-            with draws.only_if(applies=True, collates=True):
+            with draws.applying(applies=True, collates=True):
                 return self.collate_fn(items)
         finally:
             torch.set_rng_state(torch_state)
