@@ -158,8 +158,9 @@ class Recomputation:
             for module, mode in modes.items():
                 module.training = mode
 
-    def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
+    def draws(self, batches: list[Any], calls: list[RandomState], gate: float) -> bool:
         """Tells whether the loss draws random numbers outside of the model: its gradient has a seed."""
+        shares = [1 / len(batches)] * len(batches)
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
         return bool(difference(first, second).error > gate)
 
