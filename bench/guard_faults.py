@@ -30,9 +30,10 @@ HEAD = """# What the guard says about whole scripts, healthy and faulty
 
 > The guard lets {healthy} healthy scripts through, and names {faults} injected faults.
 
-Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes on a CPU with tiny models,
-{versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`
-asserts both tables. What the guard costs is in [validate.md](validate.md).
+Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes
+on a CPU with tiny models, {versions}. The scripts are in `tests/guard/scripts`, the faults in
+`tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"` asserts both tables. What the guard costs
+is in [validate.md](validate.md).
 """
 
 

@@ -21,15 +21,23 @@ NOT_ASKED = "cannot be asked"
 """The right answer for a script whose splits have other random draws."""
 
 HEALTHY = {
-    "plain": """ddp; no_sync; all_reduce by hand; drop last; workers; curriculum; weighted sampler;
-        distributed sampler always; fused; foreach; several groups; tensor lr; lbfgs; classes;
-        label smoothing; class weights; focal; huber; distillation; diffusion; drop path; drop path by rand; two views; l2 in the loss; autograd function; checkpoint; reentrant checkpoint;
-        compile; autocast; scaler; frozen; frozen later; group norm; batch norm, frozen; clip by value; clip by hand; hooks;
-        evaluation first; evaluation; zero by hand; zeros kept; ema; saves; own schedule; optimizer before ddp""",
-    "kinds": """token_mean; two_optimizers; gan; lora; masked; detection; recurrent; graphs; rollouts; stream; by_hand;
-        ema_teacher; fsdp2; fsdp1; samples_lost""",
-    "trainers": """hf causal; hf grouped; hf iterable; hf evaluation; hf compute_loss; accelerate loop;
-        accelerate split; accelerate dispatch; lightning auto; lightning manual; lightning validation""",
+    "plain": """
+        ddp; no_sync; all_reduce by hand; drop last; workers; curriculum; weighted sampler; distributed
+        sampler always; fused; foreach; several groups; tensor lr; lbfgs; classes; label smoothing;
+        class weights; focal; huber; distillation; diffusion; drop path; drop path by rand; two views;
+        l2 in the loss; autograd function; checkpoint; reentrant checkpoint; compile; autocast; scaler;
+        frozen; frozen later; group norm; batch norm, frozen; clip by value; clip by hand; hooks;
+        evaluation first; evaluation; zero by hand; zeros kept; ema; saves; own schedule; optimizer
+        before ddp
+    """,
+    "kinds": """
+        token_mean; two_optimizers; gan; lora; masked; detection; recurrent; graphs; rollouts; stream;
+        by_hand; ema_teacher; fsdp2; fsdp1; samples_lost
+    """,
+    "trainers": """
+        hf causal; hf grouped; hf iterable; hf evaluation; hf compute_loss; accelerate loop; accelerate
+        split; accelerate dispatch; lightning auto; lightning manual; lightning validation
+    """,
 }
 """By file, kinds of scripts that train the same at every split."""
 
