@@ -122,7 +122,9 @@ class Case(NamedTuple):
 def list_cases() -> list[Case]:
     """Lists the healthy scripts, then the faulty ones."""
     healthy = [
-        Case(file, kind.strip(), "", "") for file, kinds in HEALTHY.items() for kind in kinds.split(";")
+        Case(file, " ".join(kind.split()), "", "")
+        for file, kinds in HEALTHY.items()
+        for kind in kinds.split(";")
     ]
     faults = ((file, kind, causes) for file, kinds in FAULTY.items() for kind, causes in kinds.items())
     return healthy + [
