@@ -96,8 +96,7 @@ def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str],
     starts_itself = command.tool == STARTS_ITSELF or any(
         "{gpus}" in word for word in (*launch.program, *launch.environment.values())
     )
-    own_start = launch.name in ("", "python") and starts_itself
-    words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
+    words = launch.start(split.ranks, program, itself=starts_itself)
     environment = {name: fill_braces(value, split) for name, value in launch.environment.items()}
     return [fill_braces(word, split) for word in words], {**environment, **CPU}
 
@@ -113,11 +112,8 @@ def start_as_typed(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the words and the extra environment to start a command as typed on the CPU of this machine."""
     program = [*launch.program] if source is None else write_for_cpu(source, launch.program, folder)
-    own_start = launch.name in ("", "python") and (
-        ranks == 1 or (source is not None and source.tool == STARTS_ITSELF)
-    )
-    words = [*launch.alone, *program] if own_start else launch.start(ranks, program)
-    return words, {**launch.environment, **CPU}
+    starts_itself = source is not None and source.tool == STARTS_ITSELF
+    return launch.start(ranks, program, itself=starts_itself), {**launch.environment, **CPU}
 
 
 def _known_tool(tool: str) -> str:

@@ -78,9 +78,12 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     """On what a CPU starts otherwise than the command says."""
 
-    def start(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """Returns the words to start the program on ranks of one node, each time on a free port."""
-        if ranks == 1 and not self.needs_torchrun:
+    def start(self, ranks: int, program: Sequence[str], *, itself: bool) -> list[str]:
+        """Returns the words to start the program on ranks of one node, each time on a free port.
+
+        `itself`: the program starts its ranks, if it has no launcher.
+        """
+        if (ranks == 1 and not self.needs_torchrun) or (itself and self.name in ("", "python")):
             return [*self.alone, *program]
         if not self.head:
             raise missing("{gpus}", f"write it where {program[0]} takes its number of processes")
