@@ -45,13 +45,7 @@ class Weighing(msgspec.Struct, frozen=True):
 
 
 def name_weights(weighing: Weighing) -> SplitCause | None:
-    """Names the cause of weights other than 1; None if all are 1.
-
-    >>> owners = [(0, sample // 2) for sample in range(8)]
-    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), owners, [[PassSamples([], [])] * 4])
-    >>> name_weights(four).text
-    'the gradient is 4 × that of one pass over the batch: × accumulation'
-    """
+    """Names the cause of weights other than 1; None if all are 1."""
     weights = weighing.weights
     if np.abs(weights - 1).max() < ALIKE:
         return None
@@ -103,11 +97,7 @@ def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
 
 
 def nearest_law(split: Split, factor: float) -> "FactorLaw | None":
-    """Returns the nearest law for the factor of some tensors at a split, or None.
-
-    >>> nearest_law(Split(2, 1, 4), 2.0001).name
-    '× ranks'
-    """
+    """Returns the nearest law for the factor of some tensors at a split, or None."""
     for law in LAWS:
         if law.size(split) != 1 and isclose(factor, law.size(split), rel_tol=PROPORTIONAL):
             return law

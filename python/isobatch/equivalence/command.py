@@ -47,10 +47,7 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def default(self) -> Split:
-        """The split to compare by default: the command's own, made smaller.
-
-        Braces leave the passes open: they are DEFAULT's, on the ranks as typed.
-        """
+        """The split to compare by default: the command's own, or DEFAULT's passes, made smaller."""
         ranks = self.launch.ranks or DEFAULT.ranks
         return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
@@ -60,9 +57,6 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
 
     Raises:
         InputError: the command cannot be split; the message says what to write.
-
-    >>> read_command(["torchrun", "--nproc-per-node", "4", "t.py", "--per_device_train_batch_size", "8"]).own
-    Split(ranks=4, accumulation=1, micro_batch=8)
     """
     launch = read_launch(words)
     names = braces_in(words, launch.environment)
@@ -83,10 +77,7 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
 
 
 def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the extra environment to start a command at a split on the CPU of this machine.
-
-    `folder` gets copies of the tool's files with other values; the user's own stay as they are.
-    """
+    """Returns the words and the environment of a start on this CPU, with copies of files in `folder`."""
     launch, program = command.launch, list(command.launch.program)
     if command.tool == NANOGPT:
         program = write_nanogpt(program, split)

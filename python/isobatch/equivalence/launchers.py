@@ -79,10 +79,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """On what a CPU starts otherwise than the command says."""
 
     def start(self, ranks: int, program: Sequence[str], *, itself: bool) -> list[str]:
-        """Returns the words to start the program on ranks of one node, each time on a free port.
-
-        `itself`: the program starts its ranks, if it has no launcher.
-        """
+        """Returns the words to start ranks of one node on a free port; `itself`: the program starts them."""
         if (ranks == 1 and not self.needs_torchrun) or (itself and self.name in ("", "python")):
             return [*self.alone, *program]
         if not self.head:
@@ -94,14 +91,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_launch(words: Sequence[str]) -> CommandLine:
-    """Takes a command line apart.
-
-    Raises:
-        InputError: it is empty, or names no program.
-
-    >>> read_launch(["torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1"]).program
-    ('train.py', '--lr', '1')
-    """
+    """Takes a command line apart; an InputError if it is empty, or names no program."""
     words, environment = [*words], {}
     while words:
         assignment = _ASSIGNMENT.fullmatch(words[0])

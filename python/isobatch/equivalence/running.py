@@ -70,11 +70,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
-    """Starts a command as typed, ends it before its second optimizer step, and returns its real settings.
-
-    Raises:
-        InputError: the command has braces, or ended before a step; the message has its last lines.
-    """
+    """Starts a command as typed, ends it before its second step, and returns its real settings."""
     launch = read_launch(words)
     if names := braces_in(words, launch.environment):
         raise InputError(f"the command runs as it is here: write a number in the place of {{{min(names)}}}")

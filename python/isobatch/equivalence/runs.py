@@ -128,10 +128,7 @@ def _last_lines(output: str) -> str:
 
 
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ends a run's processes: those of its session, and those that left it, as torchrun's workers do.
-
-    These have the run's folder in their environment.
-    """
+    """Ends a run's processes: of its session, and those with its folder in their environment."""
     end_session(process, GRACE)
     marker = os.fsencode(folder)
     for path in Path("/proc").glob("[0-9]*/environ"):  # none outside of Linux

@@ -69,12 +69,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 
 def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None:
-    """Reads the settings in a program's words and in their file; None if no tool is recognized.
-
-    Raises:
-        InputError: several files may be the one, the settings cannot be read, or split the model over several
-            GPUs.
-    """
+    """Reads the settings in a program's words and their file; None if no tool is recognized."""
     words = {setting.name: setting.value for setting in given_settings(program)}  # the last value counts
     if tool is None:
         detected = _read(_merged({}, words)) if words else None
@@ -206,10 +201,7 @@ def write_values(
 ) -> list[str]:
     """Writes values by their dotted names into a program's words, and a copy of its file in `folder`.
 
-    The name of the copy is in the place of the file's. The result is read again by the tool's own reader.
-
-    Raises:
-        InputError: the tool's settings cannot say this split, or a file cannot be written.
+    The result is read again by the tool's own reader: an InputError if it is another split.
     """
     removed = [name for name in _OF_A_STEP.get(source.tool, ()) if name in source.typed]
     if "warmup_steps" in values:  # the same length by another name would contradict the new one

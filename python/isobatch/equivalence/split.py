@@ -41,11 +41,7 @@ class Split(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a split as it is typed.
-
-        >>> Split.parse("2x4x3")
-        Split(ranks=2, accumulation=4, micro_batch=3)
-        """
+        """Reads a split as it is typed, such as 2x4x3."""
         numbers = _SPLIT.fullmatch(text.strip().lower())
         if numbers is None:
             raise must_be("RANKSxACCUMULATIONxMICRO_BATCH, such as 2x2x2", text, field="--split")
@@ -73,12 +69,6 @@ def choose_splits(requested: Split) -> Splits:
     are preferred, since a weight of 2 at 2x2x2 may come from the ranks, the accumulation or the micro-batch;
     at 2x4x3 it can only come from the ranks. Two ranks are preferred to more, which cost a process each, and
     micro-batches of several samples, since a mean of means needs them.
-
-    Raises:
-        InputError: the batch is one sample.
-
-    >>> choose_splits(Split(2, 2, 2)).further
-    (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
     """
     batch = requested.effective_batch
     if batch == 1:

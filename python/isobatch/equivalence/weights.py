@@ -41,10 +41,6 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
     """Solves for the weight of each sample in a gradient, by the sketches (samples, buckets) and (buckets,).
 
     None if the samples' gradients are too alike.
-
-    >>> changes = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]])
-    >>> solve(changes, changes[0] + 4 * changes[1]).weights.round(6).tolist()
-    [1.0, 4.0]
     """
     norms = np.linalg.norm(changes, axis=1)
     if len(changes) and norms.any() and not norms.all():
@@ -79,10 +75,7 @@ def distance(gradient: Vector, reference: Vector) -> float:
 def differing_groups(
     record: RankStep, gradient: Vector, reference: Vector, tolerance: float
 ) -> list[GroupDifference]:
-    """Lists the groups of tensors with a difference above a tolerance, the worst first.
-
-    A group has the names that differ only in a layer's number.
-    """
+    """Lists the groups of tensors, one for all layers, with a difference above a tolerance, worst first."""
     groups = [".".join("*" if part.isdigit() else part for part in name.split(".")) for name in record.names]
     group_of = np.repeat(np.array(groups), record.sizes)
     total = float(np.linalg.norm(reference))

@@ -57,11 +57,7 @@ def given_settings(words: Sequence[str]) -> list[Given]:
 
 
 def fill_braces(text: str, split: Split) -> str:
-    """Fills the braces of a word; braces of other names stay.
-
-    >>> fill_braces("data.train_batch_size={effective_batch} {passes} {epoch}", Split(2, 4, 2))
-    'data.train_batch_size=16 8 {epoch}'
-    """
+    """Fills the braces of a word; braces of other names stay."""
 
     def number(brace: re.Match[str]) -> str:
         return str(_BRACES[brace[1]][1](split)) if brace[1] in _BRACES else brace[0]

@@ -11,10 +11,7 @@ HALVES = ("fp16", "float16", "16-mixed")
 
 
 class MicroBatches:
-    """Compares the micro-batches before each optimizer step with the plan's accumulation.
-
-    `draws`: samples cannot be compared with the plan's; `vary`: the batches' sizes vary.
-    """
+    """Compares the micro-batches of steps with the plan; `draws`: samples are not; `vary`: sizes are not."""
 
     def __init__(self, run: Run, watch: LoaderWatch | None) -> None:
         self._run, self._watch, self.draws, self.vary = run, watch, False, False

@@ -69,10 +69,7 @@ def compare(
 def beside_weights(
     grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
 ) -> Likeness:
-    """Compares a gradient with the reference, leaving out the components along the weights.
-
-    A penalty on the weights' size, such as L2, acts along them alone.
-    """
+    """Compares a gradient with the reference, both without their part along the weights, as of an L2."""
     figures = list[float]()
     for f, r, w in zip(grads, reference, weights, strict=True):
         _, ff, fr, rr = products([f], [r])

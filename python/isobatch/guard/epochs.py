@@ -18,10 +18,7 @@ MIN_COMPARED_IDS = 16  # first samples to compare before two orders count as the
 
 
 class Epochs:
-    """Compares epochs with the plan and with earlier epochs.
-
-    `deals`: the sampler gives each sample to one rank only.
-    """
+    """Compares epochs with the plan and with earlier ones; `deals`: each sample goes to one rank only."""
 
     def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
         self._run, self._watch, self._calls, self.deals = run, watch, calls, True

@@ -97,10 +97,7 @@ class Finite:
             run.whole = self._look() and run.whole
 
     def stuck(self, patience: int) -> None:
-        """Ends a loop after more than `patience` micro-batches without an optimizer step.
-
-        Calls without a backward pass do not count: an episode may have thousands.
-        """
+        """Ends a loop of many micro-batches with a backward pass and no step; episodes may be long."""
         if not self.sharded and self._run.backwards < patience:
             return
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))

@@ -29,13 +29,10 @@ MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches 
 
 
 class Epoch:
-    """Counts the samples of one pass over a sampler.
+    """Counts the samples of one pass over a sampler; a PlanSampler began at the (epoch, offset) `place`.
 
-    Args:
-        place: the (epoch, offset) at which a PlanSampler began.
-        length: micro-batches in all, as far as the sampler knows.
-        limited: a trainer takes only the first `length`.
-        order: the epoch by whose number the sampler shuffles, where it has one.
+    `limited`: a trainer takes only the first `length` micro-batches. `order`: the epoch by whose number the
+    sampler shuffles.
     """
 
     def __init__(
@@ -114,10 +111,7 @@ class Epoch:
 
 
 class LoaderWatch:
-    """Takes notes of a loader.
-
-    `limit`: the micro-batches of an epoch, where a trainer takes fewer than all.
-    """
+    """Takes notes of a loader; `limit`: a trainer takes fewer micro-batches of an epoch."""
 
     def __init__(self, loader: Any, limit: int | None = None) -> None:
         self.loader, self.limit = loader, limit

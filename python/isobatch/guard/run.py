@@ -151,10 +151,7 @@ class Run:
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """Returns the training's own time limit for a rank; None, torch's default, if the group does not say.
-
-    A rank that saves a checkpoint or compiles is late, not lost.
-    """
+    """Returns the training's own time limit for a late rank; None, torch's default, if unknown."""
     group: Any = process_group or dist.group.WORLD
     try:
         timeout: timedelta = max(

@@ -236,10 +236,9 @@ class Guard:
 
 
 class GuardClaim(NamedTuple):
-    """A check before an optimizer step, where it is due. All ranks make it together.
+    """A check before an optimizer step, where it is due, to stop a training off its plan.
 
-    It stops the training where it departs from the plan. True: the plan has no such step, and nothing is left
-    to check.
+    All ranks make it together. True: the plan has no such step, and nothing is left to check.
     """
 
     due: Callable[[Run], bool]

@@ -138,10 +138,7 @@ def takes_labels(model: nn.Module) -> bool:
 
 
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
-    """Returns the number of labels in the model's own mean loss; None if it ignores the Trainer's number.
-
-    It is computed from the loss for a number of items that no batch has.
-    """
+    """Counts the labels in the model's mean loss, by an impossible number; None if it ignores that."""
     items = 2 * batch["labels"].numel() + 1
     number = torch.tensor(items, device=batch["labels"].device)
     mean, of_items = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))

@@ -41,10 +41,11 @@ from isobatch.integrations.torch import PlanLR, PlanSampler
 class How(NamedTuple):
     """The form of a loop.
 
-    `layers` are factors of the learning rate of the first and the last layer. Where it is `evaluated`, it is
-    so now and then, as Lightning does it; `validated`: on all ranks behind each epoch, with a checkpoint. It is
-    `resumed` at a step by a "plan" sampler, "by hand", or by the state of a "stateful" loader. `overflows` are
-    steps at the start that a loss scaler skips (None: no scaler); `every`: the scheduler steps in those, too.
+    `layers` are factors of the learning rate of the first and the last layer. Where it is `evaluated`, it
+    is so now and then, as Lightning does it; `validated`: on all ranks behind each epoch, with a checkpoint.
+    It is `resumed` at a step by a "plan" sampler, "by hand", or by the state of a "stateful" loader.
+    `overflows` are steps at the start that a loss scaler skips (None: no scaler); `every`: the scheduler
+    steps in those, too.
     """
 
     kind: str = ""

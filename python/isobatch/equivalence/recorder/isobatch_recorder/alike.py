@@ -138,10 +138,7 @@ def _line() -> int:
 
 
 def _seed_rows(draws: AlikeDraws) -> None:
-    """Seeds the generators by each loaded row, in the main process and in workers, but not for the collator.
-
-    The augmentation of a row is then the same in any batch.
-    """
+    """Seeds the generators by each loaded row: its augmentation is the same in any batch."""
 
     def fetch(self: Any, index: Any) -> Any:
         numpy = sys.modules.get("numpy")

@@ -20,10 +20,7 @@ PARTS = 10
 
 
 def describe(optimizer: torch.optim.Optimizer, step: int, *, is_last: bool) -> dict[str, Any]:
-    """Describes the training before a step; a value is None if no object of the script has it.
-
-    `is_last`: the process ends here, so that the scheduler may be used up.
-    """
+    """Describes the training; `is_last`: the process ends here, and its scheduler may be used up."""
     objects = gc.get_objects()
     trainer = _one_of(objects, "transformers.trainer", "Trainer")
     lightning = _one_of(objects, "lightning.pytorch.trainer.trainer", "Trainer") or _one_of(
@@ -105,8 +102,7 @@ def _rates(
 ) -> list[tuple[int, float]]:
     """Runs a scheduler from this step on, `times` for each step of the optimizer, to the run's length.
 
-    Returns steps with the learning rate of the first group: the next ones, each tenth of the run, the last
-        one.
+    Returns some steps with the learning rate of the first group: the next, each tenth of the run, the last.
     """
     end = min(length, MAX_STEPS) if times else step + 1
     steps = {*range(step, step + FIRST_STEPS), *(end * part // PARTS for part in range(PARTS)), end - 1}
