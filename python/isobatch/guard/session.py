@@ -241,12 +241,8 @@ class GuardClaim(NamedTuple):
     All ranks make it together. True: the plan has no such step, and nothing is left to check.
     """
 
-    due: Callable[[Run], bool]
     check: Callable[[Guard], bool | None]
-
-
-def _always(_: Run) -> bool:
-    return True
+    due: Callable[[Run], bool] = lambda _: True
 
 
 def _first(run: Run) -> bool:
@@ -266,23 +262,23 @@ def _settled(run: Run) -> bool:
 
 
 CLAIMS = (
-    GuardClaim(_first, lambda guard: guard.settle_start()),
-    GuardClaim(_first, lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer)),
-    GuardClaim(_first, lambda guard: check_state(guard.run, guard.optimizer)),
-    GuardClaim(_first, lambda guard: guard.epochs.begin()),
-    GuardClaim(_always, lambda guard: guard.calls.check_length()),
-    GuardClaim(_always, lambda guard: guard.fold()),
-    GuardClaim(_always, lambda guard: guard.model.check_calls()),
-    GuardClaim(_near, lambda guard: guard.zero_grad.check()),
-    GuardClaim(_always, lambda guard: guard.calls.check()),
-    GuardClaim(_near, lambda guard: guard.samples.check()),
-    GuardClaim(_always, lambda guard: guard.rates.check()),
-    GuardClaim(_first, lambda guard: check_settings(guard.run, guard.optimizer)),
-    GuardClaim(_always, lambda guard: guard.finite.check()),
-    GuardClaim(_near, lambda guard: guard.gradient.check()),
-    GuardClaim(_rare, lambda guard: guard.model.check_weights()),
-    GuardClaim(_always, lambda guard: guard.epochs.check()),
-    GuardClaim(_settled, lambda guard: guard.optimizers.check()),
-    GuardClaim(_settled, lambda guard: check_length(guard.run, guard.owner)),
+    GuardClaim(lambda guard: guard.settle_start(), _first),
+    GuardClaim(lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer), _first),
+    GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
+    GuardClaim(lambda guard: guard.epochs.begin(), _first),
+    GuardClaim(lambda guard: guard.calls.check_length()),
+    GuardClaim(lambda guard: guard.fold()),
+    GuardClaim(lambda guard: guard.model.check_calls()),
+    GuardClaim(lambda guard: guard.zero_grad.check(), _near),
+    GuardClaim(lambda guard: guard.calls.check()),
+    GuardClaim(lambda guard: guard.samples.check(), _near),
+    GuardClaim(lambda guard: guard.rates.check()),
+    GuardClaim(lambda guard: check_settings(guard.run, guard.optimizer), _first),
+    GuardClaim(lambda guard: guard.finite.check()),
+    GuardClaim(lambda guard: guard.gradient.check(), _near),
+    GuardClaim(lambda guard: guard.model.check_weights(), _rare),
+    GuardClaim(lambda guard: guard.epochs.check()),
+    GuardClaim(lambda guard: guard.optimizers.check(), _settled),
+    GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
 )
 """In the order of checking before a step: a check that explains another's fault comes before it."""

@@ -130,15 +130,13 @@ def takes_labels(model: nn.Module) -> bool:
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     known = getattr(model, "accepts_loss_kwargs", None)
     arguments = inspect.signature(model.forward).parameters.values()
-    return (
-        bool(known)
-        if known is not None
-        else any(parameter.kind is parameter.VAR_KEYWORD for parameter in arguments)
-    )
+    if known is not None:
+        return bool(known)
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in arguments)
 
 
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
-    """Counts the labels in the model's mean loss, by an impossible number; None if it ignores that."""
+    """Counts the labels in the model's mean loss, by an impossible number; None if ignored."""
     items = 2 * batch["labels"].numel() + 1
     number = torch.tensor(items, device=batch["labels"].device)
     mean, of_items = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
