@@ -1,19 +1,15 @@
-"""Runs the guard in each script of tests/guard/scripts as it is, then with each fault of the table, and writes what it said.
+"""Runs the guard in each script of tests/guard/scripts as it is, then with each fault, and writes its words.
 
 python bench/guard_faults.py bench/results/guard.md
 
-It takes 17 minutes on two cores that others use, and shows each row as it comes. One that was interrupted goes on where it was, by
-the rows in bench/results/guard.md.part that were as expected, unless the commit or a tracked file has changed since.
+It takes 17 minutes on two cores that others use, and shows each row as it comes.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,9 +30,10 @@ HEAD = """# What the guard says about whole scripts, healthy and faulty
 
 > The guard lets {healthy} healthy scripts through, and names {faults} injected faults.
 
-Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes on a CPU with tiny models,
-{versions}. The scripts are in `tests/guard/scripts`, the faults in `tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"`
-asserts both tables. What the guard costs is in [validate.md](validate.md).
+Written by `python bench/guard_faults.py bench/results/guard.md` on {date}, load {load}: two gloo processes
+on a CPU with tiny models, {versions}. The scripts are in `tests/guard/scripts`, the faults in
+`tests/guard/injected.py`; `pytest tests/guard -m "slow or not slow"` asserts both tables. What the guard costs
+is in [validate.md](validate.md).
 """
 
 
@@ -71,22 +68,15 @@ Row = tuple[bool, str]
 def healthy_row(ranks: Ranks, healthy: Any) -> Row:
     """A script as it is."""
     reports = ranks(healthy.script, healthy.fields, healthy.options, None)
-    broken = (
-        reports
-        if isinstance(reports, str)
-        else next((str(report.error) for report in reports if report.error), "")
-    )
-    notes = (
-        []
-        if isinstance(reports, str)
-        else [*reports[0].notes, *(f"unchecked: {text}" for text in reports[0].unchecked)]
-    )
+    if isinstance(reports, str):
+        broken, notes = reports, []
+    else:
+        broken = next((str(report.error) for report in reports if report.error), "")
+        notes = [*reports[0].notes, *(f"unchecked: {text}" for text in reports[0].unchecked)]
     outcome = broken or "; ".join(notes) or "—"
     settings = words(healthy.options | healthy.fields)
-    return (
-        not broken,
-        f"| {healthy.kind} | {settings} | {'stopped' if broken else 'goes through'} | {outcome} |",
-    )
+    verdict = "stopped" if broken else "goes through"
+    return not broken, f"| {healthy.kind} | {settings} | {verdict} | {outcome} |"
 
 
 def fault_row(ranks: Ranks, fault: Any) -> Row:
@@ -103,38 +93,12 @@ def fault_row(ranks: Ranks, fault: Any) -> Row:
     return named, f"| {fault.name} | {KINDS[fault.script]} | {outcome} | {'yes' if named else '**no**'} |"
 
 
-def version(folder: Path) -> str:
-    """The commit of a work tree, marked by a digest of what has changed in its tracked files."""
-    commit, changes = (
-        subprocess.check_output(["git", *words], cwd=folder)
-        for words in (["rev-parse", "HEAD"], ["diff", "--binary", "HEAD"])
-    )
-    return commit.decode().strip() + (f" dirty {hashlib.sha256(changes).hexdigest()}" if changes else "")
-
-
-def resume(part: Path, version: str) -> dict[str, Row]:
-    """The rows of a run of this version that was interrupted; those of another are discarded."""
-    head, *lines = (part.read_text(encoding="utf-8") if part.exists() else "").splitlines() or [""]
-    if head == version:
-        return {name: (good, text) for name, (good, text) in map(json.loads, lines)}
-    part.write_text(version + "\n", encoding="utf-8")
-    return {}
-
-
-def rows(
-    ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row], part: Path, finished: dict[str, Row]
-) -> list[Row]:
-    """All rows of a table: those that are done, and the others, each added to the file as it comes if it is as expected: another may be
-    so by load alone."""
+def rows(ranks: Ranks, table: list[Any], row: Callable[[Ranks, Any], Row]) -> list[Row]:
+    """All rows of a table, shown as they come."""
     rows_so_far = []
     for number, case in enumerate(table, 1):
-        good, text = finished.get(repr(case)) or row(ranks, case)
-        if repr(case) not in finished:
-            print(f"{number} of {len(table)}: {text}", file=sys.stderr)
-            if good:
-                with part.open("a", encoding="utf-8") as file:
-                    print(json.dumps([repr(case), (good, text)]), file=file)
-        rows_so_far.append((good, text))
+        rows_so_far.append(row(ranks, case))
+        print(f"{number} of {len(table)}: {rows_so_far[-1][1]}", file=sys.stderr)
     return rows_so_far
 
 
@@ -146,11 +110,8 @@ def share(rows: list[Row]) -> str:
 def main() -> None:
     """Both tables, into the file that is given."""
     ranks, loads = Ranks(), [os.getloadavg()[0]]
-    file = Path(sys.argv[1])
-    part = file.with_name(file.name + ".part")
-    finished = resume(part, version(Path(__file__).parent))
-    healthy = rows(ranks, SCRIPTS, healthy_row, part, finished)
-    faults = rows(ranks, FAULTS, fault_row, part, finished)
+    healthy = rows(ranks, SCRIPTS, healthy_row)
+    faults = rows(ranks, FAULTS, fault_row)
     ranks.pool.close()
     loads.append(os.getloadavg()[0])
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
@@ -171,8 +132,7 @@ def main() -> None:
         "|---|---|---|---|---|",
         *(row for _, row in faults),
     ]
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    part.unlink()
+    Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(*(row for good, row in (*healthy, *faults) if not good), sep="\n")
 
 

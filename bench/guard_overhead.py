@@ -1,8 +1,8 @@
-"""What the guard adds to a DDP loop after its first steps, in two ways that a noisy machine cannot blur together:
+"""Measures the guard in a DDP loop after its first steps, in two ways that noise cannot blur together:
 
 - its own time: the time spent inside of its hooks, over that of the same step;
-- the loop's: the guard's hooks are put in and taken out of one and the same loop, in alternating blocks of steps, and the
-  blocks are compared pair by pair.
+- the loop's: the guard's hooks are put in and taken out of one and the same loop, in alternating blocks of
+  steps, and the blocks are compared pair by pair.
 
 torchrun --standalone --nproc-per-node 2 bench/guard_overhead.py
 """
@@ -61,7 +61,8 @@ class Loop:
         for _ in range(5):
             self.step()
         places = [self.ddp._forward_pre_hooks, self.optimizer._optimizer_step_pre_hooks]
-        places += [p._post_accumulate_grad_hooks for p in self.model.parameters()]  # type: ignore[attr-defined]
+        parameters: list[Any] = [*self.model.parameters()]
+        places += [p._post_accumulate_grad_hooks for p in parameters]
         self.hooks: list[tuple[Any, dict[Any, Any]]] = [(place, dict(place)) for place in places if place]
 
     def step(self) -> None:
@@ -111,8 +112,11 @@ class Own:
 
 
 def own_time(loop: Loop) -> str:
-    """The guard's own time: its share of the same step, by the clock and by the CPU time of the thread, which both suffer alike
-    from what else the machine does; and apart from these the steps at which it compares weights, one for each doubling."""
+    """The guard's own time: its share of the same step, by the clock and by the CPU time of the thread.
+
+    Both suffer alike from other work of the machine. Steps that compare weights, one for each doubling, are
+    apart.
+    """
     own, note = Own(), noting.Epoch.note
     for place, hooks in loop.hooks:
         place.update({key: own.timed(hook) for key, hook in hooks.items()})

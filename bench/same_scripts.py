@@ -6,14 +6,9 @@ python bench/same_scripts.py bench/results/same_scripts.md [FILE]: of one file o
 """
 
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).with_name("same")))
-
-from zygote import Zygote
 
 from isobatch.equivalence import session
 from isobatch.errors import InputError
@@ -26,15 +21,23 @@ NOT_ASKED = "cannot be asked"
 """The right answer for a script whose splits have other random draws."""
 
 HEALTHY = {
-    "plain": """ddp; no_sync; all_reduce by hand; drop last; workers; curriculum; weighted sampler; distributed sampler always;
-        fused; foreach; several groups; tensor lr; lbfgs; classes; label smoothing; class weights; focal; huber; distillation;
-        diffusion; drop path; drop path by rand; two views; l2 in the loss; autograd function; checkpoint; reentrant checkpoint;
-        compile; autocast; scaler; frozen; frozen later; group norm; batch norm, frozen; clip by value; clip by hand; hooks;
-        evaluation first; evaluation; zero by hand; zeros kept; ema; saves; own schedule; optimizer before ddp""",
-    "kinds": """token_mean; two_optimizers; gan; lora; masked; detection; recurrent; graphs; rollouts; stream; by_hand;
-        ema_teacher; fsdp2; fsdp1; samples_lost""",
-    "trainers": """hf causal; hf grouped; hf iterable; hf evaluation; hf compute_loss; accelerate loop;
-        accelerate split; accelerate dispatch; lightning auto; lightning manual; lightning validation""",
+    "plain": """
+        ddp; no_sync; all_reduce by hand; drop last; workers; curriculum; weighted sampler; distributed
+        sampler always; fused; foreach; several groups; tensor lr; lbfgs; classes; label smoothing;
+        class weights; focal; huber; distillation; diffusion; drop path; drop path by rand; two views;
+        l2 in the loss; autograd function; checkpoint; reentrant checkpoint; compile; autocast; scaler;
+        frozen; frozen later; group norm; batch norm, frozen; clip by value; clip by hand; hooks;
+        evaluation first; evaluation; zero by hand; zeros kept; ema; saves; own schedule; optimizer
+        before ddp
+    """,
+    "kinds": """
+        token_mean; two_optimizers; gan; lora; masked; detection; recurrent; graphs; rollouts; stream;
+        by_hand; ema_teacher; fsdp2; fsdp1; samples_lost
+    """,
+    "trainers": """
+        hf causal; hf grouped; hf iterable; hf evaluation; hf compute_loss; accelerate loop; accelerate
+        split; accelerate dispatch; lightning auto; lightning manual; lightning validation
+    """,
 }
 """By file, kinds of scripts that train the same at every split."""
 
@@ -119,7 +122,9 @@ class Case(NamedTuple):
 def list_cases() -> list[Case]:
     """Lists the healthy scripts, then the faulty ones."""
     healthy = [
-        Case(file, kind.strip(), "", "") for file, kinds in HEALTHY.items() for kind in kinds.split(";")
+        Case(file, " ".join(kind.split()), "", "")
+        for file, kinds in HEALTHY.items()
+        for kind in kinds.split(";")
     ]
     faults = ((file, kind, causes) for file, kinds in FAULTY.items() for kind, causes in kinds.items())
     return healthy + [
@@ -153,26 +158,16 @@ def judge(case: Case, answer: str, names: list[str]) -> str:
 def main(place: Path, file: str | None) -> None:
     """Asks every script, one at a time, and writes the table as it grows."""
     rows, verdicts, began = [], [], time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        zygote = Zygote(Path(folder) / "zygote", ("transformers.trainer", "accelerate", "lightning"))
-        session.start_run = zygote.start_run  # the ranks start as torchrun starts them, without the imports
-        for case in [case for case in list_cases() if file in (None, case.file)]:
-            started = time.monotonic()
-            answer, names, weights = ask(case)
-            verdicts.append((case, judge(case, answer, names)))
-            cells = (
-                case.file,
-                case.kind,
-                case.fault,
-                case.cause or "the same",
-                ", ".join(names) or answer,
-                weights,
-            )
-            row = f"| {' | '.join(cells)} | {time.monotonic() - started:.0f} | {verdicts[-1][1]} |"
-            print(row, flush=True)
-            rows.append(row)
-            place.write_text(report(rows, verdicts, time.monotonic() - began))
-        zygote.close()
+    for case in [case for case in list_cases() if file in (None, case.file)]:
+        started = time.monotonic()
+        answer, names, weights = ask(case)
+        verdicts.append((case, judge(case, answer, names)))
+        expected, causes = case.cause or "the same", ", ".join(names) or answer
+        cells = (case.file, case.kind, case.fault, expected, causes, weights)
+        row = f"| {' | '.join(cells)} | {time.monotonic() - started:.0f} | {verdicts[-1][1]} |"
+        print(row, flush=True)
+        rows.append(row)
+        place.write_text(report(rows, verdicts, time.monotonic() - began))
 
 
 def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) -> str:

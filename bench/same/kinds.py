@@ -1,4 +1,4 @@
-"""Healthy scripts with loops of their own, a function each, and the same with one fault: `--kind`, `--fault`."""
+"""Healthy scripts with loops of their own, a function each, or with one fault: `--kind`, `--fault`."""
 
 import argparse
 import contextlib

@@ -6,20 +6,18 @@ import pytest
 
 from isobatch.equivalence.causes import SplitCause
 from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison
-from isobatch.equivalence.records import PassSamples, RankStep, RecordedStep, Recording
+from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.session import _not_comparable, _part_results
 from isobatch.equivalence.split import Split
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
 """The gradient of each sample."""
-
-
-def rank_step(split: Split, rank: int, passes: list[PassSamples], norms=()) -> RankStep:
-    return RankStep(
-        optimizer=0, step=0, rank=rank, kind="SGD", world=split.ranks, groups=[{"lr": 0.1}], names=["weight"], sizes=[32],
-        entries=[32], own=[True], half=False, passes=passes, norms=list(norms), drawn=[], notes={}, seconds=1.0,
-        device="cpu", versions={},
-    )  # fmt: skip
+STEP = {
+    **{"optimizer": 0, "step": 0, "kind": "SGD", "groups": [{"lr": 0.1}], "half": False, "seconds": 1.0},
+    **{"names": ["weight"], "sizes": [32], "entries": [32], "own": [True]},
+    **{"drawn": [], "notes": {}, "versions": {}},
+}
+"""What every rank records."""
 
 
 def recording(
@@ -34,13 +32,13 @@ def recording(
     ranks = []
     for rank, share in enumerate(shares):
         parts = np.array_split(share, split.accumulation)
-        ranks.append(
-            rank_step(
-                split, rank, [PassSamples([str(sample) for sample in part], []) for part in parts], norms
-            )
-        )
+        passes = [{"hashes": list(map(str, part)), "tokens": []} for part in parts]
+        record = {"rank": rank, "world": split.ranks, "passes": passes, "norms": norms}
+        ranks.append(msgspec.convert(STEP | record, RankStep))
     changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
-    return Recording(split, 1.0, {0: [RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)]})
+    return Recording(
+        split, 1.0, {(0, 0): RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)}
+    )
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def record(tmp_path, script: str, split: Split, **settings) -> Recording:
 
 
 def gradient(recording: Recording) -> np.ndarray:
-    return recording.at((0, 0)).gradients[0]
+    return recording.steps[0, 0].gradients[0]
 
 
 def test_an_evaluation_over_the_training_rows_draws_none_of_the_rows_that_are_given(tmp_path):

@@ -3,13 +3,13 @@
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 import isobatch as ib
 from isobatch.cli import main
 from isobatch.equivalence.running import observe
-from isobatch.equivalence.running_recipe import differences, recipe_of
-from isobatch.equivalence.running_text import text_of
+from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
 from isobatch.errors import InputError
 
 pytest.importorskip("torch")
@@ -91,9 +91,8 @@ def runs(tmp_path_factory):
         "overriding": f"python {folder}/trainer.py {flags} --own",
     }
     with ThreadPoolExecutor(2) as pool:
-        return dict(
-            zip(lines, pool.map(lambda line: observe(shlex.split(line)), lines.values()), strict=True)
-        )
+        observed = pool.map(lambda line: observe(shlex.split(line)), lines.values())
+        return dict(zip(lines, observed, strict=True))
 
 
 def test_a_loop_of_ones_own_shows_its_batch_optimizer_and_schedule(runs):
@@ -106,13 +105,9 @@ def test_a_loop_of_ones_own_shows_its_batch_optimizer_and_schedule(runs):
     recipe = recipe_of(run)
     assert (recipe.effective_batch, recipe.lr, recipe.optimizer, recipe.momentum) == (12, 0.05, "sgd", 0.9)
     assert (recipe.weight_decay, recipe.clip_norm, recipe.dataset_size) == (1e-4, 1.5, 96)
-    at = ib.plan(ib.Recipe(**{**recipe_fields(recipe), "duration": "30st"}), 1).lr_at
+    at = ib.plan(msgspec.structs.replace(recipe, duration="30st"), 1).lr_at
     assert [at(step) for step, _ in run.rates] == pytest.approx([rate for _, rate in run.rates])
     assert "nothing to compare the run with" in text_of(run, ())
-
-
-def recipe_fields(recipe):
-    return {name: getattr(recipe, name) for name in recipe.__struct_fields__}
 
 
 def test_a_scheduler_that_moves_twice_a_step_is_named(runs):
@@ -120,10 +115,9 @@ def test_a_scheduler_that_moves_twice_a_step_is_named(runs):
     assert (run.ranks, run.accumulation, run.micro_batch, run.effective_batch) == (2, 3, 4, 24)
     assert [rate for _, rate in run.rates[:3]] == pytest.approx([1e-3, 0.9e-3, 0.8e-3])
     (scheduler,) = differences(run)
-    assert (scheduler.field, scheduler.seen) == ("scheduler", "2 steps")
-    with pytest.raises(
-        InputError, match="schedule of LambdaLR was not recognized in the run: give --set schedule=NAME"
-    ):
+    assert (scheduler.field, scheduler.observed) == ("scheduler", "2 steps")
+    message = "schedule of LambdaLR was not recognized in the run: give --set schedule=NAME"
+    with pytest.raises(InputError, match=message):
         recipe_of(run)
     assert recipe_of(run, {"schedule": "linear"}).effective_batch == 24
 
@@ -135,12 +129,8 @@ def test_the_trainer_runs_as_its_flags_say(runs):
     assert run.rates[1] == (1, pytest.approx(1e-3 / 4))
     assert {group["weight_decay"] for group in run.groups} == {0.1, 0.0}
     recipe = recipe_of(run)
-    assert (recipe.duration, recipe.warmup, recipe.schedule, recipe.weight_decay) == (
-        "4ep",
-        "4st",
-        "linear",
-        0.1,
-    )
+    length = recipe.duration, recipe.warmup, recipe.schedule
+    assert (*length, recipe.weight_decay) == ("4ep", "4st", "linear", 0.1)
     assert (recipe.convention, recipe.precision, recipe.clip_norm) == ("transformers", "bf16", 1.0)
     text = text_of(run, ())
     assert "A step has 8 samples: 1 rank × 2 passes × 4 samples" in text
@@ -150,7 +140,7 @@ def test_the_trainer_runs_as_its_flags_say(runs):
 
 def test_a_script_that_overrides_its_flags_is_caught(runs):
     run = runs["overriding"]
-    fields = {difference.field: (difference.stated, difference.seen) for difference in differences(run)}
+    fields = {difference.field: (difference.stated, difference.observed) for difference in differences(run)}
     assert fields["accumulation"] == ("2 (gradient_accumulation_steps)", "3")
     assert fields["clip_norm"] == ("1 (max_grad_norm)", "0.5")
     assert fields["weight_decay"] == ("0.1 (weight_decay)", "0.01")
@@ -179,9 +169,8 @@ def test_a_command_that_takes_no_step_is_refused_with_its_last_lines(capsys):
 def test_the_scripts_own_last_lines_are_shown_not_torchruns(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import torch\nraise SystemExit('no data')\n")
-    with pytest.raises(
-        InputError, match="ended with exit code 1 before an optimizer of torch took a step:\nno data$"
-    ):
+    message = "ended with exit code 1 before an optimizer of torch took a step:\nno data$"
+    with pytest.raises(InputError, match=message):
         observe(["torchrun", "--nproc-per-node", "1", str(script)])
 
 

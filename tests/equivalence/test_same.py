@@ -18,17 +18,8 @@ SPLITS = ["2x2x2", "1x4x2"]
 
 
 def ask(fault: str, splits=SPLITS, **settings) -> Same:
-    words = [
-        sys.executable,
-        str(LOOP),
-        "--micro",
-        "{micro_batch}",
-        "--accum",
-        "{accumulation}",
-        "--fault",
-        fault,
-    ]
-    return same(words, splits, **settings)
+    words = ["--micro", "{micro_batch}", "--accum", "{accumulation}", "--fault"]
+    return same([sys.executable, str(LOOP), *words, fault], splits, **settings)
 
 
 def causes(answer: Same) -> set[str]:

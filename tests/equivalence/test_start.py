@@ -19,7 +19,8 @@ if "RANK" in os.environ:
     dist.init_process_group("gloo")
     dist.barrier()
 if os.environ.get("RANK", "0") == "0":
-    print(json.dumps([os.environ.get("WORLD_SIZE", "1"), sys.argv[1:], sys.flags.optimize, os.environ["OMP_NUM_THREADS"]]))
+    world, threads = os.environ.get("WORLD_SIZE", "1"), os.environ["OMP_NUM_THREADS"]
+    print(json.dumps([world, sys.argv[1:], sys.flags.optimize, threads]))
 """
 FLAGS = "--per_device_train_batch_size 8 --num_train_epochs 1"
 

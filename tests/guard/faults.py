@@ -185,7 +185,6 @@ VISION = [
     ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
 ]
 TITAN = [
-    ("never synchronized", Cause.NEVER_AVERAGED, ""),
     ("no division", Cause.NOT_DIVIDED, "3×"),
     ("nan later", Cause.NOT_FINITE, ""),
     ("optimizer of another model", Cause.OPTIMIZER_PARAMETERS, ""),

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import sys
 import types
+from functools import partial
 from unittest import mock
 
 import msgspec
@@ -163,20 +164,7 @@ def backward_outside(place):
 
 @fault
 def never_synchronized(place):
-    """require_backward_grad_sync, or set_requires_gradient_sync, is False for all."""
-    from torch.distributed.fsdp import FSDPModule
-
-    if "fully_shard" in vars(place.module):
-        own = place.module.fully_shard
-
-        def quiet(*args, **kwargs):
-            sharded = own(*args, **kwargs)
-            FSDPModule.set_requires_gradient_sync(sharded, False)
-            return sharded
-
-        place.put(place.module, "fully_shard", quiet)
-    else:
-        place.put(DDP, "require_backward_grad_sync", property(lambda _: False, lambda *_: None))
+    place.put(DDP, "require_backward_grad_sync", property(lambda _: False, lambda *_: None))
 
 
 class Bare(nn.Module):
@@ -213,22 +201,24 @@ def zeroed(place):
                 p.grad = None
 
 
-@fault
-def zero_grad_in_each_micro_batch(place):
-    def cleared(own, *args, **kwargs):
-        zeroed(place)
-        return own(*args, **kwargs)
+def _cleared(*, before):
+    """Clears the gradients before or after each backward."""
 
-    place.around(Tensor, "backward", cleared)
+    def put(place):
+        def backward(own, *args, **kwargs):
+            if before:
+                zeroed(place)
+            own(*args, **kwargs)
+            if not before:
+                zeroed(place)
+
+        place.around(Tensor, "backward", backward)
+
+    return put
 
 
-@fault
-def zero_grad_before_the_step(place):
-    def cleared(own, *args, **kwargs):
-        own(*args, **kwargs)
-        zeroed(place)
-
-    place.around(Tensor, "backward", cleared)
+FAULTS["zero grad in each micro batch"] = _cleared(before=True)
+FAULTS["zero grad before the step"] = _cleared(before=False)
 
 
 def on_step(place, wrap):
@@ -550,27 +540,23 @@ class Everything(RandomSampler):
         self.generator.manual_seed(epoch)
 
 
-@fault
-def the_trainer_multiplies(place):
-    """A model ignoring num_items_in_batch is not marked."""
+def _unmarked(place, then=lambda _: None):
+    """A model ignoring num_items_in_batch is not marked; `then` puts a second fault beside it."""
 
     def unmarked(_, args, kwargs):
         vars(kwargs["model"]).pop("accepts_loss_kwargs")
         return args, kwargs
 
     _made_with(place.module.hf.Trainer, unmarked)(place)
+    then(place)
 
 
-@fault
-def no_division_beside_the_trainers_factor(place):
-    the_trainer_multiplies(place)
-    FAULTS["no division"](place)
-
-
-@fault
-def summed_loss_beside_the_trainers_factor(place):
-    the_trainer_multiplies(place)
-    place.around(Tensor, "backward", lambda own, self, *a, **k: own(self * place.plan.micro_batch, *a, **k))
+FAULTS["the trainer multiplies"] = _unmarked
+for name, factor in (
+    ("no division", FACTORS["no division"]),
+    ("summed loss", lambda place: place.plan.micro_batch),
+):
+    FAULTS[f"{name} beside the trainers factor"] = partial(_unmarked, then=_times(factor))
 
 
 @fault
@@ -591,17 +577,14 @@ def ranks_share_the_stream(place):
     place.put(parts, "dist", types.SimpleNamespace(**{**vars(dist), "get_rank": lambda: 0}))
 
 
-@fault
-def loader_not_split(place):
+def _size_of_one(place, args, kwargs):
     """The batch of one process where Accelerate's split_batches divides it."""
-    own = DataLoader.__init__
+    if "batch_size" in kwargs:
+        kwargs["batch_size"] = max(kwargs["batch_size"] // place.world, 1)
+    return args, kwargs
 
-    def made(self, *args, **kwargs):
-        if "batch_size" in kwargs:
-            kwargs["batch_size"] = max(kwargs["batch_size"] // place.world, 1)
-        own(self, *args, **kwargs)
 
-    place.put(place.module, "DataLoader", type("DataLoader", (DataLoader,), {"__init__": made}))
+FAULTS["loader not split"] = _made_with(DataLoader, _size_of_one)
 
 
 # Trainers.

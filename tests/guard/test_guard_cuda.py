@@ -58,9 +58,9 @@ REAL = {
 def test_loops_on_a_real_gpu(kind):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     words = [*torchrun, str(SCRIPT), json.dumps([run[:2] for run in REAL[kind]])]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(('"', "[["))]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    answers = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith(('"', "[["))]
     complaints = [answer if isinstance(answer, str) else None for answer in answers]
     assert complaints == [expected for *_, expected in REAL[kind]]
 

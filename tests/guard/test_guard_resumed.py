@@ -109,12 +109,9 @@ def test_a_loader_may_know_where_it_was(going_on, at):
 
 
 def test_a_ramp_is_left_out_and_said_to_be(going_on):
-    plan = ib.plan(
-        msgspec.structs.replace(RUN.recipe, ramp="16 16 160", duration="40st", dataset_size=4000), 2
-    )
+    ramp = {"ramp": "16 16 160", "duration": "40st", "dataset_size": 4000}
+    plan = ib.plan(msgspec.structs.replace(RUN.recipe, **ramp), 2)
+    left_out = ["accumulation and micro-batches", "the gradient's size"]
     for error, unchecked, _ in going_on(plan, 0):
         assert error is None
-        assert [text.split(":")[0] for text in unchecked] == [
-            "accumulation and micro-batches",
-            "the gradient's size",
-        ]
+        assert [text.split(":")[0] for text in unchecked] == left_out

@@ -99,8 +99,7 @@ def _examine_file(
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     """Starts a command and plans its run; 1 if the run differs from the command, or has no plan."""
     from isobatch.equivalence.running import observe
-    from isobatch.equivalence.running_recipe import differences, recipe_of
-    from isobatch.equivalence.running_text import text_of
+    from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
 
     if args.output is not None:
         check_place(args.output)
@@ -133,10 +132,10 @@ def _examination(running: Running, mismatches: Sequence[Mismatch]) -> Examinatio
     """Converts the mismatches of a run into findings, for JSON."""
     findings = tuple(
         Issue(
-            f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.seen}",
+            f"{mismatch.field}: expected {mismatch.stated}, runs {mismatch.observed}",
             "the script decides otherwise than its command says",
             "its first two optimizer steps",
-            f"say {mismatch.seen} in the command, or change the script",
+            f"say {mismatch.observed} in the command, or change the script",
             field=mismatch.field,
         )
         for mismatch in mismatches

@@ -19,13 +19,7 @@ HOW = (
 
 
 class SameBits(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the weights have the same bits at every split.
-
-    Attributes:
-        same: no step's SHA differs.
-        chunks: the script trains in chunks.
-        splits: by split, the SHA of the weights after each optimizer step.
-    """
+    """Whether the weights have the same bits at every split; by split, their SHA after each step."""
 
     same: bool
     chunks: bool
@@ -63,30 +57,19 @@ def same_bits(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
 ) -> SameBits:
-    """Compares the bits of a training's weights at splits of its batch over ranks.
+    """Compares the bits of a training's weights at splits over ranks, with the same micro-batch.
 
-    The splits have the same micro-batch, and nothing of the script is changed.
-
-    Args:
-        command, split, tool, steps, limit, device, say: as in `same`.
-
-    Raises:
-        InputError: the command cannot be split, the splits have other micro-batches, or a run takes no step.
+    Nothing of the script is changed; the arguments are those of `same`.
     """
-    words = list(command)
-    read = read_command(words, tool=tool)
+    read = read_command(command, tool=tool)
     splits = [Split.parse(text) for text in split or ()] or [read.default]
     if len(splits) == 1:
         splits += _other_ranks(splits[0])
-    if (
-        len({(requested.effective_batch, requested.micro_batch) for requested in splits}) > 1
-        or len(splits) == 1
-    ):
-        raise InputError(
-            "--bits compares splits of one batch with the same micro-batch, got "
-            f"{', '.join(map(str, splits))}",
-            field="--split",
-        )
+    batches = {(requested.effective_batch, requested.micro_batch) for requested in splits}
+    if len(batches) > 1 or len(splits) == 1:
+        listed = ", ".join(map(str, splits))
+        text = f"--bits compares splits of one batch with the same micro-batch, got {listed}"
+        raise InputError(text, field="--split")
     digests, in_chunks = {}, set()
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as name:
         for requested in splits:
@@ -98,7 +81,7 @@ def same_bits(
             say(f"{requested}: {run.seconds:.0f} s")
             ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]
             if not ranks:
-                raise InputError(f"the command at {requested} took no optimizer step:\n{run.output}")
+                raise run.no_step(f"the command at {requested}")
             # Ranks that differ have no bits in common: all of theirs are listed.
             digests[str(requested)] = [
                 "/".join(sorted({row.split()[0] for row in rows})) for rows in zip(*ranks, strict=False)

@@ -1,6 +1,6 @@
 """Causes of a difference between two splits, each with its name and its mend."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import isclose
 from typing import NamedTuple
 
@@ -18,13 +18,7 @@ PROPORTIONAL = 1e-2
 
 
 class SplitCause(msgspec.Struct, frozen=True):
-    """A cause of a difference.
-
-    Attributes:
-        name: a short name, the same in `--json` and on pages.
-        text: what differs, in a sentence, with its figure.
-        mend: what to change in the script, or in the plan.
-    """
+    """A cause of a difference: its name, the difference with its figure, and what to change."""
 
     name: str
     text: str
@@ -32,19 +26,15 @@ class SplitCause(msgspec.Struct, frozen=True):
 
 
 class Weighing(msgspec.Struct, frozen=True):
-    """The weights of a step's samples.
-
-    Attributes:
-        split: of the run.
-        weights: (samples,), relative to the reference.
-        owners: the (rank, pass) that had each sample, None where that is not known.
-        passes: the passes of each rank.
-    """
+    """The weights of a step's samples in a run."""
 
     split: Split
     weights: Vector
+    """(samples,), relative to the reference."""
     owners: list[tuple[int, int] | None]
+    """The (rank, pass) that had each sample, None where that is not known."""
     passes: list[list[PassSamples]]
+    """By rank."""
 
     def only(self, known: NDArray[np.bool_] | None) -> "Weighing":
         """Leaves out the samples without a gradient; None: there are none."""
@@ -55,13 +45,7 @@ class Weighing(msgspec.Struct, frozen=True):
 
 
 def name_weights(weighing: Weighing) -> SplitCause | None:
-    """Names the cause of weights other than 1; None if all are 1.
-
-    >>> owners = [(0, sample // 2) for sample in range(8)]
-    >>> four = Weighing(Split(1, 4, 2), np.full(8, 4.0), owners, [[PassSamples([], [])] * 4])
-    >>> name_weights(four).text
-    'the gradient is 4 × that of one pass over the batch: × accumulation'
-    """
+    """Names the cause of weights other than 1; None if all are 1."""
     weights = weighing.weights
     if np.abs(weights - 1).max() < ALIKE:
         return None
@@ -99,34 +83,25 @@ def _name_factor(factor: float, weighing: Weighing) -> SplitCause:
 def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
     """Names the law of ranks and accumulation for the factors of all splits, or None.
 
-    Several laws may explain one split; several splits leave one.
-
     >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name
     'summed loss'
-    >>> name_factors({Split(2, 2, 2): 0.5}).name
+    >>> name_factors({Split(2, 2, 2): 0.5}).name  # several laws explain one split
     '1/accumulation'
     """
     for law in LAWS if factors else ():
         if all(isclose(factor, law.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
             split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
-            return (
-                None
-                if law.size(split) == 1
-                else SplitCause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
-            )
+            cause = SplitCause(law.name, f"{factor_text(factor)}: {law.text}", law.mend)
+            return None if law.size(split) == 1 else cause
     return None
 
 
 def nearest_law(split: Split, factor: float) -> "FactorLaw | None":
-    """Returns the nearest law for the factor of some tensors at a split, or None.
-
-    >>> nearest_law(Split(2, 1, 4), 2.0001).name
-    '× ranks'
-    """
-    sizes = ((law, law.size(split)) for law in LAWS)
-    return next(
-        (law for law, size in sizes if size != 1 and isclose(factor, size, rel_tol=PROPORTIONAL)), None
-    )
+    """Returns the nearest law for the factor of some tensors at a split, or None."""
+    for law in LAWS:
+        if law.size(split) != 1 and isclose(factor, law.size(split), rel_tol=PROPORTIONAL):
+            return law
+    return None
 
 
 def factor_text(factor: float) -> str:
@@ -175,131 +150,103 @@ LAWS = (
 
 def _name_means(weighing: Weighing) -> SplitCause | None:
     """Names a mean of the ranks' or the passes' means: a part's samples weigh alike, by its tokens."""
-    if any(owner is None for owner in weighing.owners):
+    if None in weighing.owners:
         return None
-    split = weighing.split
     total = (
         "count the tokens of the whole step over all ranks before its first pass, and divide each pass's "
         "summed loss by that"
     )
-    by_rank = _by_part(weighing, lambda owner: owner[0])
-    by_pass = _by_part(weighing, lambda owner: owner)
-    if _alike_within(by_rank) and len(by_rank) > 1:
-        tokens = {rank: _summed(weighing.passes[rank[0]]) for rank in by_rank}
-        kind = f"mean of {split.ranks} ranks' means"
+    ranks, passes = _parts(weighing, 1), _parts(weighing, 2)
+    if len(ranks) > 1 and _are_alike(ranks):
         mend = f"{total}; DDP averages over ranks, so multiply by their number"
-        return _proportional(kind, by_rank, tokens, weighing, mend)
-    if _alike_within(by_pass) and len(by_pass) > 1:
-        tokens = {part: tuple(weighing.passes[part[0]][part[1]].tokens) for part in by_pass}
-        return _shifted(by_pass, tokens) or _proportional(
-            "mean of passes' means", by_pass, tokens, weighing, total
-        )
+        return _name_parts(f"mean of {weighing.split.ranks} ranks' means", "rank", ranks, weighing, mend)
+    if len(passes) > 1 and _are_alike(passes):
+        if _are_counted_before_the_shift(passes):
+            return SplitCause(
+                "tokens counted before the shift",
+                "each pass is weighed by its labels before the shift, while its loss is a mean over those "
+                "after it",
+                "count labels[:, 1:] != -100, which the loss is a mean of",
+            )
+        return _name_parts("mean of passes' means", "pass", passes, weighing, total)
     return None
 
 
-def _proportional(
-    kind: str,
-    parts: dict[tuple[int, ...], list[float]],
-    tokens: dict[tuple[int, ...], tuple[int, ...]],
-    weighing: Weighing,
-    mend: str,
-) -> SplitCause:
+class _Part(NamedTuple):
+    """A rank's or a pass's samples: their weights, and the tokens after and before the labels' shift."""
+
+    weights: list[float]
+    tokens: list[int]
+
+
+def _parts(weighing: Weighing, depth: int) -> list[_Part]:
+    """Groups the samples by their owners: by rank (depth 1), or by rank and pass (2)."""
+    tokens: dict[tuple[int, ...], list[list[int]]] = {}
+    for rank, passes in enumerate(weighing.passes):
+        for number, samples in enumerate(passes):
+            tokens.setdefault((rank, number)[:depth], []).append(samples.tokens)
+    weights: dict[tuple[int, ...], list[float]] = {}
+    for weight, owner in zip(weighing.weights.tolist(), weighing.owners, strict=True):
+        if owner is not None:
+            weights.setdefault(owner[:depth], []).append(weight)
+    return [
+        _Part(
+            part_weights,
+            [sum(counts) for counts in zip(*tokens[part], strict=True)] if all(tokens[part]) else [0, 0],
+        )
+        for part, part_weights in weights.items()
+    ]
+
+
+def _are_alike(parts: list[_Part]) -> bool:
+    return all(spread(part.weights) < 1.5 * ALIKE for part in parts)
+
+
+def _are_counted_before_the_shift(parts: list[_Part]) -> bool:
+    """Tells whether parts weigh as their tokens before the shift per token after it."""
+    if not all(part.tokens[0] for part in parts):
+        return False
+    shifts = [part.tokens[1] / part.tokens[0] for part in parts]
+    ratios = [float(np.mean(part.weights)) / shift for part, shift in zip(parts, shifts, strict=True)]
+    return spread(ratios) < ALIKE <= spread(shifts)
+
+
+def _name_parts(kind: str, unit: str, parts: list[_Part], weighing: Weighing, mend: str) -> SplitCause:
     """Describes parts with equally weighted samples; weights as 1/tokens are a mean of means."""
-    unit = "rank" if len(next(iter(parts))) == 1 else "pass"
     many = len(weighing.passes) if unit == "rank" else sum(map(len, weighing.passes))
-    means = {part: float(np.mean(weights)) for part, weights in parts.items()}
+    means = [float(np.mean(part.weights)) for part in parts]
     for column in (0, 1):
-        counts = {
-            part: tokens[part][column]
-            for part in parts
-            if len(tokens[part]) > column and tokens[part][column]
-        }
-        if len(counts) < len(parts):
+        counts = [part.tokens[column] for part in parts]
+        products = [mean * count for mean, count in zip(means, counts, strict=True)]
+        if not all(counts) or spread(products) >= PROPORTIONAL:
             continue
-        products = [means[part] * counts[part] for part in parts]
-        if spread(products) < PROPORTIONAL:
-            factor = float(np.mean(products)) * many / sum(counts.values())
-            also = _also(factor, weighing.split)
-            text = (
-                f"samples weigh as 1/tokens of their {unit}: a {kind}, not the mean over the step's "
-                f"tokens{also}"
-            )
-            return SplitCause(kind, text, mend)
-    lowest, highest = min(means.values()), max(means.values())
+        factor = float(np.mean(products)) * many / sum(counts)
+        law = nearest_law(weighing.split, factor)
+        also = f", and {factor:.3g} × all of it" + (f" ({law.name})" if law else "")
+        text = (
+            f"samples weigh as 1/tokens of their {unit}: a {kind}, not the mean over the step's tokens"
+            f"{'' if isclose(factor, 1, rel_tol=PROPORTIONAL) else also}"
+        )
+        return SplitCause(kind, text, mend)
     text = (
-        f"samples of a {unit} weigh alike, from {lowest:.3g} in one to {highest:.3g} in another: each {unit} "
-        "has a mean of its own"
+        f"samples of a {unit} weigh alike, from {min(means):.3g} in one to {max(means):.3g} in another: each "
+        f"{unit} has a mean of its own"
     )
     return SplitCause(kind, text, mend)
 
 
-def _also(factor: float, split: Split) -> str:
-    if isclose(factor, 1, rel_tol=PROPORTIONAL):
-        return ""
-    law = nearest_law(split, factor)
-    return f", and {factor:.3g} × all of it" + (f" ({law.name})" if law else "")
-
-
-def _shifted(
-    parts: dict[tuple[int, ...], list[float]], tokens: dict[tuple[int, ...], tuple[int, ...]]
-) -> SplitCause | None:
-    """Names a mean over shifted labels weighed by the labels before the shift."""
-    if any(len(tokens[part]) < 2 or not tokens[part][0] for part in parts):
-        return None
-    ratios = [
-        float(np.mean(weights)) / (tokens[part][1] / tokens[part][0]) for part, weights in parts.items()
-    ]
-    if spread(ratios) >= ALIKE or spread([count[1] / count[0] for count in tokens.values()]) < ALIKE:
-        return None
-    return SplitCause(
-        "tokens counted before the shift",
-        "each pass is weighed by its labels before the shift, while its loss is a mean over those after it",
-        "count labels[:, 1:] != -100, which the loss is a mean of",
-    )
-
-
 def _name_counts(weights: Vector) -> SplitCause:
     """Names repeated samples by whole weights, or unequal weights of no known cause."""
-    repeated = weights[np.abs(weights - np.round(weights)) < ALIKE]
-    if len(repeated) == len(weights):
-        text = (
-            f"{int((np.round(weights) > 1).sum())} of {len(weights)} samples weigh "
-            f"{np.round(weights).max():.0f} times"
-        )
+    whole = np.round(weights)
+    if np.allclose(weights, whole, rtol=0, atol=ALIKE):
         return SplitCause(
             "repeated samples",
-            text,
+            f"{int((whole > 1).sum())} of {len(weights)} samples weigh {whole.max():.0f} times",
             "look for a backward pass that is done twice, or a gradient that is kept",
         )
-    text = (
-        f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also "
-        "within a pass"
-    )
     return SplitCause(
         "unequal weights",
-        text,
+        f"samples weigh from {weights.min():.3g} to {weights.max():.3g} of the mean over the batch, also "
+        "within a pass",
         "look for weights of samples that depend on the pass, such as lengths or class counts",
-    )
-
-
-def _by_part(
-    weighing: Weighing, part_of: Callable[[tuple[int, int]], int | tuple[int, int]]
-) -> dict[tuple[int, ...], list[float]]:
-    parts: dict[tuple[int, ...], list[float]] = {}
-    for weight, owner in zip(weighing.weights, weighing.owners, strict=True):
-        assert owner is not None  # checked by the caller
-        part = part_of(owner)
-        parts.setdefault(part if isinstance(part, tuple) else (part,), []).append(float(weight))
-    return parts
-
-
-def _alike_within(parts: dict[tuple[int, ...], list[float]]) -> bool:
-    return all(spread(weights) < 1.5 * ALIKE for weights in parts.values())
-
-
-def _summed(passes: list[PassSamples]) -> tuple[int, ...]:
-    return (
-        tuple(map(sum, zip(*(samples.tokens for samples in passes), strict=True)))
-        if all(samples.tokens for samples in passes)
-        else ()
     )

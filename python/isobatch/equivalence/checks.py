@@ -1,13 +1,12 @@
 """Checks of a step beside its gradient: ranks, samples, learning rates, clipping."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 
 from isobatch.equivalence.causes import SplitCause
-from isobatch.equivalence.records import RecordedStep, Recording, Vector
+from isobatch.equivalence.records import Event, RecordedStep, Recording, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import distance
 
@@ -44,29 +43,30 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
         )
 
 
-def check_samples(recording: Recording, event: tuple[int, int], expected: int) -> Iterator[SplitCause]:
+def check_samples(recording: Recording, event: Event, expected: int) -> Iterator[SplitCause]:
     """Yields faults in the samples of a step; the reference takes `expected` samples."""
     count = recording.samples(event)
-    step = recording.at(event)
     own = recording.rows(event, own=True)
     if own is not None:
-        draws = Counter(row for rank in own for batch in rank for row in batch)
-        extra = sum(draws.values()) - len(draws)
-        if extra and len(draws) < expected and _ranks_share(own):
+        drawn = [[row for batch in rank for row in batch] for rank in own]
+        total, different = sum(map(len, drawn)), len(set().union(*drawn))
+        shared = any(len({*a} & {*b}) > len({*a}) / 2 for a, b in combinations(drawn, 2))
+        if different < min(total, expected) and shared:
             yield SplitCause(
                 "ranks draw the same samples",
-                f"{len(draws)} different samples in a step of {sum(draws.values())}: ranks draw the same "
-                "rows",
+                f"{different} different samples in a step of {total}: ranks draw the same rows",
                 "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
             )
             return
-    elif step is not None and recording.split.ranks > 1 and _ranks_see_the_same(step):
-        yield SplitCause(
-            "ranks draw the same samples",
-            "every rank passes the same samples through the model",
-            "give each rank its share of the data",
-        )
-        return
+    elif recording.split.ranks > 1:
+        hashes = [sorted(chain.from_iterable(rank)) for rank in recording.steps[event].hashes]
+        if hashes[0] and all(rank == hashes[0] for rank in hashes):
+            yield SplitCause(
+                "ranks draw the same samples",
+                "every rank passes the same samples through the model",
+                "give each rank its share of the data",
+            )
+            return
     if count != expected and expected and count:
         yield SplitCause(
             "another batch",
@@ -117,33 +117,18 @@ def check_clipping(
             "clip once, after the last pass of the step",
         )
     elif norms and difference <= tolerance:
-        far = [
-            (a, b)
-            for (a, _), (b, _) in zip(norms, reference_norms, strict=True)
-            if abs(a - b) > 10 * tolerance * max(b, 1e-30)
-        ]
-        if far:
-            yield SplitCause(
-                "clipping sees another norm",
-                f"clipping sees the norm {far[0][0]:.4g}, at one pass over the batch {far[0][1]:.4g}",
-                "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
-            )
+        for (norm, _), (reference_norm, _) in zip(norms, reference_norms, strict=True):
+            if abs(norm - reference_norm) > 10 * tolerance * max(reference_norm, 1e-30):
+                yield SplitCause(
+                    "clipping sees another norm",
+                    f"clipping sees the norm {norm:.4g}, at one pass over the batch {reference_norm:.4g}",
+                    "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
+                )
+                return
 
 
 def _ranks_apart(sketches: Vector) -> float:
     return max((distance(sketch, sketches[0]) for sketch in sketches[1:]), default=0.0)
-
-
-def _ranks_share(rows: list[list[list[int]]]) -> bool:
-    drawn = [{row for batch in rank for row in batch} for rank in rows]
-    return any(len(a & b) > len(a) / 2 for a, b in combinations(drawn, 2))
-
-
-def _ranks_see_the_same(step: RecordedStep) -> bool:
-    hashes = [
-        sorted(sample for samples in record.passes for sample in samples.hashes) for record in step.ranks
-    ]
-    return bool(hashes[0]) and all(rank_hashes == hashes[0] for rank_hashes in hashes[1:])
 
 
 def _changes(before: RecordedStep, step: RecordedStep) -> list[float]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch.equivalence import braces
 from isobatch.equivalence.launchers import CPU, CommandLine, read_launch
 from isobatch.equivalence.nanogpt import NANOGPT, is_nanogpt, nanogpt_split, write_nanogpt
 from isobatch.equivalence.settings import (
@@ -13,12 +12,13 @@ from isobatch.equivalence.settings import (
     TOOLS,
     ToolSettings,
     cpu_changes,
-    given_settings,
     read_source,
+    split_changes,
     write_for_cpu,
-    write_settings,
+    write_values,
 )
 from isobatch.equivalence.split import DEFAULT, Split, shrink
+from isobatch.equivalence.words import braces_in, check_braces, fill_braces, given_settings
 from isobatch.errors import InputError
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
@@ -33,30 +33,21 @@ _BRACES = {
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A parsed command.
-
-    Attributes:
-        words: as they were typed.
-        launch: the launcher and the program that it starts.
-        tool: whose settings are written; None where braces say where the numbers go.
-        own: the split as typed; None where the command has braces in its place.
-        source: the tool's settings; None under braces.
-        notes: what the comparison starts otherwise than the command says.
-    """
+    """A parsed command."""
 
     words: tuple[str, ...]
+    """As they were typed."""
     launch: CommandLine
-    tool: str | None
-    own: Split | None
+    tool: str | None = None
+    """The tool whose settings are written; None where braces say where the numbers go."""
+    own: Split | None = None
+    """The split as typed; None under braces."""
     source: ToolSettings | None = None
-    notes: tuple[str, ...] = ()
+    """The tool's settings; None under braces."""
 
     @property
     def default(self) -> Split:
-        """The split to compare by default: the command's own, made smaller.
-
-        Braces leave the passes open: they are DEFAULT's, on the ranks as typed.
-        """
+        """The split to compare by default: the command's own, or DEFAULT's passes, made smaller."""
         ranks = self.launch.ranks or DEFAULT.ranks
         return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
@@ -64,65 +55,41 @@ class Command(msgspec.Struct, frozen=True):
 def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     """Reads a command line and its way to change the split: its braces, else its tool's flags and file.
 
-    Args:
-        words: the command, as a shell gives them; assignments such as `LR=1` may stand in front.
-        tool: whose flags or file the command has; None: found by their names.
-
     Raises:
         InputError: the command cannot be split; the message says what to write.
-
-    >>> read_command(["torchrun", "--nproc-per-node", "4", "t.py", "--per_device_train_batch_size", "8"]).own
-    Split(ranks=4, accumulation=1, micro_batch=8)
     """
     launch = read_launch(words)
-    names = braces.names_in(words, launch.environment)
+    names = braces_in(words, launch.environment)
     if names - {"gpus"}:
-        braces.check(names)
-        return Command(tuple(words), launch, None, None, notes=launch.notes)
+        check_braces(names)
+        return Command(tuple(words), launch)
     if tool is not None:
         tool = _known_tool(tool)
     if tool == NANOGPT or (tool is None and launch.tool is None and is_nanogpt(launch.program)):
-        return Command(
-            tuple(words),
-            launch,
-            NANOGPT,
-            nanogpt_split(launch.program, launch.ranks or 1),
-            notes=launch.notes,
-        )
+        return Command(tuple(words), launch, NANOGPT, nanogpt_split(launch.program, launch.ranks or 1))
     source = read_source(launch.program, tool or launch.tool)
     if source is None:
         raise _cannot_split(words, launch)
-    ranks, notes = launch.ranks, launch.notes
+    ranks = launch.ranks
     if ranks is None or (source.tool == STARTS_ITSELF and launch.name == "python"):
         ranks = source.ranks()
-    if ranks is None:
-        ranks = DEFAULT.ranks
-        notes = (*notes, f"the command leaves the number of processes to the machine: taken as {ranks}")
-    notes = (*notes, *cpu_notes(source))
-    return Command(tuple(words), launch, source.tool, source.split(ranks), source, notes)
+    return Command(tuple(words), launch, source.tool, source.split(ranks or DEFAULT.ranks), source)
 
 
 def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the extra environment to start a command at a split on the CPU of this machine.
-
-    Args:
-        command: as `read_command` read it.
-        split: to start.
-        folder: for copies of the tool's files with other values; the user's own files stay as they are.
-
-    Raises:
-        InputError: the tool cannot be given this split.
-    """
+    """Returns the words and the environment of a start on this CPU, with copies of files in `folder`."""
     launch, program = command.launch, list(command.launch.program)
-    starts_itself = command.tool == STARTS_ITSELF or _has_gpus(launch)
     if command.tool == NANOGPT:
         program = write_nanogpt(program, split)
     elif command.source is not None:
-        program = write_settings(command.source, program, split, folder)
-    own_start = launch.name in ("", "python") and starts_itself
-    words = [*launch.alone, *program] if own_start else launch.start(split.ranks, program)
-    environment = {name: braces.fill(value, split) for name, value in launch.environment.items()}
-    return [braces.fill(word, split) for word in words], {**environment, **CPU}
+        program = write_values(command.source, program, split_changes(command.source, split), split, folder)
+    # A program that is handed the number of its ranks starts them itself.
+    starts_itself = command.tool == STARTS_ITSELF or any(
+        "{gpus}" in word for word in (*launch.program, *launch.environment.values())
+    )
+    words = launch.start(split.ranks, program, itself=starts_itself)
+    environment = {name: fill_braces(value, split) for name, value in launch.environment.items()}
+    return [fill_braces(word, split) for word in words], {**environment, **CPU}
 
 
 def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
@@ -134,34 +101,14 @@ def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
 def start_as_typed(
     launch: CommandLine, source: ToolSettings | None, ranks: int, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the extra environment to start a command as typed on the CPU of this machine.
-
-    Args:
-        launch: the command.
-        source: its tool's settings, of which only those that ask for a GPU are written anew; None: nothing
-            is.
-        ranks: to start.
-        folder: for a copy of the tool's file.
-    """
+    """Returns the words and the extra environment to start a command as typed on the CPU of this machine."""
     program = [*launch.program] if source is None else write_for_cpu(source, launch.program, folder)
-    own_start = launch.name in ("", "python") and (
-        ranks == 1 or (source is not None and source.tool == STARTS_ITSELF)
-    )
-    words = [*launch.alone, *program] if own_start else launch.start(ranks, program)
-    return words, {**launch.environment, **CPU}
-
-
-def _has_gpus(launch: CommandLine) -> bool:
-    """Whether the program is handed the number of its ranks, and so starts them itself."""
-    return any("{gpus}" in word for word in (*launch.program, *launch.environment.values()))
+    starts_itself = source is not None and source.tool == STARTS_ITSELF
+    return launch.start(ranks, program, itself=starts_itself), {**launch.environment, **CPU}
 
 
 def _known_tool(tool: str) -> str:
-    """Returns a tool's name as the readers have it.
-
-    Raises:
-        InputError: no tool of this name can be split by its settings.
-    """
+    """Returns a tool's name as the readers have it."""
     plain = tool.lower().replace("-", "_")
     known = (*TOOLS, NANOGPT)
     if plain not in known:
@@ -176,28 +123,25 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
     example, flags = [*words], []
     first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0
     for setting in given_settings(words):
+        flag = words[setting.at].partition("=")[0]
         brace = _BRACES.get(guess_field(setting.name) or "")
-        if setting.name in ("nproc_per_node", "num_processes", "num_gpus") and setting.at < first:
-            brace = "{gpus}"
-        elif brace is None or setting.value is True or setting.at < first:
+        if setting.at < first:
+            brace = "{gpus}" if setting.name in ("nproc_per_node", "num_processes", "num_gpus") else None
+        elif brace is not None and setting.value is not True:
+            flags.append(flag)
+        if brace is None or setting.value is True:
             continue
-        else:
-            flags.append(words[setting.at].partition("=")[0])
         if setting.joined:
-            example[setting.at] = f"{words[setting.at].partition('=')[0]}={brace}"
+            example[setting.at] = f"{flag}={brace}"
         else:
             example[setting.at + 1] = brace
-    guesses = (
-        f"{few(flags)} look{'s' if len(flags) == 1 else ''} like a batch"
-        if flags
-        else "no flag looks like a batch"
-    )
+    looks = f"look{'s' if len(flags) == 1 else ''} like a batch"
     for brace, flag in (("{micro_batch}", "--batch-size"), ("{accumulation}", "--accumulation")):
         if not any(brace in word for word in example) and "{effective_batch}" not in example:
             example += [flag, brace]
     return InputError(
-        f"the command cannot be split: no tool is recognized by its flags or files, and {guesses}. Write "
-        "where the numbers "
-        f"go, by the script's own flags ({{effective_batch}} where a flag counts the samples of all ranks):\n"
-        f"  isobatch same -- {' '.join(example)}\nor name the tool with --tool"
+        "the command cannot be split: no tool is recognized by its flags or files, and "
+        f"{few(flags) if flags else 'no flag'} {looks if flags else 'looks like a batch'}. Write where the "
+        "numbers go, by the script's own flags ({effective_batch} where a flag counts the samples of all "
+        f"ranks):\n  isobatch same -- {' '.join(example)}\nor name the tool with --tool"
     )

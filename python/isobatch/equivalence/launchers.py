@@ -1,19 +1,20 @@
 """Launchers of training commands: the program they start, and its start on ranks of this machine's CPU.
 
 Whatever the launcher, several ranks are started by torchrun: `accelerate launch` starts one process on a CPU
-    whatever it is asked,
-and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of their own around one of their
-modules.
+whatever its options say, and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of
+their own around one of their modules.
 """
 
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import msgspec
 
+from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError, missing
 
 TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -27,7 +28,7 @@ _SWITCHES = {
     "elastic_training h help",
 }
 """Options that take no value, by launcher; every other option in front of the program takes one."""
-_PLACES = "standalone nnodes nproc_per_node node_rank local_addr master_addr master_port"
+_PLACES = ("standalone", "nnodes", "nproc_per_node", "node_rank", "local_addr", "master_addr", "master_port")
 """Options of torchrun that say where its processes run; those of a rendezvous begin with `rdzv`."""
 _TOOLS = {
     "axolotl": ("axolotl", "train", "axolotl.cli.train"),
@@ -38,18 +39,8 @@ _TOOLS = {
 }
 """By command: the tool, the action for training (empty: it ends the module's name), and its module."""
 _WRAPPERS = (
-    "uv",
-    "poetry",
-    "pdm",
-    "pixi",
-    "conda",
-    "micromamba",
-    "hatch",
-    "rye",
-    "nohup",
-    "time",
-    "nice",
-    "numactl",
+    *("uv", "poetry", "pdm", "pixi", "conda", "micromamba", "hatch", "rye"),
+    *("nohup", "time", "nice", "numactl"),
 )
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -63,42 +54,33 @@ CPU = {
 """The environment of a start on the CPU; without it Accelerate does not take gloo."""
 
 
-class CommandLine(msgspec.Struct, frozen=True):
-    """A command line taken apart.
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A command line taken apart."""
 
-    Attributes:
-        environment: assignments in front of the command.
-        name: of the launcher; empty for a program that starts by itself.
-        head: words in front of torchrun's options, for several ranks: `torchrun`, or `python -m
-            torch.distributed.run`.
-        options: of the launcher that stay, as torchrun takes them.
-        program: the script or module and its arguments.
-        ranks: as typed; None where the command leaves the number to the machine, or does not say it as a
-            number.
-        tool: of a command that is a tool's own.
-        needs_torchrun: whether one rank is started by torchrun too, since the program reads its variables.
-        alone: words in front of the program where one rank starts without torchrun.
-        notes: on what a CPU starts otherwise than the command says.
-    """
-
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = {}
+    """Assignments in front of the command."""
     name: str
-    head: tuple[str, ...]
-    options: tuple[str, ...]
+    """The launcher's; empty for a program that starts by itself."""
+    head: tuple[str, ...] = ()
+    """Words in front of torchrun's options, for several ranks: `torchrun`, or `python -m …`."""
+    options: tuple[str, ...] = ()
+    """Options of the launcher that stay, as torchrun takes them."""
     program: tuple[str, ...]
+    """The script or module and its arguments."""
     ranks: int | None
+    """As typed; None where the command leaves the number to the machine, or does not say it as a number."""
     tool: str | None = None
+    """The tool that the command belongs to."""
     needs_torchrun: bool = True
+    """Whether one rank is started by torchrun too, since the program reads its variables."""
     alone: tuple[str, ...] = ()
+    """Words in front of the program where one rank starts without torchrun."""
     notes: tuple[str, ...] = ()
+    """On what a CPU starts otherwise than the command says."""
 
-    def start(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """Returns the words to start the program on ranks of one node, each time on a free port.
-
-        Raises:
-            InputError: nothing is known of how the program starts several ranks.
-        """
-        if ranks == 1 and not self.needs_torchrun:
+    def start(self, ranks: int, program: Sequence[str], *, itself: bool) -> list[str]:
+        """Returns the words to start ranks of one node on a free port; `itself`: the program starts them."""
+        if (ranks == 1 and not self.needs_torchrun) or (itself and self.name in ("", "python")):
             return [*self.alone, *program]
         if not self.head:
             raise missing("{gpus}", f"write it where {program[0]} takes its number of processes")
@@ -108,29 +90,28 @@ class CommandLine(msgspec.Struct, frozen=True):
         return [*self.head, *place, *self.options, *program]
 
 
-class _Option(NamedTuple):
-    name: str
-    value: str | None
-    words: tuple[str, ...]
-
-
 def read_launch(words: Sequence[str]) -> CommandLine:
-    """Takes a command line apart.
-
-    Raises:
-        InputError: it is empty, or names no program.
-
-    >>> read_launch(["torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1"]).program
-    ('train.py', '--lr', '1')
-    """
-    environment, words = _assignments(words)
+    """Takes a command line apart; an InputError if it is empty, or names no program."""
+    words, environment = [*words], {}
+    while words:
+        assignment = _ASSIGNMENT.fullmatch(words[0])
+        if assignment is not None:
+            environment[assignment[1]] = assignment[2]
+        elif PurePosixPath(words[0]).name != "env":
+            break
+        del words[0]
     if not words:
         raise missing(
             "the command", "write it behind --, as in isobatch same -- torchrun --nproc-per-node 2 train.py"
         )
-    at = _launcher_place(words)
-    wrapper, words = tuple(words[:at]), words[at:]
-    launch = _read_launcher(words)
+    names = [PurePosixPath(word).name for word in words]
+    launchers = ("torchrun", "accelerate", "deepspeed", "tune", *_TOOLS)
+    at = 0
+    if names[0] in _WRAPPERS:
+        places = (at for at, name in enumerate(names) if name in launchers or _PYTHON.fullmatch(name))
+        at = next(places, 0)
+    wrapper = tuple(words[:at])
+    launch = _read_launcher(names[at], words[at:])
     ranks = launch.ranks
     if ranks is None and launch.tool is not None:  # LLaMA-Factory and ms-swift read it
         ranks = _product(environment.get("NNODES", "1"), environment.get("NPROC_PER_NODE"))
@@ -143,39 +124,7 @@ def read_launch(words: Sequence[str]) -> CommandLine:
     )
 
 
-def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Takes the assignments in front of a command, behind `env` or bare."""
-    rest, environment = [*words], {}
-    while rest:
-        assignment = _ASSIGNMENT.fullmatch(rest[0])
-        if assignment is not None:
-            environment[assignment[1]] = assignment[2]
-        elif PurePosixPath(rest[0]).name != "env":
-            break
-        del rest[0]
-    return environment, rest
-
-
-def _launcher_place(words: Sequence[str]) -> int:
-    """Returns the place of the launcher behind a wrapper such as `uv run`; 0 without one."""
-    if PurePosixPath(words[0]).name not in _WRAPPERS:
-        return 0
-    places = (place for place, word in enumerate(words) if _is_launcher(PurePosixPath(word).name))
-    return next(places, 0)
-
-
-def _is_launcher(name: str) -> bool:
-    return _PYTHON.fullmatch(name) is not None or name in (
-        "torchrun",
-        "accelerate",
-        "deepspeed",
-        "tune",
-        *_TOOLS,
-    )
-
-
-def _read_launcher(words: Sequence[str]) -> CommandLine:
-    name = PurePosixPath(words[0]).name
+def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:
     if _PYTHON.fullmatch(name):
         return _read_python(words)
     if name == "torchrun":
@@ -185,10 +134,13 @@ def _read_launcher(words: Sequence[str]) -> CommandLine:
     if name == "deepspeed":
         return _read_deepspeed(_beside(words[0]), words[1:])
     if name == "tune" and words[1:2] == ["run"]:
-        return _read_tune(words)
+        # torchrun's options stand in front of the recipe; without them it starts one process.
+        alone = tuple(words[:2])
+        launch = _read_torchrun(alone, words[2:], tool="torchtune", name="tune", alone=alone)
+        return msgspec.structs.replace(launch, needs_torchrun=words[2].startswith("-"))
     if name in _TOOLS:
-        return _read_tool(words, *_TOOLS[name])
-    return CommandLine({}, "", (), (), tuple(words), None, needs_torchrun=False)
+        return _read_tool(name, words)
+    return CommandLine(name="", program=tuple(words), ranks=None, needs_torchrun=False)
 
 
 def _beside(command: str) -> tuple[str, ...]:
@@ -217,48 +169,65 @@ def _read_python(words: Sequence[str]) -> CommandLine:
         return _read_accelerate(torchrun, program[3 if module.endswith("cli") else 2 :])
     if module in ("deepspeed.launcher.runner", "deepspeed"):
         return _read_deepspeed(torchrun, program[2:])
-    # torchrun starts the interpreter with its options as typed.
-    options = ("--no-python", *interpreter)
     return CommandLine(
-        {}, "python", torchrun, options, tuple(program), 1, needs_torchrun=False, alone=interpreter
+        name="python",
+        head=torchrun,
+        options=("--no-python", *interpreter),  # torchrun starts the interpreter with its options as typed
+        program=tuple(program),
+        ranks=1,
+        needs_torchrun=False,
+        alone=interpreter,
     )
 
 
-def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[str, ...]]:
-    """Takes a launcher's options, and the program behind them.
+class _Option(NamedTuple):
+    name: str
+    value: str | None
+    words: tuple[str, ...]
 
-    Raises:
-        InputError: there is no program.
-    """
-    switches, options, at = _SWITCHES[launcher].split(), [], 0
+
+def _options(words: Sequence[str], launcher: str) -> tuple[list[_Option], tuple[str, ...]]:
+    """Takes a launcher's options, and the program behind them."""
+    switches, options, at = _SWITCHES[launcher].split(), list[_Option](), 0
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
             at += 1
             break
         name, equals, value = words[at].partition("=")
         plain = name.lstrip("-").replace("-", "_")
-        if equals or plain in switches:
-            options.append(_Option(plain, value if equals else None, (words[at],)))
-            at += 1
-        else:
-            value = words[at + 1] if at + 1 < len(words) else ""
-            options.append(_Option(plain, value, tuple(words[at : at + 2])))
-            at += 2
+        end = at + (1 if equals or plain in switches else 2)
+        following = " ".join(words[at + 1 : end])
+        own = None if plain in switches else following
+        options.append(_Option(plain, value if equals else own, tuple(words[at:end])))
+        at = end
     if at >= len(words):
         raise missing("the script", f"name it behind the options of {launcher}")
     return options, tuple(words[at:])
 
 
-def _read_torchrun(head: tuple[str, ...], words: Sequence[str], tool: str | None = None) -> CommandLine:
+def _read_torchrun(
+    head: tuple[str, ...],
+    words: Sequence[str],
+    *,
+    tool: str | None = None,
+    name: str = "torchrun",
+    alone: tuple[str, ...] = (),
+) -> CommandLine:
     options, program = _options(words, "torchrun")
     values = {option.name: option.value for option in options}
     ranks = _product(values.get("nnodes", "1"), values.get("nproc_per_node", "1"))
-    remaining = tuple(word for option in options if not _is_place(option.name) for word in option.words)
-    return CommandLine({}, "torchrun", head, remaining, program, ranks, tool)
-
-
-def _is_place(name: str) -> bool:
-    return name in _PLACES.split() or name.startswith("rdzv")
+    remaining = [
+        option for option in options if option.name not in _PLACES and not option.name.startswith("rdzv")
+    ]
+    return CommandLine(
+        name=name,
+        head=head,
+        options=tuple(word for option in remaining for word in option.words),
+        program=program,
+        ranks=ranks,
+        tool=tool,
+        alone=alone,
+    )
 
 
 def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
@@ -266,7 +235,7 @@ def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine
     options, program = _options(words, "accelerate")
     values = {option.name: option.value for option in options}
     file = values.get("config_file")
-    sharded: set[str] = {name for name in ("use_fsdp", "use_deepspeed", "use_megatron_lm") if name in values}
+    sharded: set[str] = {"use_fsdp", "use_deepspeed", "use_megatron_lm"} & values.keys()
     ranks = None
     if file is not None:
         from isobatch.tools.read import read_file
@@ -278,14 +247,20 @@ def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine
         ranks = _product(values["num_processes"])
     kinds = " and ".join(sorted(sharded))
     note = f"{kinds}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
-    notes = (note,) if sharded else ()
-    return CommandLine({}, "accelerate", head, _as_torchrun(values), program, ranks, notes=notes)
+    return CommandLine(
+        name="accelerate",
+        head=head,
+        options=_as_torchrun(values),
+        program=program,
+        ranks=ranks,
+        notes=(note,) if sharded else (),
+    )
 
 
 def _as_torchrun(values: Mapping[str, str | None]) -> tuple[str, ...]:
     """Translates another launcher's options for naming a program into torchrun's."""
     module = ("-m",) if {"m", "module"} & values.keys() else ()
-    return (*module, *(("--no-python",) if "no_python" in values else ()))
+    return (*module, "--no-python") if "no_python" in values else module
 
 
 def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
@@ -299,37 +274,29 @@ def _read_deepspeed(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
     else:
         nodes = None if "hostfile" in values else "1"  # all that the file lists
         ranks = _product(values.get("num_nodes", nodes), values.get("num_gpus"))
-    return CommandLine({}, "deepspeed", head, _as_torchrun(values), program, ranks)
+    return CommandLine(
+        name="deepspeed", head=head, options=_as_torchrun(values), program=program, ranks=ranks
+    )
 
 
-def _read_tune(words: Sequence[str]) -> CommandLine:
-    """Reads `tune run`: torchrun's options stand in front of the recipe; without them it starts one process."""
-    launch = _read_torchrun(tuple(words[:2]), words[2:], "torchtune")
-    typed = words[2:3] and words[2].startswith("-")
-    return msgspec.structs.replace(launch, name="tune", needs_torchrun=bool(typed), alone=tuple(words[:2]))
-
-
-def _read_tool(words: Sequence[str], tool: str, action: str, module: str) -> CommandLine:
-    """Reads a tool's own command, as the module started by its launcher.
-
-    Raises:
-        InputError: the command does not train.
-    """
+def _read_tool(name: str, words: Sequence[str]) -> CommandLine:
+    """Reads a tool's own command for training, as the module started by its launcher."""
+    tool, action, module = _TOOLS[name]
     typed = words[1] if len(words) > 1 else ""
     if not typed or typed.startswith("-") or (action and typed != action):
         raise InputError(
             f"{words[0]} {typed}".strip()
             + f" does not train: write {words[0]} {action or 'sft'} with its settings"
         )
-    program = [*words[2:]]
-    launched: list[str] = []
-    if tool == "axolotl":
-        program, launched = _axolotl_words(program)
-    values = {option.name: option.value for option in launched_options(launched or program)}
-    ranks = _product(values.get("num_processes") or values.get("nproc_per_node"))
-    name = module if action else f"{module}{typed}"
+    program, launched = _axolotl_words(words[2:]) if tool == "axolotl" else ([*words[2:]], [])
+    values = {setting.name: str(setting.value) for setting in given_settings(launched or program)}
     return CommandLine(
-        {}, PurePosixPath(words[0]).name, _beside(words[0]), ("-m",), (name, *program), ranks, tool
+        name=name,
+        head=_beside(words[0]),
+        options=("-m",),
+        program=(module if action else f"{module}{typed}", *program),
+        ranks=_product(values.get("num_processes") or values.get("nproc_per_node")),
+        tool=tool,
     )
 
 
@@ -348,22 +315,8 @@ def _axolotl_words(program: Sequence[str]) -> tuple[list[str], list[str]]:
     return words, launched
 
 
-def launched_options(words: Sequence[str]) -> list[_Option]:
-    """Lists the options among words of any kind."""
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    options = []
-    for word, following in pairs:
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            options.append(_Option(name.replace("-", "_"), value if equals else following, (word,)))
-    return options
-
-
 def _product(*numbers: str | None) -> int | None:
     """Multiplies counts; None where one is no number, such as `gpu` or a brace."""
-    ranks = 1
-    for number in numbers:
-        if number is None or not number.isdecimal() or int(number) < 1:
-            return None
-        ranks *= int(number)
-    return ranks
+    if not all(number is not None and number.isdecimal() and int(number) > 0 for number in numbers):
+        return None
+    return prod(int(number or 0) for number in numbers)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from isobatch.equivalence.settings import given_settings
 from isobatch.equivalence.split import Split
+from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError, must_be
 from isobatch.tools.scripts import python_literals
 
@@ -24,12 +24,7 @@ def is_nanogpt(program: Sequence[str]) -> bool:
 
 
 def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
-    """Reads the split as typed: of the words, else of the configurations that they name, else of the script.
-
-    Raises:
-        InputError: the micro-batch or the accumulation is not a number, or the ranks do not divide the
-            passes.
-    """
+    """Reads the split as typed: of the words, else of their configurations, else of the script."""
     values: dict[str, Any] = {}
     for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
         # What the script assigns behind its configurator is what it makes of the values.
@@ -38,9 +33,8 @@ def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
     values |= {setting.name: setting.value for setting in given_settings(program)}
     micro, passes = (_count(name, values.get(name)) for name in (_MICRO, _PASSES))
     if passes % ranks:
-        raise InputError(
-            f"{_PASSES} {passes} is not a multiple of {ranks} ranks, over which nanoGPT divides it"
-        )
+        text = f"{_PASSES} {passes} is not a multiple of {ranks} ranks, over which nanoGPT divides it"
+        raise InputError(text)
     return Split(ranks, passes // ranks, micro)
 
 

@@ -1,6 +1,7 @@
 """The recording of a run, read back: samples, gradients and learning rates of each optimizer step."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import numpy.typing as npt
 from isobatch.equivalence.split import Split
 
 Vector = npt.NDArray[np.float64]
+Event = tuple[int, int]
+"""An optimizer and the number of its step, both from 0."""
+Parts = Sequence[Sequence[Sequence[object]]]
+"""What a step takes, by rank and pass: rows of a dataset, or hashes of samples."""
 
 
 class PassSamples(msgspec.Struct, frozen=True):
-    """A forward and backward pass: a hash of each sample, and its tokens after and before the labels' shift."""
+    """A pass: a hash of each sample, and the tokens after and before the labels' shift."""
 
     hashes: list[str]
     tokens: list[int]
@@ -27,9 +32,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
     Attributes:
         name: of its dataset, the same in every rank and split.
         passes: backward passes before which it was the last to draw.
-        rows: of the dataset.
-        batches: rows by batch, those given in the place of the drawn ones.
-        own: rows by batch, as drawn.
+        batches, own: rows by batch, those given in the place of the drawn ones, and as drawn.
     """
 
     name: str
@@ -58,7 +61,6 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     drawn: list[LoaderDraws]
     notes: dict[str, int]
     seconds: float
-    device: str
     versions: dict[str, str]
     running: dict[str, Any] | None = None
 
@@ -77,11 +79,9 @@ class RecordedStep(msgspec.Struct, frozen=True):
     """A step of an optimizer, as all ranks recorded it.
 
     Attributes:
-        ranks: a record a rank, by rank.
         gradients: (ranks, buckets), the gradient that the optimizer applies.
         weights: (ranks, buckets), the parameters before the step.
-        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where that was not
-            recorded.
+        changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where unrecorded.
     """
 
     ranks: list[RankStep]
@@ -94,60 +94,52 @@ class RecordedStep(msgspec.Struct, frozen=True):
         """Returns the record of rank 0."""
         return self.ranks[0]
 
+    @property
+    def hashes(self) -> list[list[list[str]]]:
+        """Returns the hashes of the samples, by rank and pass."""
+        return [[samples.hashes for samples in record.passes] for record in self.ranks]
+
 
 class Recording(msgspec.Struct, frozen=True):
-    """A run of a split: its steps by optimizer, in order."""
+    """A run of a split: its steps by event, in order."""
 
     split: Split
     seconds: float
-    steps: dict[int, list[RecordedStep]]
+    steps: dict[Event, RecordedStep]
 
-    def events(self) -> Iterator[tuple[int, int]]:
-        """Yields the optimizer and the number of each recorded step."""
-        for optimizer, steps in sorted(self.steps.items()):
-            yield from ((optimizer, number) for number in range(len(steps)))
-
-    def at(self, event: tuple[int, int]) -> RecordedStep | None:
-        """Returns a step, or None where this run has not taken it."""
-        optimizer, number = event
-        steps = self.steps.get(optimizer, [])
-        return steps[number] if number < len(steps) else None
+    def of(self, optimizer: int) -> list[RecordedStep]:
+        """Lists the steps of one optimizer."""
+        return [step for (number, _), step in self.steps.items() if number == optimizer]
 
     @property
     def last(self) -> RecordedStep:
         """Returns the last recorded step."""
-        return max((steps[-1] for steps in self.steps.values()), key=lambda step: step.first.seconds)
+        return max(self.steps.values(), key=lambda step: step.first.seconds)
 
     @property
-    def notes(self) -> dict[str, int]:
+    def notes(self) -> Counter[str]:
         """Counts the recorder's notes over all ranks."""
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for record in self.last.ranks:
-            for note, count in record.notes.items():
-                counts[note] = counts.get(note, 0) + count
+            counts.update(record.notes)
         return counts
 
     def training_loader(self, rank: int = 0) -> LoaderDraws | None:
         """Returns the loader of a rank's training: the one with the most passes, then with the most rows."""
+        return max(
+            self.last.ranks[rank].drawn,
+            key=lambda loader: (loader.passes, sum(map(len, loader.batches))),
+            default=None,
+        )
 
-        def preference(loader: LoaderDraws) -> tuple[int, int]:
-            return loader.passes, sum(map(len, loader.batches))
+    def rows(self, event: Event, *, own: bool = False) -> list[list[list[int]]] | None:
+        """Returns the dataset rows of a step, by rank and pass; None where the draws do not tell.
 
-        return max(self.last.ranks[rank].drawn, key=preference, default=None)
-
-    def rows(self, event: tuple[int, int], *, own: bool = False) -> list[list[list[int]]] | None:
-        """Returns the rows of the dataset of a step, by rank and pass; None where the draws do not tell.
-
-        Args:
-            event: the optimizer and the number of the step.
-            own: the rows that the script would have drawn, not those given in their place.
+        `own`: the rows as the script draws them, not those given in their place.
         """
-        step = self.at(event)
-        if step is None:
-            return None
         by_rank = []
-        for rank, record in enumerate(step.ranks):
-            before = sum(len(earlier.ranks[rank].passes) for earlier in self.steps[event[0]][: event[1]])
+        for rank, record in enumerate(self.steps[event].ranks):
+            before = sum(len(earlier.ranks[rank].passes) for earlier in self.of(event[0])[: event[1]])
             loader = self.training_loader(rank)
             if loader is None:
                 return None
@@ -157,53 +149,40 @@ class Recording(msgspec.Struct, frozen=True):
             by_rank.append(batches)
         return by_rank
 
-    def drawn_steps(self) -> list[list[int]] | None:
-        """Returns the rows of each step over all ranks; None where no loader drew any.
+    def drawn_steps(self) -> list[list[int]]:
+        """Returns the dataset rows of each step over all ranks; none where no loader drew any.
 
-        A script that passes a batch through the model more than once draws the batches of a step all the
-        same.
+        A script that passes a batch through the model twice draws the batches of a step all the same.
         """
-        optimizer = min(self.steps)
-        steps = [self.rows((optimizer, number)) for number in range(len(self.steps[optimizer]))]
-        if any(step is None for step in steps):
+        optimizer = next(iter(self.steps))[0]
+        steps = [self.rows(event) for event in self.steps if event[0] == optimizer]
+        if None in steps:
             loaders = [self.training_loader(rank) for rank in range(len(self.last.ranks))]
             batches = [[] if loader is None else loader.own for loader in loaders]
             size = self.split.accumulation
             whole = range(0, min(map(len, batches)) - size + 1, size)
             steps = [[rank[first : first + size] for rank in batches] for first in whole]
-        rows = [
-            [row for rank in step for batch in rank for row in batch] for step in steps if step is not None
-        ]
-        return rows or None
+        return [[row for rank in step for batch in rank for row in batch] for step in steps if step]
 
-    def samples(self, event: tuple[int, int]) -> int:
-        """Counts the samples of a step over all ranks: dataset rows if known, else rows of the model's input."""
-        if (rows := self.rows(event)) is not None:
-            return sum(len(batch) for rank in rows for batch in rank)
-        step = self.at(event)
-        return (
-            0
-            if step is None
-            else sum(len(samples.hashes) for record in step.ranks for samples in record.passes)
-        )
+    def samples(self, event: Event) -> int:
+        """Counts the samples of a step over all ranks: dataset rows if known, else rows of the input."""
+        rows = self.rows(event)
+        parts: Parts = self.steps[event].hashes if rows is None else rows
+        return sum(len(part) for rank in parts for part in rank)
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
-    """Reads the ranks' records of a run; None if no rank finished a step.
-
-    A step is left out unless every rank finished it.
-    """
-    records: dict[tuple[int, int], dict[int, RankStep]] = {}
+    """Reads the steps finished by every rank of a run; None without any."""
+    records: dict[Event, dict[int, RankStep]] = {}
     decoder = msgspec.json.Decoder(RankStep)
     for path in folder.glob("step-*.json"):
         record = decoder.decode(path.read_bytes())
         records.setdefault((record.optimizer, record.step), {})[record.rank] = record
-    steps: dict[int, list[RecordedStep]] = {}
+    steps: dict[Event, RecordedStep] = {}
     for (optimizer, number), ranks in sorted(records.items()):
         whole = len(ranks) == max(split.ranks, *(record.world for record in ranks.values()))
-        if whole and number == len(steps.setdefault(optimizer, [])):
-            steps[optimizer].append(_read_step(folder, [ranks[rank] for rank in sorted(ranks)]))
-    steps = {optimizer: recorded for optimizer, recorded in steps.items() if recorded}
+        if whole and (number == 0 or (optimizer, number - 1) in steps):
+            steps[optimizer, number] = _read_step(folder, [ranks[rank] for rank in sorted(ranks)])
     return Recording(split, seconds, steps) if steps else None
 
 

@@ -1,4 +1,4 @@
-"""The answer: whether a training is the same at every split, as a value, as text and as an error of a test."""
+"""The answer: whether a training is the same at every split, as a value, text and an error of a test."""
 
 import os
 from collections.abc import Iterator
@@ -68,11 +68,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads an answer of `save`.
-
-        Raises:
-            InputError: the file cannot be read, or holds no answer of this version.
-        """
+        """Reads an answer of `save`; an InputError if the file holds none of this version."""
         try:
             content: Any = msgspec.json.decode(read_whole(path))
             schema = content.get("schema") if isinstance(content, dict) else None
@@ -90,10 +86,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         rows = [head, *(self._row(split) for split in self.splits)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
         for row in rows:
-            yield (
-                "  "
-                + "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
-            )
+            cells = [cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]
+            yield f"  {'  '.join(cells).rstrip()}"
         for name, reason in self.unasked.items():
             yield f"  {name.replace('x', ' × ')}  not compared: {reason}"
         yield from self._causes()
@@ -125,10 +119,10 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     def _row(self, split: SplitResult) -> tuple[str, str, str, str]:
         if split.weights:
             weights = _weights_text(split.weights)
+        elif split.residual is None:
+            weights = "not known"
         else:
-            weights = (
-                "not known" if split.residual is None else f"no weights fit: {split.residual:.0%} remains"
-            )
+            weights = f"no weights fit: {split.residual:.0%} remains"
         rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
         return split.split.replace("x", " × "), weights, f"differs by {split.difference:.1e}", rates
 

@@ -1,7 +1,8 @@
-"""A run's real settings beside its command's, and the recipe made of them."""
+"""A run's real settings: beside its command's, as a recipe, and in words."""
 
+import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from isobatch.errors import InputError
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.read import read_file
-from isobatch.words import count, figure, real
+from isobatch.words import count, counted, few, figure, real
 
 _OPTIMIZERS = {
     "sgd": ("SGD",),
@@ -27,85 +28,64 @@ _OPTIMIZERS = {
 """By a recipe's name, the classes that are it."""
 _RATE = 1e-3
 """Distance of two learning rates, as a part of the peak, that is no rounding of a length in steps."""
+_SHOWN_RATES = 3
+"""Learning rates that are shown of the first steps, and of the rest of the run."""
 _CLOSE = 1e-6
 """Relative distance of two equal numbers, one of which may have been text."""
-_SAID = (
-    "gpus",
-    "micro_batch",
-    "accumulation",
-    "effective_batch",
-    "lr",
-    "optimizer",
-    "betas",
-    "eps",
-    "weight_decay",
-    "momentum",
-)
-_WORDS = {
+_LABELS = {
     "gpus": "ranks",
-    "lr": "learning rate",
     "micro_batch": "micro-batch",
+    "accumulation": "accumulation",
     "effective_batch": "effective batch",
+    "lr": "learning rate",
+    **{name: name for name in ("optimizer", "betas", "eps", "weight_decay", "momentum", "clip_norm")},
 }
+"""Fields that are compared, with their names in the text."""
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A setting with another value in the run than in the command.
-
-    Attributes:
-        field: of a recipe, or "schedule".
-        stated: by the command, with the name of the flag or of the setting in its file.
-        seen: in the run.
-    """
+    """A setting with another value in the run than in the command."""
 
     field: str
+    """Of a recipe, or "scheduler"."""
     stated: str
-    seen: str
+    """By the command, with the name of the flag or of the setting in its file."""
+    observed: str
 
 
-def recipe_of(running: Running, given: Mapping[str, Any] | None = None) -> Recipe:
+def recipe_of(running: Running, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Makes the recipe of a run; length and schedule come from the trainer's arguments or the command.
 
-    Args:
-        running: the run.
-        given: fields that win over what was seen.
-
-    Raises:
-        InputError: the run does not show a field that a recipe needs; the message has the --set that gives
-            it.
+    `changes` win over the run's fields. An InputError has the --set of a field that the run does not show.
     """
-    fields = _recipe_fields(running, given or {})
-    if not {"schedule", "warmup", "lr"} & (given or {}).keys() and _first_other_rate(
-        running, Recipe(**fields)
-    ):
-        if len({rate for _, rate in running.rates}) > 1 or running.total_steps is None:
-            raise InputError(
-                f"the learning rate does not follow {fields['schedule']}, warmup "
-                f"{fields.get('warmup') or 'none'}: give --set schedule=NAME",
-                field="schedule",
-            )
-        fields |= {"schedule": "constant", "warmup": None}
-    return Recipe(**fields)
+    changes = changes or {}
+    fields = _recipe_fields(running, changes)
+    recipe = Recipe(**fields)
+    if {"schedule", "warmup", "lr"} & changes.keys() or _first_other_rate(running, recipe) is None:
+        return recipe
+    if len({rate for _, rate in running.rates}) > 1 or running.total_steps is None:
+        raise InputError(
+            f"the learning rate does not follow {fields['schedule']}, warmup "
+            f"{fields.get('warmup') or 'none'}: give --set schedule=NAME",
+            field="schedule",
+        )
+    return Recipe(**fields | {"schedule": "constant", "warmup": None})
 
 
 def _observed(running: Running) -> dict[str, Any]:
     """Returns the recipe's fields shown by the run."""
     group = running.groups[0]
-    name = next(
-        (optimizer for optimizer, classes in _OPTIMIZERS.items() if running.optimizer in classes), None
-    )
-    decays = [float(values.get("weight_decay") or 0.0) for values in running.groups]
-    betas = group.get("betas")
+    names = (name for name, classes in _OPTIMIZERS.items() if running.optimizer in classes)
     return {
         "gpus": running.ranks,
         "micro_batch": running.micro_batch,
         "accumulation": running.accumulation,
         "effective_batch": running.effective_batch,
         "lr": running.lr,
-        "optimizer": name,
-        "betas": tuple(betas) if betas else None,
+        "optimizer": next(names, None),
+        "betas": tuple(group["betas"]) if group.get("betas") else None,
         "eps": group.get("eps") if isinstance(group.get("eps"), float) else None,
-        "weight_decay": max(decays),
+        "weight_decay": max(float(values.get("weight_decay") or 0.0) for values in running.groups),
         "momentum": group.get("momentum"),
         "clip_norm": running.clip_norm,
         "dataset_size": running.dataset_size,
@@ -114,7 +94,7 @@ def _observed(running: Running) -> dict[str, Any]:
 
 def differences(running: Running) -> Iterator[Mismatch]:
     """Yields the differences between the run and its command."""
-    observed, stated = _observed(running), dict(running.stated)
+    values, stated = _observed(running), dict(running.stated)
     if running.launcher:
         stated["gpus"] = running.started
     stated.setdefault("micro_batch", stated.get("batch_per_gpu"))
@@ -122,26 +102,22 @@ def differences(running: Running) -> Iterator[Mismatch]:
     keys.setdefault("micro_batch", keys.get("batch_per_gpu", ""))
     if running.typed_ranks != running.started:
         stated.pop("effective_batch", None)
-    for field in (*_SAID, "clip_norm"):
-        typed, seen = stated.get(field), observed[field]
-        if field == "clip_norm" and running.stated and typed is None and seen is not None:
-            yield Mismatch("clipping", "none", f"norm at most {real(seen)}")
-        elif typed is not None and not _alike(typed, seen):
-            yield Mismatch(
-                _WORDS.get(field, field),
-                f"{shown_value(typed)} ({keys.get(field) or 'default'})",
-                shown_value(seen),
-            )
-    schedule = _schedule_difference(running)
-    if schedule is not None:
-        yield schedule
+    for field, label in _LABELS.items():
+        typed, observed = stated.get(field), values[field]
+        if typed is not None and not _are_alike(typed, observed):
+            place = keys.get(field) or "default"
+            yield Mismatch(label, f"{shown_value(typed)} ({place})", shown_value(observed))
+    clip_norm = running.clip_norm
+    if running.stated and stated.get("clip_norm") is None and clip_norm is not None:
+        yield Mismatch("clipping", "none", f"norm at most {real(clip_norm)}")
+    yield from _schedule_difference(running)
 
 
-def _alike(stated: Any, observed: Any) -> bool:
+def _are_alike(stated: Any, observed: Any) -> bool:
     if isinstance(stated, int | float) and isinstance(observed, int | float):
         return abs(stated - observed) <= _CLOSE * max(abs(stated), abs(observed))
     if isinstance(stated, list | tuple) and isinstance(observed, list | tuple):
-        return len(stated) == len(observed) and all(map(_alike, stated, observed))
+        return len(stated) == len(observed) and all(map(_are_alike, stated, observed))
     return bool(stated == observed)
 
 
@@ -154,23 +130,21 @@ def shown_value(value: Any) -> str:
     return real(value) if isinstance(value, float) else str(value)
 
 
-def _schedule_difference(running: Running) -> Mismatch | None:
+def _schedule_difference(running: Running) -> Iterator[Mismatch]:
     """Compares the run's learning rates with its recipe's schedule."""
     times = (running.scheduler or {}).get("steps")
     if times is not None and times > 1:
-        return Mismatch("scheduler", "one step with each of the optimizer", f"{times} steps")
+        yield Mismatch("scheduler", "one step with each of the optimizer", f"{times} steps")
+        return
     try:
         recipe = Recipe(**_recipe_fields(running, {}))
     except InputError:
-        return None
+        return
     difference = _first_other_rate(running, recipe)
-    if difference is None:
-        return None
-    step, planned, rate = difference
-    stated = (
-        f"{figure(planned)} at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
-    )
-    return Mismatch("learning rate", stated, figure(rate))
+    if difference is not None:
+        step, planned, rate = difference
+        where = f"at step {count(step + 1)} ({recipe.schedule}, warmup {recipe.warmup or 'none'})"
+        yield Mismatch("learning rate", f"{figure(planned)} {where}", figure(rate))
 
 
 def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:
@@ -185,31 +159,18 @@ def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, flo
     return None
 
 
-def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe: given, else seen, else of the trainer's arguments or the command.
-
-    Raises:
-        InputError: the batch, the optimizer or the schedule is in none of these.
-    """
+def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recipe's fields: of the changes, else of the run, else of its arguments or command."""
     base = dict(running.stated)
     if running.arguments is not None:
         base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
     base.pop("batch_per_gpu", None)
     observed = {name: value for name, value in _observed(running).items() if value is not None}
-    fields = {
-        name: value
-        for name, value in {**base, **observed, **given}.items()
-        if name in Recipe.__struct_fields__
-    }
-    typed = running.typed_ranks
-    if (
-        typed is not None
-        and typed != running.started
-        and running.ranks == running.started
-        and running.effective_batch
-    ):
-        fields.setdefault("gpus", typed)
-        fields |= {"gpus": typed, "effective_batch": running.effective_batch // running.ranks * typed}
+    fields = {**base, **observed, **changes}
+    fields = {name: value for name, value in fields.items() if name in Recipe.__struct_fields__}
+    typed, batch = running.typed_ranks, running.effective_batch
+    if typed not in (None, running.started) and running.ranks == running.started and batch:
+        fields |= {"gpus": typed, "effective_batch": batch // running.ranks * typed}
     for name, description in (
         ("effective_batch", "the samples of a step were not seen"),
         ("optimizer", f"{running.optimizer} is none that a rule knows"),
@@ -224,22 +185,82 @@ def _recipe_fields(running: Running, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _seen_schedule(running: Running) -> Any:
-    """The schedule of a scheduler of torch, where its values say it; constant without a scheduler.
-
-    Raises:
-        InputError: the scheduler cannot be read.
-    """
+    """Returns the schedule of a scheduler of torch by its values; constant without a scheduler."""
     scheduler = running.scheduler
     if scheduler is None:
         return "constant"
     make = getattr(schedules.torch, scheduler["kind"], None)
     if make is not None and scheduler["steps"] == 1:
-        names = [name for name in inspect.signature(make).parameters if name in scheduler["state"]]
-        try:
+        names = inspect.signature(make).parameters.keys() & scheduler["state"].keys()
+        with contextlib.suppress(InputError, TypeError):
             return make(running.lr, **{name: scheduler["state"][name] for name in names})
-        except (InputError, TypeError):
-            pass
     raise InputError(
         f"the schedule of {scheduler['kind']} was not recognized in the run: give --set schedule=NAME",
         field="schedule",
     )
+
+
+def text_of(running: Running, different: Sequence[Mismatch]) -> str:
+    """Describes a run, and its differences from its command."""
+    return "\n".join(_lines(running, different))
+
+
+def _lines(running: Running, different: Sequence[Mismatch]) -> Iterator[str]:
+    yield f"Runs {running.title}, seen for {running.seconds:.0f} s and ended before its second optimizer step"
+    if running.effective_batch is None:
+        passes = counted(running.accumulation, "pass", "passes")
+        yield f"A step: {counted(running.ranks, 'rank')} × {passes} of a batch that was not seen"
+    else:
+        yield (
+            f"A step has {counted(running.effective_batch, 'sample')}: {counted(running.ranks, 'rank')} × "
+            f"{counted(running.accumulation, 'pass', 'passes')} × "
+            f"{counted(running.micro_batch or 0, 'sample')}"
+        )
+    size = running.dataset_size
+    yield "Dataset: its size was not seen" if size is None else f"Dataset: {counted(size, 'row')}"
+    yield f"Optimizer: {running.optimizer} of {counted(running.parameters, 'parameter')}"
+    yield from (f"  {_group_line(group)}" for group in running.groups)
+    clip = running.clip_norm
+    yield "Clipping: none in this step" if clip is None else f"Clipping: gradient norm at most {real(clip)}"
+    yield from _schedule_lines(running)
+    yield from running.notes
+    if different:
+        yield "Not as the command says:"
+        yield from (
+            f"  {difference.field}: expected {difference.stated}, runs {difference.observed}"
+            for difference in different
+        )
+    elif running.stated:
+        yield "As the command says."
+
+
+def _group_line(group: Mapping[str, Any]) -> str:
+    names = ("initial_lr" if "initial_lr" in group else "lr", "betas", "eps", "momentum", "weight_decay")
+    values = {name: group[name] for name in names if group.get(name) is not None}
+    tensors = f"{group['tensors']} tensors: " if "tensors" in group else ""
+    return tensors + ", ".join(
+        f"{name.removeprefix('initial_')} {shown_value(value)}" for name, value in values.items()
+    )
+
+
+def _schedule_lines(running: Running) -> Iterator[str]:
+    scheduler, total = running.scheduler, running.total_steps
+    of = "a run of unknown length" if total is None else counted(total, "step")
+    if scheduler is None:
+        yield f"Learning rate: {real(running.lr)}, no scheduler of torch; {of}"
+        return
+    steps = scheduler["steps"]
+    if steps == 0:
+        yield f"Learning rate: {scheduler['kind']}, which the script does not step with its optimizer; {of}"
+        return
+    shown = {
+        *range(_SHOWN_RATES),
+        *(len(running.rates) * part // _SHOWN_RATES for part in range(_SHOWN_RATES)),
+        len(running.rates) - 1,
+    }
+    rates = [
+        f"{figure(rate)} at step {count(at + 1)}"
+        for place, (at, rate) in enumerate(running.rates)
+        if place in shown
+    ]
+    yield f"Learning rate: {scheduler['kind']}, {of}: {few(rates, 2 * _SHOWN_RATES + 1)}"

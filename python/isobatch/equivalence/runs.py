@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ import msgspec
 
 from isobatch.equivalence.records import Recording, read_recording
 from isobatch.equivalence.split import Split
+from isobatch.errors import InputError
 from isobatch.system import end_session
 
 RECORDER = Path(__file__).parent / "recorder"
@@ -55,19 +55,27 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class SplitRun(msgspec.Struct, frozen=True):
-    """A finished run.
-
-    Attributes:
-        recording: None where no step was recorded.
-        code: the command's exit code, None where its time was over.
-        output: the last lines that it printed.
-    """
+    """A finished run."""
 
     split: Split
     recording: Recording | None
+    """None where no step was recorded."""
     code: int | None
+    """Of its exit; None where its time was over."""
     seconds: float
     output: str
+    """Its last lines."""
+
+    @property
+    def reason(self) -> str:
+        """Says why no step was recorded."""
+        if self.code is None:
+            return f"took no optimizer step within {self.seconds:.0f} s"
+        return f"ended with exit code {self.code} before an optimizer of torch took a step"
+
+    def no_step(self, command: str) -> InputError:
+        """Makes the error of a run without a step."""
+        return InputError(f"{command} {self.reason}:\n{self.output or '(it printed nothing)'}")
 
 
 def start_run(
@@ -80,13 +88,8 @@ def start_run(
 ) -> SplitRun:
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
-    Args:
-        words: the command at this split.
-        environment: variables beside those of this process.
-        settings: of the recorder.
-        split: of the run.
-        limit: seconds.
-        device: "cpu" hides the GPUs.
+    `environment` has variables beside those of this process, `limit` is in seconds, the device "cpu" hides
+    the GPUs.
     """
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -97,7 +100,6 @@ def start_run(
     if device == "cpu":
         full["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()
-    code = None
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
             list(words),
@@ -110,7 +112,7 @@ def start_run(
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            pass
+            code = None
         finally:
             _end_processes(process, folder)
     seconds = time.monotonic() - began
@@ -126,20 +128,10 @@ def _last_lines(output: str) -> str:
 
 
 def _end_processes(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ends a run's processes: those of its session, and those that left it, as torchrun's workers do."""
+    """Ends a run's processes: of its session, and those with its folder in their environment."""
     end_session(process, GRACE)
-    if sys.platform != "win32":
-        for pid in _strays(folder):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _strays(folder: Path) -> list[int]:
-    """Lists the processes with the folder of a run in their environment."""
     marker = os.fsencode(folder)
-    strays = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for path in Path("/proc").glob("[0-9]*/environ"):  # none outside of Linux
         with suppress(OSError):
             if marker in path.read_bytes() and (pid := int(path.parent.name)) != os.getpid():
-                strays.append(pid)
-    return strays
+                os.kill(pid, signal.SIGKILL)

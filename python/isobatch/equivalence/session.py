@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from isobatch.equivalence.causes import SplitCause
@@ -61,175 +62,129 @@ def same(
     Traceback (most recent call last):
     isobatch.errors.InputError: ...
     """
-    words = list(command)
-    requested, further = _requested_splits([split] if isinstance(split, str) else list(split or []))
-    read = read_command(words, tool=tool)
-    with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
-        session = Session(
-            words, read, Path(folder), steps=steps, limit=limit, device=device, as_is=as_is, say=say
-        )
-        return session.ask(requested or read.default, further)
-
-
-def _requested_splits(texts: list[str]) -> tuple[Split | None, list[Split] | None]:
-    splits = [Split.parse(text) for text in texts]
+    splits = [Split.parse(text) for text in ([split] if isinstance(split, str) else split or ())]
     for further in splits[1:]:
         if further.effective_batch != splits[0].effective_batch:
             raise InputError(
                 f"--split {further} has {further.effective_batch} samples in a step and {splits[0]} has "
                 f"{splits[0].effective_batch}: splits of one batch are compared"
             )
-    return (splits[0], splits[1:] or None) if splits else (None, None)
+    read = read_command(command, tool=tool)
+    with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
+        session = Session(read, Recorded(folder, steps, as_is=as_is), limit, device, say)
+        return session.ask(splits[0] if splits else read.default, tuple(splits[1:]))
 
 
 class Session:
-    """The runs of one question."""
+    """The runs of one question; `settings` are each run's, each in a folder of its own inside of theirs."""
 
     def __init__(
-        self,
-        words: list[str],
-        command: Command,
-        folder: Path,
-        *,
-        steps: int,
-        limit: float,
-        device: str,
-        as_is: bool,
-        say: Callable[[str], None],
+        self, command: Command, settings: Recorded, limit: float, device: str, say: Callable[[str], None]
     ) -> None:
-        self.words, self.command, self.folder, self.say = words, command, folder, say
-        self.steps, self.limit, self.device, self.as_is = steps, limit, device, as_is
-        self.alike = False
-        self.rows: list[list[int]] | None = None
-        self.loader: str | None = None
-        self.began = time.monotonic()
+        self.command, self.settings, self.say = command, settings, say
+        self.limit, self.device = limit, device
+        self.rows: list[list[int]] = []  # of the dataset, step by step
+        self.loader = ""
 
-    def ask(self, requested: Split, further: list[Split] | None) -> Same:
-        """Runs the splits and compares them."""
+    def ask(self, requested: Split, further: tuple[Split, ...]) -> Same:
+        """Runs the splits and compares them; `further`: the splits beside the requested one."""
+        began = time.monotonic()
         splits = choose_splits(requested)
-        if further is not None:
-            splits = splits._replace(others=tuple(further))
         first = self._record(requested, "asked")
-        if first.rows(next(first.events())) is not None and any(
-            "random draws" in note for note in first.notes
-        ):
-            self.alike = True
+        random = any("random draws" in note for note in first.notes)
+        if random and first.rows(next(iter(first.steps))) is not None:
+            self.settings = msgspec.structs.replace(self.settings, alike=True)
             first = self._record(requested, "asked")
-        self._keep_rows(first)
+        if (loader := first.training_loader()) is not None:
+            self.rows, self.loader = first.drawn_steps(), loader.name
         whole, single = self._reference(splits, frozen="batch norm" in first.notes)
-        repeat = self._record(requested, "repeat")
-        noise = repeat_noise(first, repeat)
+        noise = repeat_noise(first, self._record(requested, "repeat"))
         reference = whole.recording or single.recording
         if reference is None:
-            raise self._no_step(whole)
+            raise whole.no_step(f"the command at {whole.split}")
+        runs = [whole, single, *(self._run(split, "other") for split in further or splits.further)]
+        recordings = [run.recording for run in runs if run.recording is not reference]
         comparison = Comparison(reference, single.recording, noise)
-        recordings = [
-            recording
-            for recording in (first, whole.recording, single.recording)
-            if recording not in (None, reference)
-        ]
-        unasked = {str(run.split): _reason(run) for run in (whole, single) if run.recording is None}
-        for split in splits.others:
-            run = self._run(split, "other")
-            if run.recording is None:
-                unasked[str(split)] = _reason(run)
-            else:
-                recordings.append(run.recording)
         results = share_factor(
-            [comparison.compare(recording) for recording in recordings if recording is not None]
+            [comparison.compare(recording) for recording in [first, *recordings] if recording is not None]
         )
         results, unjudged = _part_results(results)
-        unasked |= {split: cause.text for split, cause in unjudged.items()}
         if unjudged and all(result.same for result in results):
             raise _not_comparable(unjudged, results)
+        unasked = {str(run.split): run.reason for run in runs if run.recording is None}
         return Same(
             same=all(result.same for result in results),
-            command=self.words,
+            command=list(self.command.words),
             reference=str(reference.split),
             splits=results,
             changes=self._changes(first),
-            unasked=unasked,
+            unasked=unasked | {split: cause.text for split, cause in unjudged.items()},
             noise=noise,
             tolerance=comparison.tolerance,
-            steps=len(reference.steps[min(reference.steps)]),
+            steps=len(reference.of(next(iter(reference.steps))[0])),
             versions=first.last.first.versions,
-            seconds=round(time.monotonic() - self.began, 1),
+            seconds=round(time.monotonic() - began, 1),
         )
 
     def _reference(self, splits: Splits, frozen: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread."""
+
+        def run_single(split: Split, name: str) -> SplitRun:
+            return self._run(split, name, each_pass=True, freeze=frozen)
+
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(self._run, splits.whole, "whole")
-            single = pool.submit(self._run, splits.single, "single", each_pass=True, freeze=frozen)
+            single = pool.submit(run_single, splits.single, "single")
             runs = whole.result(), single.result()
-        if runs[1].recording is None or not np.linalg.norm(
-            next(iter(runs[1].recording.steps.values()))[0].changes
-        ):
+        recording = runs[1].recording
+        if recording is None or not np.linalg.norm(next(iter(recording.steps.values())).changes):
             # A sample alone has no gradient, or is refused: two have one.
-            pairs = Split(1, splits.single.accumulation // 2, splits.single.micro_batch * 2)
-            if pairs.accumulation >= 1 and pairs.effective_batch == splits.whole.effective_batch:
-                run = self._run(pairs, "pairs", each_pass=True, freeze=frozen)
-                if run.recording is not None:
-                    return runs[0], run
+            passes, rest = divmod(splits.single.accumulation, 2)
+            if passes and not rest:
+                run = run_single(Split(1, passes, 2), "pairs")
+                return runs[0], run if run.recording is not None else runs[1]
         return runs
 
     def _record(self, split: Split, name: str) -> Recording:
         run = self._run(split, name)
         if run.recording is None:
-            raise self._no_step(run)
+            raise run.no_step(f"the command at {split}")
         return run.recording
 
-    def _run(self, split: Split, name: str, *, each_pass: bool = False, freeze: bool = False) -> SplitRun:
-        folder = self.folder / f"{name}-{split}"
-        folder.mkdir(parents=True, exist_ok=True)
+    def _run(self, split: Split, name: str, **switches: bool) -> SplitRun:
+        folder = Path(self.settings.folder) / f"{name}-{split}"
+        folder.mkdir(exist_ok=True)
         words, environment = start_line(self.command, split, folder)
-        settings = Recorded(
-            folder=str(folder / "record"),
-            steps=self.steps,
-            each_pass=each_pass,
-            freeze=freeze,
-            alike=self.alike,
-            as_is=self.as_is,
-            rows=self._rows_for(split),
+        settings = msgspec.structs.replace(
+            self.settings, folder=str(folder / "record"), rows=self._rows_for(split), **switches
         )
         run = start_run(words, environment, settings, split, self.limit, self.device)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         return run
 
-    def _keep_rows(self, recording: Recording) -> None:
-        """Keeps the requested split's dataset rows, step by step, for every other split."""
-        steps = recording.drawn_steps()
-        loader = recording.training_loader()
-        if steps and loader is not None:
-            self.rows, self.loader = steps, loader.name
-
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
-        if self.rows is None:
+        """Deals the requested split's dataset rows out to the ranks of a split, step by step."""
+        if not self.rows:
             return None
-        ranks: list[list[int]] = [[] for _ in range(split.ranks)]
-        for step in self.rows:
-            for rank, share in enumerate(np.array_split(np.array(step), split.ranks)):
-                ranks[rank] += share.tolist()
-        return {"loader": self.loader, "ranks": ranks}
+        shares = [np.array_split(np.array(step, dtype=int), split.ranks) for step in self.rows]
+        return {
+            "loader": self.loader,
+            "ranks": [np.concatenate(rank).tolist() for rank in zip(*shares, strict=True)],
+        }
 
     def _changes(self, recording: Recording) -> list[str]:
         notes = recording.notes
         changes = [note for note in notes if note.endswith((" off", " not applied", "NCCL", "every sample"))]
-        if any(step.first.norms for steps in recording.steps.values() for step in steps):
+        if any(step.first.norms for step in recording.steps.values()):
             changes.append("clipping measured and not applied")
         own = self.command.own
         if own is not None and own != recording.split:
             changes.append(f"{recording.split} in the place of {own}")
         return changes
 
-    def _no_step(self, run: SplitRun) -> InputError:
-        return InputError(
-            f"the command at {run.split} {_reason(run)}:\n{run.output or '(it printed nothing)'}"
-        )
-
 
 def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, SplitCause]]:
-    """Separates splits with other samples or other random draws, each with its cause, from splits to judge."""
+    """Separates the splits to judge from those with other samples or random draws, each with its cause."""
     judged, unjudged = [], {}
     for result in results:
         causes = [cause for cause in result.causes if cause.name in UNJUDGED]
@@ -241,15 +196,9 @@ def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[s
 
 
 def _not_comparable(unjudged: dict[str, SplitCause], judged: list[SplitResult]) -> InputError:
-    """Names the splits that cannot be judged with their first cause, and the splits with the same training."""
+    """Names the splits without a judgement, the first one's cause, and the splits with the same training."""
     same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
     cause = next(iter(unjudged.values()))
     return InputError(
         f"{', '.join(unjudged)} cannot be compared: {cause.text}. To fix it: {cause.mend}{same}"
     )
-
-
-def _reason(run: SplitRun) -> str:
-    if run.code is None:
-        return f"took no optimizer step within {run.seconds:.0f} s"
-    return f"ended with exit code {run.code} before an optimizer of torch took a step"

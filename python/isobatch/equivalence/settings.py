@@ -5,11 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from isobatch.equivalence.split import Split
+from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError, needs_extra, unreadable
 from isobatch.files.whole import read_whole, write_folder
 from isobatch.planning.handed import value_text
@@ -35,71 +36,26 @@ _ON_CPU: dict[str, dict[str, Any]] = {
 reduced precision."""
 _OFF = ("false", "no", "off", "0", "none")
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
 _MAX_FILE_BYTES = 16 << 20
 
 
-class Given(NamedTuple):
-    """A setting in the words of a command.
-
-    Attributes:
-        name: with underscores for dashes.
-        value: True of a flag without one.
-        at: the place of its word.
-        joined: whether the value is part of that word, else the next word has it.
-    """
-
-    name: str
-    value: str | bool
-    at: int
-    joined: bool
-
-
-def given_settings(words: Sequence[str]) -> list[Given]:
-    """Lists `--name value`, `--name=value` and `name=value`.
-
-    >>> words = ["t.py", "--micro-batch", "2", "--bf16", "--lr=1", "a.b=3"]
-    >>> [(given.name, given.value) for given in given_settings(words)]
-    [('micro_batch', '2'), ('bf16', True), ('lr', '1'), ('a.b', '3')]
-    """
-    settings, at = [], 0
-    while at < len(words):
-        name, equals, value = words[at].partition("=")
-        plain = name.lstrip("-+").replace("-", "_")
-        is_flag = name.startswith("--") and len(name) > 2
-        if equals and plain.replace(".", "").isidentifier() and (is_flag or not name.startswith("-")):
-            settings.append(Given(plain, value, at, True))
-        elif is_flag and at + 1 < len(words) and not words[at + 1].startswith("--"):
-            settings.append(Given(plain, words[at + 1], at, False))
-            at += 1
-        elif is_flag:
-            settings.append(Given(plain, True, at, False))
-        at += 1
-    return settings
-
-
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The settings of a known tool's command.
-
-    Attributes:
-        tool: its name among the readers.
-        file: of the settings, as typed; None where the words have all.
-        typed: the file's settings with those of the words over them.
-        fields: of the batch: `batch_per_gpu`, `accumulation`, `effective_batch`, `gpus`.
-        keys: what the tool calls each.
-    """
+    """The settings of a known tool's command."""
 
     tool: str
+    """Its name among the readers."""
     file: str | None
+    """As typed; None where the words have all settings."""
     typed: dict[str, Any]
+    """The file's settings with those of the words over them."""
     fields: dict[str, Any]
+    """A recipe's fields, of the batch `batch_per_gpu`, `accumulation`, `effective_batch` and `gpus`."""
     keys: dict[str, str]
+    """The tool's names of the fields."""
 
     def split(self, ranks: int) -> Split:
-        """Returns the settings' split on a number of ranks.
-
-        Raises:
-            InputError: they contradict each other, or leave the micro-batch open.
-        """
+        """Returns the settings' split on a number of ranks."""
         try:
             return _split_of(self.fields, ranks)
         except InputError as error:
@@ -113,30 +69,15 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
 
 def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None:
-    """Reads the settings in a program's words and in their file; None if no tool is recognized.
-
-    Args:
-        program: the script or module and its arguments.
-        tool: that is known or forced; None: the one that the flags or the file show.
-
-    Raises:
-        InputError: several files may be the one, the settings cannot be read, or split the model over several
-            GPUs.
-    """
-    words = _of_words(program)
-    detected = _detected(words) if tool is None else None
-    tool = tool or detected
-    files = _files(program, None if tool is None else _FILE_FLAGS)
-    if detected is not None:  # its flags are there, and a file may be the script's own
-        files = [file for file in files if _is_of(file, detected)]
+    """Reads the settings in a program's words and their file; None if no tool is recognized."""
+    words = {setting.name: setting.value for setting in given_settings(program)}  # the last value counts
     if tool is None:
-        readings = [reading for file in files if (reading := _tool_file(file)) is not None]
-        if not readings:
+        detected = _read(_merged({}, words)) if words else None
+        tool, files = _recognize(None if detected is None else detected.tool, program)
+        if tool is None:
             return None
-        if len({reading.tool for reading in readings}) > 1:
-            listed = " and ".join(f"{reading.file} ({reading.title})" for reading in readings)
-            raise InputError(f"cannot be split: {listed} both have settings of a tool; name one with --tool")
-        tool, files = readings[0].tool, [reading.file for reading in readings]
+    else:
+        files = _files(program, _FILE_FLAGS)
     if len(files) > 1:
         raise InputError(
             f"cannot be split: {' and '.join(files)} may each have the settings of {tool}; use braces"
@@ -147,11 +88,12 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
             f"cannot be split: the settings of {name} are inside torchtune; copy them by tune cp {name} "
             "config.yaml, and name the copy"
         )
-    typed = _merged(_content(files[0]) if files else {}, words)
+    file = files[0] if files else None
+    typed = _merged({} if file is None else _content(file), words)
     reading = read_file(typed, tool)
     for field, fault in reading.faults:
-        if field in ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch"):
-            raise fault.at(file=files[0] if files else "the command")
+        if field in _BATCH:
+            raise fault.at(file=file or "the command")
     if reading.tool not in TOOLS:
         raise InputError(
             f"cannot be split by the settings of {reading.title}: write where the numbers go, in braces"
@@ -163,18 +105,32 @@ def read_source(program: Sequence[str], tool: str | None) -> ToolSettings | None
             f"cannot be split: {key} puts a model on {parallel} GPUs; set it to 1 for the comparison"
         )
     keys = {**reading.absent, **reading.keys}
-    return ToolSettings(reading.tool, files[0] if files else None, typed, dict(reading.fields), keys)
+    return ToolSettings(reading.tool, file, typed, dict(reading.fields), keys)
 
 
-def _of_words(program: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of the words; the last of several values counts."""
-    return {setting.name: setting.value for setting in given_settings(program)}
+def _recognize(detected: str | None, program: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Returns the tool by a program's flags, else by its files, and its files."""
+    if detected is not None:  # a file may be the script's own
+        files = {file: _read(file) for file in _files(program, _FILE_FLAGS)}
+        return detected, [
+            file for file, reading in files.items() if reading and _base(reading.tool) == _base(detected)
+        ]
+    readings = [reading for file in _files(program, None) if (reading := _read(file)) is not None]
+    readings = [
+        reading
+        for reading in readings
+        if {"batch_per_gpu", "micro_batch", "effective_batch"} & reading.fields.keys()
+    ]
+    if len({reading.tool for reading in readings}) > 1:
+        listed = " and ".join(f"{reading.file} ({reading.title})" for reading in readings)
+        raise InputError(f"cannot be split: {listed} both have settings of a tool; name one with --tool")
+    return (readings[0].tool if readings else None), [reading.file for reading in readings]
 
 
-def _detected(words: Mapping[str, Any]) -> str | None:
-    """Recognizes a tool by its flags; None for a script of one's own."""
+def _read(settings: str | Mapping[str, Any]) -> Reading | None:
+    """Reads settings or their file as some tool's; None where no tool has them."""
     try:
-        return read_file(_merged({}, words)).tool if words else None
+        return read_file(settings)
     except InputError:
         return None
 
@@ -189,24 +145,6 @@ def _files(program: Sequence[str], flags: Sequence[str] | None) -> list[str]:
     return [name for name in dict.fromkeys(files) if Path(name).is_file()]
 
 
-def _tool_file(file: str) -> Reading | None:
-    """Reads a file as some tool's; None where it says no batch."""
-    try:
-        reading = read_file(file)
-    except InputError:
-        return None
-    has_batch = {"batch_per_gpu", "micro_batch", "effective_batch"} & reading.fields.keys()
-    return reading if has_batch else None
-
-
-def _is_of(file: str, tool: str) -> bool:
-    """Tells whether a file reads as a tool's, or as that of the tool behind it."""
-    try:
-        return _base(read_file(file).tool) == _base(tool)
-    except InputError:
-        return False
-
-
 def _base(tool: str) -> str:
     """Returns the tool at the bottom of others built on it."""
     below = keys()[tool].extends
@@ -214,11 +152,7 @@ def _base(tool: str) -> str:
 
 
 def _content(file: str) -> dict[str, Any]:
-    """Loads a file as trainers do: YAML 1.1, so that it can be written again with the same values.
-
-    Raises:
-        InputError: it cannot be read, or is no table.
-    """
+    """Loads a file as trainers do: YAML 1.1, so that it can be written again with the same values."""
     text = read_whole(file, _MAX_FILE_BYTES)
     try:
         content = json.loads(text) if file.lower().endswith(".json") else _yaml(file).safe_load(text)
@@ -262,36 +196,17 @@ def _split_of(fields: Mapping[str, Any], ranks: int) -> Split:
     return Split(ranks, int(whole.get("accumulation") or 1), int(whole["micro_batch"]))
 
 
-_BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
-
-
-def write_settings(source: ToolSettings, program: Sequence[str], split: Split, folder: Path) -> list[str]:
-    """Writes a split, and settings for a CPU, into a program's words, and a copy of its file in `folder`.
-
-    Returns:
-        The program's words; the name of the copy is in the place of the file's.
-
-    Raises:
-        InputError: the tool's settings cannot say this split, or a file cannot be written.
-    """
-    changes = _split_changes(source, split) | cpu_changes(source)
-    return write_values(source, program, changes, split, folder)
-
-
 def write_values(
     source: ToolSettings, program: Sequence[str], values: Mapping[str, Any], split: Split, folder: Path
 ) -> list[str]:
-    """Writes values by their dotted names, as `write_settings` does a split.
+    """Writes values by their dotted names into a program's words, and a copy of its file in `folder`.
 
-    What is written is read again by the tool's own reader: a setting that means another split is refused, not
-    started.
+    The result is read again by the tool's own reader: an InputError if it is another split.
     """
     removed = [name for name in _OF_A_STEP.get(source.tool, ()) if name in source.typed]
-    for field in ("warmup", "duration"):  # the same length by another name would contradict the new one
-        if source.keys.get(field) in source.typed and "warmup_steps" in values:
-            removed += {source.keys[field]} - values.keys()
-    if "warmup_steps" in values and "warmup_ratio" in source.typed:  # a ratio beside 0 steps would count
-        removed.append("warmup_ratio")
+    if "warmup_steps" in values:  # the same length by another name would contradict the new one
+        names = {source.keys.get("warmup"), source.keys.get("duration")} - values.keys()
+        removed += [name for name in ("warmup_ratio", *names) if name in source.typed]
     expected = {name: value for name, value in _merged(source.typed, values).items() if name not in removed}
     reading = read_file(expected, source.tool)
     if _split_of({**reading.fields, "gpus": None}, split.ranks) != split:
@@ -302,7 +217,7 @@ def write_values(
 
 
 def write_for_cpu(source: ToolSettings, program: Sequence[str], folder: Path) -> list[str]:
-    """Writes the settings for a CPU into a program's words and a copy of its file; its batch stays as typed."""
+    """Writes the settings for a CPU into a program's words and a copy of its file."""
     changes = cpu_changes(source)
     return _written(source, program, changes, (), folder) if changes else [*program]
 
@@ -315,37 +230,38 @@ def _written(
     folder: Path,
 ) -> list[str]:
     words = _write_words(program, changes, removed)
-    named = _of_words(program)
+    named = {setting.name for setting in given_settings(program)}
     unnamed = {name: value for name, value in changes.items() if name not in named}
     if source.file is None:
-        return [
-            *words,
-            *(word for name, value in unnamed.items() for word in (f"--{name}", value_text(value))),
-        ]
-    content = {
-        name: value for name, value in _merged(_content(source.file), unnamed).items() if name not in removed
-    }
+        for name, value in unnamed.items():
+            words += [f"--{name}", value_text(value)]
+        return words
+    content = _merged(_content(source.file), unnamed)
+    content = {name: value for name, value in content.items() if name not in removed}
     copy = _write_copy(source.file, content, folder)
-    return [_renamed(word, source.file, copy) for word in words]
+    return [
+        word.removesuffix(source.file) + copy
+        if word == source.file or word.endswith(f"={source.file}")
+        else word
+        for word in words
+    ]
 
 
-def _split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
-    """Names the settings changed by a split, as the tool names them."""
-    keys, fields = source.keys, source.fields
-    micro_key = keys.get("batch_per_gpu") or keys.get("micro_batch")
+def split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
+    """Names the settings changed by a split, and those for a CPU, as the tool names them."""
+    keys = source.keys
     steps_key = keys.get("accumulation")
     if steps_key in _OF_A_STEP.get(source.tool, ()):
         steps_key = "gradient_accumulation_steps"
-    changes: dict[str, Any] = {}
-    if micro_key:
-        changes[micro_key] = split.micro_batch
-    if steps_key:
-        changes[steps_key] = split.accumulation
-    if "effective_batch" in fields and keys.get("effective_batch"):
-        changes[keys["effective_batch"]] = split.effective_batch
-    if keys.get("gpus") and value_at(source.typed, keys["gpus"]) is not None:
+    changes = {
+        keys.get("batch_per_gpu") or keys.get("micro_batch"): split.micro_batch,
+        steps_key: split.accumulation,
+    }
+    if "effective_batch" in source.fields:
+        changes[keys.get("effective_batch")] = split.effective_batch
+    if "gpus" in keys and value_at(source.typed, keys["gpus"]) is not None:
         changes[keys["gpus"]] = split.ranks
-    return changes
+    return {name: value for name, value in changes.items() if name} | cpu_changes(source)
 
 
 def cpu_changes(source: ToolSettings) -> dict[str, Any]:
@@ -359,45 +275,35 @@ def _deepspeed_change(file: Any, folder: Path) -> dict[str, str]:
     if not isinstance(file, str) or Path(file).suffix != ".json" or not Path(file).is_file():
         return {}
     content = _content(file)
-    return {
-        "deepspeed": _write_copy(
-            file, content | {name: "auto" for name in _DEEPSPEED if name in content}, folder
-        )
-    }
+    content |= {name: "auto" for name in _DEEPSPEED if name in content}
+    return {"deepspeed": _write_copy(file, content, folder)}
 
 
-def _write_words(
-    program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str] = ()
-) -> list[str]:
+def _write_words(program: Sequence[str], changes: Mapping[str, Any], removed: Sequence[str]) -> list[str]:
     """Replaces values in the words; a switch turned off is left out, and so are removed settings."""
     words: list[str | None] = [*program]
     for setting in given_settings(program):
+        at, has_value = setting.at, not setting.joined and setting.value is not True
         if setting.name in removed:
-            is_alone = setting.joined or setting.value is True
-            words[setting.at : setting.at + (1 if is_alone else 2)] = [None] * (1 if is_alone else 2)
+            words[at : at + 1 + has_value] = [None] * (1 + has_value)
         if setting.name not in changes:
             continue
-        value = value_text(changes[setting.name])
+        value = changes[setting.name]
         if setting.joined:
-            words[setting.at] = f"{program[setting.at].partition('=')[0]}={value}"
-        elif setting.value is True:
-            words[setting.at] = words[setting.at] if changes[setting.name] is True else None
-        else:
-            words[setting.at + 1] = value
+            words[at] = f"{program[at].partition('=')[0]}={value_text(value)}"
+        elif has_value:
+            words[at + 1] = value_text(value)
+        elif value is not True:
+            words[at] = None
     return [word for word in words if word is not None]
 
 
 def _write_copy(file: str, content: Any, folder: Path) -> str:
     """Writes a file's copy; its keys keep their order."""
-    copy = folder / Path(file).name
-    if copy.suffix.lower() == ".json":
+    name = Path(file).name
+    if name.lower().endswith(".json"):
         text = json.dumps(content, indent=2)
     else:
         text = _yaml(file).safe_dump(content, sort_keys=False)
-    write_folder(folder, {Path(copy.name): text.encode()})
-    return str(copy)
-
-
-def _renamed(word: str, file: str, copy: str) -> str:
-    name, equals, value = word.partition("=")
-    return copy if word == file else f"{name}={copy}" if equals and value == file else word
+    write_folder(folder, {Path(name): text.encode()})
+    return str(folder / name)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from itertools import product
 from typing import NamedTuple, Self
 
 import msgspec
@@ -17,12 +16,7 @@ _SPLIT = re.compile(r"([1-9]\d{0,8})[x×]([1-9]\d{0,8})[x×]([1-9]\d{0,8})")
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A split of an optimizer step's samples.
-
-    Attributes:
-        ranks: processes, each with a replica of the model.
-        accumulation: forward and backward passes of a rank in a step.
-        micro_batch: samples of a rank in a pass.
+    """A split of a step's samples over ranks, passes of a rank (accumulation), and samples of a pass.
 
     >>> str(Split(2, 4, 3)), Split(2, 4, 3).effective_batch
     ('2x4x3', 24)
@@ -47,14 +41,7 @@ class Split(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a split as it is typed.
-
-        Raises:
-            InputError: the text is not three whole numbers from 1 with an x between them.
-
-        >>> Split.parse("2x4x3")
-        Split(ranks=2, accumulation=4, micro_batch=3)
-        """
+        """Reads a split as it is typed, such as 2x4x3."""
         numbers = _SPLIT.fullmatch(text.strip().lower())
         if numbers is None:
             raise must_be("RANKSxACCUMULATIONxMICRO_BATCH, such as 2x2x2", text, field="--split")
@@ -67,80 +54,55 @@ factors."""
 
 
 class Splits(NamedTuple):
-    """The splits of one batch to compare.
+    """The splits to compare with the requested one: one pass, one sample a pass, and others."""
 
-    Attributes:
-        requested: the user's, or its smaller copy.
-        whole: the batch in one pass of one rank: the reference.
-        single: one unit of samples a pass on one rank, for the gradient of each.
-        others: further splits, each with a cause of its own.
-    """
-
-    requested: Split
     whole: Split
     single: Split
-    others: tuple[Split, ...]
+    further: tuple[Split, ...]
 
 
-def choose_splits(requested: Split, unit: int = 1) -> Splits:
+def choose_splits(requested: Split) -> Splits:
     """Chooses splits of a batch to tell the causes of a wrong weight apart.
 
     Beside the requested split a step is taken with accumulation alone, with ranks alone, and with both, where
     the batch divides: a factor that appears in one of them names its cause. Within a split unequal numbers
     are preferred, since a weight of 2 at 2x2x2 may come from the ranks, the accumulation or the micro-batch;
     at 2x4x3 it can only come from the ranks. Two ranks are preferred to more, which cost a process each, and
-    micro-batches of several units, since a mean of means needs them.
-
-    Args:
-        requested: the split to judge; its batch is that of every other.
-        unit: samples that have a gradient only together, such as 2 for in-batch negatives.
-
-    Raises:
-        InputError: the micro-batch is not a multiple of the unit, or the batch is one unit, which cannot be
-            split.
-
-    >>> choose_splits(Split(2, 2, 2)).others
-    (Split(ranks=1, accumulation=4, micro_batch=2), Split(ranks=2, accumulation=1, micro_batch=4))
+    micro-batches of several samples, since a mean of means needs them.
     """
     batch = requested.effective_batch
-    if requested.micro_batch % unit:
+    if batch == 1:
         raise InputError(
-            f"--split {requested} has a micro-batch of {requested.micro_batch}, not a multiple of the "
-            f"unit {unit}: use {Split(requested.ranks, requested.accumulation, unit)}",
-            field="--split",
+            "a batch of 1 cannot be split: use at least two units, such as --split 2x2x2", field="--split"
         )
-    if batch == unit:
-        raise InputError(
-            f"a batch of {batch} cannot be split: use at least two units, such as --split 2x2x{2 * unit}",
-            field="--split",
-        )
-    chosen = {requested, Split(1, 1, batch), Split(1, batch // unit, unit)}
+    whole, single = Split(1, 1, batch), Split(1, batch, 1)
     further = []
-    for has_ranks, accumulates in ((False, True), (True, False), (True, True)):
-        if (requested.ranks > 1, requested.accumulation > 1) == (has_ranks, accumulates):
-            continue
+    for kind in ((False, True), (True, False), (True, True)):
         candidates = [
             split
-            for split in _divisions(batch, unit)
-            if (split.ranks > 1, split.accumulation > 1) == (has_ranks, accumulates) and split not in chosen
+            for split in _divisions(batch)
+            if _kind(split) == kind != _kind(requested) and split not in (whole, single)
         ]
         if candidates:
-            further.append(min(candidates, key=lambda split: _cost(split, unit)))
-    return Splits(requested, Split(1, 1, batch), Split(1, batch // unit, unit), tuple(further))
+            further.append(min(candidates, key=_cost))
+    return Splits(whole, single, tuple(further))
 
 
-def _divisions(batch: int, unit: int) -> Iterator[Split]:
-    """Yields every split of a batch over at most MAX_RANKS ranks into micro-batches of whole units."""
+def _kind(split: Split) -> tuple[bool, bool]:
+    return split.ranks > 1, split.accumulation > 1
+
+
+def _divisions(batch: int) -> Iterator[Split]:
+    """Yields every split of a batch over at most MAX_RANKS ranks."""
     for ranks in range(1, MAX_RANKS + 1):
-        units, rest = divmod(batch, ranks * unit)
-        if not rest:
-            divisors = (number for number in range(1, units + 1) if units % number == 0)
-            yield from (Split(ranks, number, units // number * unit) for number in divisors)
+        for passes in range(1, batch // ranks + 1):
+            if batch % (ranks * passes) == 0:
+                yield Split(ranks, passes, batch // (ranks * passes))
 
 
-def _cost(split: Split, unit: int) -> tuple[bool, int, int, int]:
-    """Orders splits: several units a pass, factors that differ, few ranks, few passes."""
-    return split.micro_batch == unit, ambiguity(split), split.ranks, -split.accumulation
+def _cost(split: Split) -> tuple[bool, int, int, int]:
+    """Orders splits: several samples a pass, factors that differ, few ranks, many passes."""
+    return split.micro_batch == 1, ambiguity(split), split.ranks, -split.accumulation
 
 
 def ambiguity(split: Split) -> int:
@@ -154,34 +116,30 @@ def ambiguity(split: Split) -> int:
     return len(factors) - len(set(factors))
 
 
-def shrink(requested: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
-    """Makes a split with fewer samples and the same shape, for a comparison on a few cores.
+def shrink(requested: Split) -> Split:
+    """Makes a split of at most MAX_SAMPLES and MAX_RANKS in the same shape, for a comparison on a few cores.
 
-    Ranks, accumulation and micro-batch of more than one stay more than one. The ranks and the accumulation
-    are kept where they fit, the micro-batch shrinks first; of the splits left the one with the fewest equal
-    factors is taken, then the cheapest.
-
-    Args:
-        requested: the user's split; returned as it is where its samples and its ranks fit.
-        limit: samples of a step.
-        unit: samples that have a gradient only together; the micro-batch stays a multiple.
+    Factors of more than one stay so. Ranks and accumulation are kept where they fit, the micro-batch shrinks
+    first; of the splits left the one with the fewest equal factors is taken, then the cheapest.
 
     >>> [str(shrink(Split.parse(text))) for text in ("2x4x32", "8x1x4", "1x64x2", "2x2x2")]
     ['2x4x2', '2x1x4', '1x8x2', '2x2x2']
     """
-    if requested.effective_batch <= limit and requested.ranks <= MAX_RANKS:
+    if requested.effective_batch <= MAX_SAMPLES and requested.ranks <= MAX_RANKS:
         return requested
-    ranks, accumulation = (
-        range(min(2, number), min(number, most) + 1)
-        for number, most in ((requested.ranks, MAX_RANKS), (requested.accumulation, limit))
-    )
-    micro_batches = range(unit, max(unit, min(requested.micro_batch, limit)) + 1, unit)
-    splits = [Split(*numbers) for numbers in product(ranks, accumulation, micro_batches)]
-    fitting = [split for split in splits if split.effective_batch <= limit]
+    splits = [
+        Split(ranks, accumulation, micro_batch)
+        for ranks in range(min(2, requested.ranks), min(requested.ranks, MAX_RANKS) + 1)
+        for accumulation in range(
+            min(2, requested.accumulation), min(requested.accumulation, MAX_SAMPLES) + 1
+        )
+        for micro_batch in range(1, min(requested.micro_batch, MAX_SAMPLES) + 1)
+        if ranks * accumulation * micro_batch <= MAX_SAMPLES
+    ]
 
     def preference(split: Split) -> tuple[bool, bool, bool, int, int, int]:
         return (
-            (split.micro_batch > unit) == (requested.micro_batch > unit),
+            (split.micro_batch > 1) == (requested.micro_batch > 1),
             split.ranks == requested.ranks,
             split.accumulation == requested.accumulation,
             -ambiguity(split),
@@ -189,4 +147,4 @@ def shrink(requested: Split, limit: int = MAX_SAMPLES, unit: int = 1) -> Split:
             split.effective_batch,
         )
 
-    return max(fitting, key=preference, default=Split(ranks[0], accumulation[0], micro_batches[0]))
+    return max(splits, key=preference)

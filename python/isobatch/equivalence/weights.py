@@ -1,13 +1,12 @@
 """The weight of each sample in a gradient, by least squares over the gradients of single samples."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from isobatch.equivalence.records import RecordedStep, Vector
+from isobatch.equivalence.records import RankStep, Vector
 
 CONDITION = 1e5
 """Above it the samples' gradients, rounded to float32, do not stand apart, and no weight is known."""
@@ -31,13 +30,7 @@ class Solution(msgspec.Struct, frozen=True):
 
 
 class GroupDifference(msgspec.Struct, frozen=True):
-    """A group of tensors with another gradient than the reference.
-
-    Attributes:
-        name: of its tensors, `*` for the number of a layer.
-        difference: relative L2.
-        factor: the gradient over the reference's, by projection.
-    """
+    """A group of tensors with another gradient: its name (`*` for a layer), relative L2, and factor."""
 
     name: str
     difference: float
@@ -45,15 +38,9 @@ class GroupDifference(msgspec.Struct, frozen=True):
 
 
 def solve(changes: Vector, gradient: Vector) -> Solution | None:
-    """Solves for the weight of each sample in a gradient; None if the samples' gradients are too alike.
+    """Solves for the weight of each sample in a gradient, by the sketches (samples, buckets) and (buckets,).
 
-    Args:
-        changes: (samples, buckets), the sketch of each sample's gradient.
-        gradient: (buckets,), the sketch of the gradient that the samples make.
-
-    >>> changes = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 1.0]])
-    >>> solve(changes, changes[0] + 4 * changes[1]).weights.round(6).tolist()
-    [1.0, 4.0]
+    None if the samples' gradients are too alike.
     """
     norms = np.linalg.norm(changes, axis=1)
     if len(changes) and norms.any() and not norms.all():
@@ -64,12 +51,8 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
         weights = np.full(len(changes), solution.weights.mean())
         weights[norms > 0] = solution.weights
         return Solution(weights, solution.residual, norms > 0)
-    if (
-        not len(changes)
-        or not norms.all()
-        or not np.isfinite(changes).all()
-        or not np.isfinite(gradient).all()
-    ):
+    finite = np.isfinite(changes).all() and np.isfinite(gradient).all()
+    if not len(changes) or not norms.all() or not finite:
         return None
     scaled = (changes / norms[:, None]).T
     weights, _, rank, singular = np.linalg.lstsq(scaled, gradient, rcond=None)
@@ -90,12 +73,15 @@ def distance(gradient: Vector, reference: Vector) -> float:
 
 
 def differing_groups(
-    step: RecordedStep, gradient: Vector, reference: Vector, tolerance: float
+    record: RankStep, gradient: Vector, reference: Vector, tolerance: float
 ) -> list[GroupDifference]:
-    """Lists the groups of tensors with a difference above a tolerance, the worst first."""
+    """Lists the groups of tensors, one for all layers, with a difference above a tolerance, worst first."""
+    groups = [".".join("*" if part.isdigit() else part for part in name.split(".")) for name in record.names]
+    group_of = np.repeat(np.array(groups), record.sizes)
     total = float(np.linalg.norm(reference))
     differences = []
-    for name, columns in tensor_groups(step).items():
+    for name in dict.fromkeys(groups):
+        columns = (group_of == name) & record.columns
         group, reference_group = gradient[columns], reference[columns]
         norm = float(np.linalg.norm(reference_group))
         error = float(np.linalg.norm(group - reference_group))
@@ -104,24 +90,6 @@ def differing_groups(
         elif norm <= FAINT * total and error > 10 * FAINT * total:
             differences.append(GroupDifference(name, error / max(norm, 1e-300), float("inf")))
     return sorted(differences, key=lambda group: -group.difference)
-
-
-def tensor_groups(step: RecordedStep) -> dict[str, npt.NDArray[np.bool_]]:
-    """Marks the buckets of each group of tensors: names with only the layer's number different."""
-    record = step.first
-    groups: dict[str, list[Any]] = {}
-    edges = np.cumsum([0, *record.sizes])
-    for name, first, last in zip(record.names, edges, edges[1:], strict=False):
-        groups.setdefault(".".join("*" if part.isdigit() else part for part in name.split(".")), []).append(
-            (first, last)
-        )
-    columns = {}
-    for name, spans in groups.items():
-        mask = np.zeros(edges[-1], dtype=bool)
-        for first, last in spans:
-            mask[first:last] = True
-        columns[name] = mask & record.columns
-    return {name: mask for name, mask in columns.items() if mask.any()}
 
 
 def spread(values: Sequence[float]) -> float:

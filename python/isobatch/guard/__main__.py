@@ -29,7 +29,7 @@ class HandedGuard:
 class _AfterTrainer:
     """A finder to add the guard to the Trainer's default callbacks at the import of the Trainer.
 
-    The recorder of `isobatch same` has one like it; it runs where isobatch may be missing, and shares nothing.
+    The recorder of `isobatch same` has one like it; it runs where isobatch may be missing.
     """
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:

@@ -11,11 +11,7 @@ HALVES = ("fp16", "float16", "16-mixed")
 
 
 class MicroBatches:
-    """Compares the micro-batches before each optimizer step with the plan's accumulation.
-
-    `draws` becomes True where samples cannot be compared with the plan's, `vary` where the batches' sizes
-    vary.
-    """
+    """Compares the micro-batches of steps with the plan; `draws`: samples are not; `vary`: sizes are not."""
 
     def __init__(self, run: Run, watch: LoaderWatch | None) -> None:
         self._run, self._watch, self.draws, self.vary = run, watch, False, False
@@ -40,9 +36,8 @@ class MicroBatches:
     def fold(self) -> list[bool] | None:
         """Counts each batch of the loader as one micro-batch, however often the loop calls the model for it.
 
-        Returns:
-            Which calls were the first of a micro-batch; None where the calls are as planned, or nothing
-            explains them.
+        Returns for each call whether it was the first of a micro-batch; None where the calls are as planned,
+        or nothing explains them.
         """
         run, calls, self._calls = self._run, self._calls, []
         fetched, self._stepped = self._served - self._stepped, self._served
@@ -58,8 +53,7 @@ class MicroBatches:
     def _first_calls(self, calls: list[tuple[bool, int, Epoch | None]], fetched: int) -> list[bool] | None:
         """Tells for each call whether it begins a micro-batch.
 
-        The loader's batches decide as they come, else the number of batches fetched ahead for the step, else
-        the backward passes.
+        The loader's batches decide as they come, else those fetched ahead for the step, else the passes.
         """
         run, planned, total = self._run, len(self._run.planned), len(calls)
         rest = total // self._calls_each if self._calls_each and total % self._calls_each == 0 else 0
@@ -113,11 +107,7 @@ class MicroBatches:
         run.whole = run.micro == len(run.planned)
 
     def _elsewhere(self, served: int, epoch: Epoch) -> None:
-        """Handles a step without a new batch of the loader.
-
-        The loop trained on batches from elsewhere, or once more on the same ones, so that an epoch has more
-        steps than the loader has batches for.
-        """
+        """Handles a step without a new batch of the loader: on other batches, or on the same once more."""
         run, epoch.trained = self._run, served
         if run.near and run.plan.steps_per_epoch is not None:
             steps = f"{run.plan.steps_per_epoch:,}"
@@ -127,10 +117,9 @@ class MicroBatches:
         run.note("some steps train on no new batch of the loader: samples are not compared with the plan's")
 
     def _count(self, *, last: int) -> None:
-        """Checks the number of micro-batches before this step.
+        """Checks the number of micro-batches before this step; `last` of them belong to the epoch before.
 
-        There may be more where a loss scaler skipped steps, and fewer at the end of an epoch. No step may mix
-        two epochs: `last` of this step's micro-batches belong to the epoch before.
+        There may be more where a loss scaler skipped steps, and fewer at the end of an epoch.
         """
         run, end = self._run, self.at_end()
         counted, planned = run.micro, len(run.planned)
@@ -147,10 +136,7 @@ class MicroBatches:
             run.stop(Cause.ANOTHER_ACCUMULATION, text)
 
     def check_length(self) -> bool:
-        """Tells whether the plan has no more steps.
-
-        Many loops take one step too many: the first extra step is a note, the second an error.
-        """
+        """Tells whether the plan has no more steps: the first extra step is a note, the second an error."""
         run, total = self._run, self._run.plan.total_steps
         if total is None or run.step < total:
             return False

@@ -23,12 +23,8 @@ Summed = Callable[[str, list[float]], list[float]]
 class Likeness(NamedTuple):
     """Compares a gradient with the reference.
 
-    Attributes:
-        ratio: the gradient's size along the reference, as a multiple of the reference; NaN if the gradient
-            was shortened other than as a whole.
-        unclipped: the same before clipping.
-        residual: the share of the gradient in another direction.
-        norm, planned: the norms of the gradient and of the reference.
+    `ratio` is its size along the reference (NaN if it was shortened other than as a whole), `unclipped` the
+    same before clipping, `residual` its share in another direction; `norm` and `planned` are both norms.
     """
 
     ratio: float
@@ -47,9 +43,8 @@ def compare(
 ) -> Likeness:
     """Compares a gradient with a reference, without making anything as large as a parameter.
 
-    Args:
-        before: the gradient's norm before it was clipped; NaN where it is not known.
-        gate: above this residual, clipping by element or by row is considered.
+    `before` is its norm before it was clipped, NaN where unknown. Above the residual `gate`, clipping by
+    element or by row is considered.
     """
     _, ff, fr, rr = summed("sums", products(grads, reference))
     residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
@@ -74,10 +69,7 @@ def compare(
 def beside_weights(
     grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
 ) -> Likeness:
-    """Compares a gradient with the reference, leaving out the components along the weights.
-
-    A penalty on the weights' size, such as L2, acts along them alone.
-    """
+    """Compares a gradient with the reference, both without their part along the weights, as of an L2."""
     figures = list[float]()
     for f, r, w in zip(grads, reference, weights, strict=True):
         _, ff, fr, rr = products([f], [r])
@@ -100,11 +92,7 @@ def beside_weights(
 class Clipping:
     """Remembers the norm of each step's gradient before the clipping.
 
-    Attributes:
-        hidden: the norm is unknown: behind a loss scaler, if the script averages gradients itself, or without
-            room on the GPU.
-        partial: the script may have clipped other parameters together with these, so their norm alone says
-            nothing.
+    `partial`: the script may have clipped other parameters together with these; their norm says nothing.
     """
 
     def __init__(

@@ -18,10 +18,7 @@ MIN_COMPARED_IDS = 16  # first samples to compare before two orders count as the
 
 
 class Epochs:
-    """Compares epochs with the plan and with earlier epochs.
-
-    `deals`: the sampler gives each sample to one rank only.
-    """
+    """Compares epochs with the plan and with earlier ones; `deals`: each sample goes to one rank only."""
 
     def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
         self._run, self._watch, self._calls, self.deals = run, watch, calls, True
@@ -51,10 +48,7 @@ class Epochs:
                 watch.skip(epoch.behind)
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
-        """Stops a resumed run in the order of an earlier epoch.
-
-        A later epoch's order is fine: scripts may count epochs from 1.
-        """
+        """Stops a resumed run in the order of an earlier epoch; scripts may count epochs from 1."""
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
             run.unchecked.append(

@@ -38,10 +38,7 @@ class Finite:
         *,
         ids_seen: bool = False,
     ) -> None:
-        """Hooks into the gradients.
-
-        `on_backward` is called in each backward pass; `ids_seen`: the loader shows each rank's samples.
-        """
+        """Hooks into the gradients; `ids_seen`: the loader shows each rank's samples."""
         self._run, self._model, self._optimizer, self._ids_seen = run, model, optimizer, ids_seen
         self._on_backward = on_backward
         params = [p for p in model.parameters() if p.requires_grad]
@@ -61,10 +58,7 @@ class Finite:
 
     @outside_of_graphs
     def _made(self, p: Tensor) -> None:
-        """Counts a backward pass, by the sentinel, and keeps a gradient before DDP averages it.
-
-        Only the step's last backward is kept: it has the sum of all micro-batches.
-        """
+        """Counts a backward pass, by the sentinel, and keeps the step's gradient before DDP averages it."""
         run = self._run
         if run.own:
             return
@@ -103,11 +97,7 @@ class Finite:
             run.whole = self._look() and run.whole
 
     def stuck(self, patience: int) -> None:
-        """Ends a loop after more than `patience` micro-batches without an optimizer step.
-
-        It may be that no loss scale is small enough. Calls without a backward pass do not count: an episode
-        may have thousands.
-        """
+        """Ends a loop of many micro-batches with a backward pass and no step; episodes may be long."""
         if not self.sharded and self._run.backwards < patience:
             return
         bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
@@ -148,10 +138,7 @@ class Finite:
         return good
 
     def _same_data(self, own: list[Tensor]) -> None:
-        """Stops if ranks have equal gradients before averaging, and so equal data.
-
-        Gradients of different samples differ in some bit.
-        """
+        """Stops if ranks have gradients equal to the last bit before averaging, and so equal data."""
         sums = [float(gradient) for gradient in own]
         every = self._run.exchange("own gradients", sums)
         if not any(sums):

@@ -40,7 +40,7 @@ class Gradient:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
-        self._reference: list[Tensor] = []
+        self._reference = list[Tensor]()
         # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
@@ -54,16 +54,15 @@ class Gradient:
         self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
             watch.on_batch = self._random.begin
-        why = None
-        if reference.loss is None:
-            why = "no loss was given"
-        elif watch is None:
-            why = "no loader was given"
-        elif run.plan.recipe.ramp is not None:
-            why = "the batch ramps"
+        reasons = (
+            (reference.loss is None, "no loss was given"),
+            (watch is None, "no loader was given"),
+            (run.plan.recipe.ramp is not None, "the batch ramps"),
+        )
+        why = next((text for holds, text in reasons if holds), None)
         self._sized = why is None
         if why is not None:
-            run.unchecked.append(f"the gradient's size: {why}")
+            self._leave(why)
         elif self._scaled and run.plan.recipe.clip_norm is not None:
             run.unchecked.append(
                 "the gradient's size (its direction was checked): clipped behind a loss scaler"
@@ -170,10 +169,7 @@ class Gradient:
         if (shares := self._common_shares(batches)) is None:
             return
         summed = None
-        with (
-            self._again.replay(),
-            contextlib.suppress(Exception),
-        ):  # a batch may be an object that cannot be divided
+        with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
         drawn = any(a.digests() != b.digests() for a, b in zip(starts, calls, strict=True))
         attempts = [starts, calls] if any(run.exchange("drawn", drawn)) else [calls]
@@ -212,10 +208,7 @@ class Gradient:
         return self._shares(units)
 
     def _check_reduction(self, summed: bool | None) -> None:
-        """Stops if the reference loss is a sum.
-
-        The script's loss is then a sum too, and no comparison shows it.
-        """
+        """Stops if the reference loss is a sum: the script's is then too, and no comparison shows it."""
         run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
             run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
@@ -226,10 +219,7 @@ class Gradient:
     def _recomputed(
         self, batches: list[Any], states: list[RandomState], shares: list[float]
     ) -> tuple[list[Tensor], str | None, bool]:
-        """Computes the reference on this rank.
-
-        Returns the gradient, an error if there was one, and whether the model got the script's inputs.
-        """
+        """Returns the rank's reference, an error if any, and whether the model got the script's inputs."""
         try:
             with self._again.replay():
                 own, same = self._again.of(batches, states, shares)
@@ -254,11 +244,8 @@ class Gradient:
         self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
     ) -> None:
         """Stops for a gradient unlike the reference, unless a healthy script may have one."""
-        run, share = self._run, f"{like.residual:.1%}"
-        text = (
-            f"the gradient is {like.unclipped:.4g} × that of the mean loss, {share} of it in another "
-            "direction"
-        )
+        run, size, share = self._run, f"{like.unclipped:.4g} ×", f"{like.residual:.1%}"
+        text = f"the gradient is {size} that of the mean loss, {share} of it in another direction"
         weights = [local(p.detach()) for p in self._params]
         beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
         why = self._why(grads, like, gate, batches, states)
@@ -288,12 +275,12 @@ class Gradient:
             reasons.append("a communication hook changes the gradients")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
-        if common := [reason for rank_reasons in run.exchange("reasons", reasons) for reason in rank_reasons]:
+        if common := next(filter(None, run.exchange("reasons", reasons)), None):
             return str(common[0])
         if not all(run.exchange("room", self._room(grads, 3))):
             return None
         with self._again.replay():
-            draws = self._again.draws(batches, states, self._equal_shares(batches), GATES[self._precision])
+            draws = self._again.draws(batches, states, GATES[self._precision])
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
@@ -343,22 +330,18 @@ class Gradient:
         if alternative is None or weight is None:
             return 1.0
         units = [sum(map(weight, batches)), sum(map(alternative.units, batches))]
-        counted = self._run.exchange("other units", units)
-        return float(
-            sum(reference_units for reference_units, _ in counted)
-            / sum(script_units for _, script_units in counted)
-        )
+        reference_units, script_units = map(sum, zip(*self._run.exchange("other units", units), strict=True))
+        return float(reference_units / script_units)
 
     def _why(
         self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
     ) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         if like.residual <= gate:
-            factor = either(
-                Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×"), Cause.ANOTHER_LOSS.likely()
-            )
+            factor = Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×")
             ratios = like.unclipped, like.unclipped / self._other_ratio(batches)
-            return next(filter(None, (self._factor(ratio, gate) for ratio in ratios)), factor)
+            known = (self._factor(ratio, gate) for ratio in ratios)
+            return next(filter(None, known), either(factor, Cause.ANOTHER_LOSS.likely()))
         for shares, cause in self._other_shares(batches):
             with self._again.replay():
                 own, _ = self._again.of(batches, states, shares)
@@ -373,13 +356,13 @@ class Gradient:
         units = [] if weight is None else [float(weight(batch)) for batch in batches]
         if len(batches) > 1:
             yield [0.0] * (len(batches) - 1) + self._shares(units)[-1:], Cause.GRADIENTS_CLEARED
-        yield self._equal_shares(batches), Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
+        equal = [1 / len(batches)] * len(batches)
+        yield equal, Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
         if weight is not None:
-            totals = (
-                [sum(units)] if alternative is None else [sum(map(alternative.units, batches)), sum(units)]
-            )
-            for total in totals:
+            if alternative is not None:
+                total = sum(map(alternative.units, batches))
                 yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
+            yield [unit / sum(units) for unit in units], Cause.RANKS_OWN_UNITS
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
         """Diagnoses a gradient `ratio` times too large."""
@@ -403,14 +386,8 @@ class Gradient:
         before, gate = self._clipping.norms(grads)[0], GATES[self._precision]
         return compare(grads, self._reference, before, gate, self._clipping.summed)
 
-    def _equal_shares(self, batches: list[Any]) -> list[float]:
-        return [1 / len(batches)] * len(batches)
-
     def _shares(self, units: list[float]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss.
-
-        `units`: of each micro-batch, if the loss is a mean over other units than samples.
-        """
+        """Returns the factor of each micro-batch's mean loss over its units, or over samples without such."""
         run = self._run
         self._units = float(run.plan.effective_batch or 0)
         if self._again.reference.weight is None:

@@ -12,7 +12,7 @@ import functools
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
@@ -29,20 +29,10 @@ MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches 
 
 
 class Epoch:
-    """Counts the samples of one pass over a sampler.
+    """Counts the samples of one pass over a sampler; a PlanSampler began at the (epoch, offset) `place`.
 
-    Args:
-        place: the (epoch, offset) at which a PlanSampler began.
-        length: micro-batches in all, as far as the sampler knows.
-        limited: a trainer takes only the first `length`.
-        order: the epoch by whose number the sampler shuffles, where it has one.
-
-    Attributes:
-        count: samples so far; `sizes`, those of each micro-batch.
-        odd: an id that is no whole number, where there is one: then `ids` has none.
-        trained: micro-batches that went through the model; `skipped`, those before them that the loop left
-            out, to resume; `behind`, those that the run had trained on before it was resumed.
-        given: micro-batches that the loader had given when the next epoch began.
+    `limited`: a trainer takes only the first `length` micro-batches. `order`: the epoch by whose number the
+    sampler shuffles.
     """
 
     def __init__(
@@ -53,11 +43,19 @@ class Epoch:
         limited: bool = False,
         order: int | None = None,
     ) -> None:
-        self.sizes, self.count = list[int](), 0
+        self.place, self.order, self.limited = place, order, limited
+        self.sizes, self.count = list[int](), 0  # samples of each micro-batch, and of all
         self._ids, self._noted = array("q"), list[tuple[int, ...]]()
-        self.place, self.order, self._length, self._ended = place, order, length, False
-        self.trained = self.skipped = self.given = self.behind = 0
-        self.limited = limited
+        self._length, self._ended = length, False
+        #: Micro-batches that went through the model.
+        self.trained = 0
+        #: Those before them that the loop left out, to resume.
+        self.skipped = 0
+        #: Those that the run had trained on before it was resumed.
+        self.behind = 0
+        #: Those that the loader had given when the next epoch began.
+        self.given = 0
+        #: An id that is no whole number, where there is one: then `ids` has none.
         self.odd = ""
 
     def note(self, ids: list[int], every: bool) -> None:
@@ -113,28 +111,19 @@ class Epoch:
 
 
 class LoaderWatch:
-    """Takes notes of a loader.
-
-    Attributes:
-        now: the epoch under way; `last`, the one before it; None where there is none.
-        batches: what the loader gave and nobody took yet, as long as `keep` holds.
-        given: batches of this epoch; `served`, of all.
-        on_batch: called before the loader gives a batch.
-        epoch_set: set_epoch was called.
-        sampled: ids can be seen; an iterable dataset has none.
-        changed: the script wrote into a batch that was taken.
-        digests: checksums of the first batches, where there are workers and no ids.
-    """
+    """Takes notes of a loader; `limit`: a trainer takes fewer micro-batches of an epoch."""
 
     def __init__(self, loader: Any, limit: int | None = None) -> None:
-        """Begins; `limit`: the micro-batches of an epoch, where a trainer takes fewer than all."""
         self.loader, self.limit = loader, limit
         self.now: Epoch | None = None
-        self.last: Epoch | None = None
-        self.batches: deque[tuple[Any, int]] = deque()  # with the writes into it so far
-        self.keep, self.given, self.served, self.changed = True, 0, 0, False
-        self.digests = list[Any]()
-        self.on_batch: Callable[[], None] | None = None
+        self.last: Epoch | None = None  # the epoch before it
+        #: Batches given and not yet taken, with the writes into them so far, as long as `keep` holds.
+        self.batches: deque[tuple[Any, int]] = deque()
+        self.keep = True
+        self.given = self.served = 0  # batches of this epoch, and of all
+        self.changed = False  # the script wrote into a batch that was taken
+        self.digests = list[Any]()  # of the first batches, where there are workers and no ids
+        self.on_batch: Callable[[], None] | None = None  # called before the loader gives a batch
         self.batch_sampler: Any = getattr(loader, "batch_sampler", None)
         inside: Any = self.batch_sampler
         while self.sharded and hasattr(inside, "batch_sampler"):
@@ -155,11 +144,11 @@ class LoaderWatch:
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
         self.size = (length(dataset) or 0) if self.sampled else 0
-        self._watched = [_Watched(loader, "__iter__", self._batches)]
+        self._stops = [listen(loader, "__iter__", self._batches)]
         if self.sampled:
-            self._watched.append(_Watched(self.batch_sampler, "__iter__", self._ids))
+            self._stops.append(listen(self.batch_sampler, "__iter__", self._ids))
         if callable(getattr(self.sampler, "set_epoch", None)):
-            self._watched.append(_Watched(self.sampler, "set_epoch", self._set_epoch))
+            self._stops.append(listen(self.sampler, "set_epoch", self._set_epoch))
 
     @property
     def sharded(self) -> bool:
@@ -168,9 +157,9 @@ class LoaderWatch:
 
     def remove(self) -> None:
         """Stops watching the loader."""
-        for watched in self._watched:
-            watched.remove()
-        self._watched.clear()
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
 
     def _batches(self, own: Any) -> Iterator[Any]:
         inner = own()
@@ -248,10 +237,7 @@ def _writes(batch: Any) -> int:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    """Tells whether equal tensors on two ranks mean equal samples.
-
-    Labels and masks of a few values do not.
-    """
+    """Tells whether equal tensors on two ranks mean equal samples: labels of a few values do not."""
     return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
 
 
@@ -268,60 +254,59 @@ def length(value: Any) -> int | None:
         return None
 
 
-class _Method:
-    """Wraps a method of a class, for as long as an object of the class is watched."""
+Listener = Callable[..., Any]
 
-    wrapped: ClassVar[dict[tuple[type, str], _Method]] = {}
 
-    def __init__(self, kind: type, name: str) -> None:
-        self._key, self._own = (kind, name), vars(kind).get(name)
-        self.listeners = dict[int, list[Callable[..., Any]]]()
-        inherited, listeners = getattr(kind, name), self.listeners
+class _Wrapped(NamedTuple):
+    """A wrapped method of a class, the class's own one where it has it, and the listeners by object."""
 
-        @functools.wraps(inherited)
-        def method(owner: Any, *args: Any, **named: Any) -> Any:
-            call = functools.partial(inherited, owner)
-            for listener in listeners.get(id(owner), ()):
-                call = functools.partial(listener, call)
-            return call(*args, **named)
+    method: Listener
+    own: Listener | None
+    listeners: dict[int, list[Listener]]
 
-        self._method = method
-        setattr(kind, name, method)
-        self.wrapped[self._key] = self
 
-    def remove(self) -> None:
-        """Gives the class its own method back.
+_WRAPPED: dict[tuple[type, str], _Wrapped] = {}
 
-        If somebody else has wrapped it since, it stays, and passes all calls on.
-        """
-        kind, name = self._key
-        if vars(kind).get(name) is not self._method:
+
+def listen(value: Any, name: str, listener: Listener) -> Callable[[], None]:
+    """Turns calls of `value.name(*args)` into `listener(the method as it was, *args)`; returns how to stop.
+
+    The method of the class is wrapped for as long as one of its objects is watched.
+    """
+    kind = type(value)  # the real one: Accelerate's loaders pose as another class
+    try:
+        wrapped = _WRAPPED.get((kind, name)) or _wrap(kind, name)
+    except (TypeError, AttributeError):
+        text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
+        raise InputError(text, field="loader") from None
+    listeners = wrapped.listeners
+    listeners.setdefault(id(value), []).append(listener)
+
+    def stop() -> None:
+        listeners[id(value)].remove(listener)
+        if not listeners[id(value)]:
+            del listeners[id(value)]
+        # If somebody else has wrapped it since, it stays, and passes all calls on.
+        if listeners or vars(kind).get(name) is not wrapped.method:
             return
-        if self._own is None:
+        if wrapped.own is None:
             delattr(kind, name)
         else:
-            setattr(kind, name, self._own)
-        del self.wrapped[self._key]
+            setattr(kind, name, wrapped.own)
+        del _WRAPPED[kind, name]
+
+    return stop
 
 
-class _Watched:
-    """Turns calls of `value.name(*args)` into `listener(the method as it was, *args)`."""
+def _wrap(kind: type, name: str) -> _Wrapped:
+    inherited, own, listeners = getattr(kind, name), vars(kind).get(name), dict[int, list[Listener]]()
 
-    def __init__(self, value: Any, name: str, listener: Callable[..., Any]) -> None:
-        kind = type(value)  # the real one: Accelerate's loaders pose as another class
-        try:
-            self._method = _Method.wrapped.get((kind, name)) or _Method(kind, name)
-        except (TypeError, AttributeError):
-            text = f"a {kind.__name__} cannot be watched: give a DataLoader, or None"
-            raise InputError(text, field="loader") from None
-        self._value, self._listener = value, listener
-        self._method.listeners.setdefault(id(value), []).append(listener)
+    @functools.wraps(inherited)
+    def method(owner: Any, *args: Any, **named: Any) -> Any:
+        call = functools.partial(inherited, owner)
+        for listener in listeners.get(id(owner), ()):
+            call = functools.partial(listener, call)
+        return call(*args, **named)
 
-    def remove(self) -> None:
-        """Stops watching."""
-        listeners = self._method.listeners
-        listeners[id(self._value)].remove(self._listener)
-        if not listeners[id(self._value)]:
-            del listeners[id(self._value)]
-        if not listeners:
-            self._method.remove()
+    setattr(kind, name, method)
+    return _WRAPPED.setdefault((kind, name), _Wrapped(method, own, listeners))

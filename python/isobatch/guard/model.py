@@ -1,24 +1,21 @@
-"""The model: called through its wrapper, in training mode, with the same weights on all ranks."""
+"""The model: called by its wrapper, in training mode, with equal weights on all ranks, gradients cleared."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import tensors_in
+from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
 
 class ModelWatch:
-    """Watches the calls of a wrapped model.
-
-    If the script wraps the model anew, as DDP requires after parameters are unfrozen, the new wrapper is
-    watched.
-    """
+    """Watches the calls of a wrapped model, and of a new wrapper, as DDP needs after an unfreezing."""
 
     def __init__(
         self,
@@ -27,10 +24,7 @@ class ModelWatch:
         on_forward: Callable[[], None],
         on_inputs: Callable[[tuple[Any, ...], dict[str, Any]], None],
     ) -> None:
-        """Hooks into the model's calls.
-
-        `on_inputs` gets the arguments of the inner model's calls, the guard's own calls included.
-        """
+        """Hooks into calls; `on_inputs` gets the arguments of the inner model's, the guard's own too."""
         self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
         self._in_eval_mode = self._bypassed = False
@@ -109,3 +103,34 @@ class ModelWatch:
         elif ranks:
             text = f"the weights of {few_ranks(ranks)} are not those of the others"
             run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)
+
+
+class ZeroGradCheck:
+    """Notices gradients left over from the last step.
+
+    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives,
+    zero_grad did not clear it.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
+        self._run, self._kept, owned = run, False, optimizers.owned()
+        params = [p for p in model.parameters() if p.requires_grad]
+        self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
+        # A sharded parameter's hook is never called: then this check sees nothing.
+        self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Removes the hook."""
+        self._handle.remove()
+
+    @outside_of_graphs
+    def _arriving(self, _: Tensor) -> None:
+        run, before = self._run, self._param.grad
+        if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
+            self._kept = True
+
+    def check(self) -> None:
+        """Checks before an optimizer step."""
+        if self._kept:
+            text = "the first gradient of this step was added to the last step's, which zero_grad had not"
+            self._run.stop(Cause.GRADIENTS_KEPT, f"{text} cleared")

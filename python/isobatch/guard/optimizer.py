@@ -25,11 +25,7 @@ MAX_STEPS = 2**40  # taken for the length of a plan without a duration
 
 
 def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
-    """Returns the torch optimizer inside a wrapper or container: Accelerate's, torchtitan's, schedulefree's.
-
-    Raises:
-        InputError: it cannot be watched.
-    """
+    """Returns the torch optimizer inside a wrapper or container; a hidden one is refused."""
     if type(optimizer).__name__ == "AcceleratedOptimizer":
         optimizer = optimizer.optimizer
     several = getattr(optimizer, "optimizers", None)
@@ -46,10 +42,7 @@ def torch_optimizer(optimizer: Any, unchecked: list[str]) -> Any:
 
 
 def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
-    """Stops if the model has gradients and the optimizer's parameters have none.
-
-    The optimizer may hold copies of the parameters, with gradients of their own.
-    """
+    """Stops if the model has gradients and the optimizer's parameters, perhaps copies, have none."""
     own = [p for group in optimizer.param_groups for p in group["params"]]
     if any(p.grad is not None for p in model.parameters()) and all(p.grad is None for p in own):
         text = f"the model has gradients, but none of the optimizer's {len(own)} parameters has one"
@@ -142,11 +135,8 @@ def check_state(run: Run, optimizer: Any) -> None:
 def settle_start(run: Run, optimizer: Any, start_step: int | None, place: tuple[int, int] | None) -> None:
     """Sets the plan's step at the start of this training, and compares the sampler with it.
 
-    The step is `start_step`, else that of the optimizer's PlanLR, else of the loader's PlanSampler, else of
-    the plan's last move.
-
-    Args:
-        place: (epoch, offset) at which a PlanSampler began; None where there is none.
+    The step is `start_step`, else that of the optimizer's PlanLR, else of the PlanSampler that began at
+    `place`, (epoch, offset), else of the plan's last move.
     """
     if run.plan.recipe.dataset_size is None:
         place = None  # the plan knows no epochs
@@ -182,7 +172,7 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
 
 
 class _Bounds(NamedTuple):
-    """Bounds of a group's learning rate: its factor, and the absolute and the relative tolerance."""
+    """Bounds of a group's learning rate around its factor times the plan's."""
 
     factor: float
     absolute: float
@@ -204,9 +194,9 @@ class LearningRates:
 
     def __init__(self, run: Run, optimizer: Any) -> None:
         self._run, self._optimizer = run, optimizer
-        self._factors: list[float | None] = []
-        self._allowed: list[_Bounds] = []  # when all factors are known
-        self._ahead: list[float] = []
+        self._factors = list[float | None]()
+        self._allowed = list[_Bounds]()  # when all factors are known
+        self._ahead = list[float]()
         self._waited = False  # whether reading the last rates waited for a GPU
         self._plain = 0  # the index of a group with factor 1, if there is one
         self._observed: dict[int, list[float]] = {}  # by step
@@ -235,21 +225,16 @@ class LearningRates:
         if self._waited and not (run.rare or since % LOOK_EVERY_STEPS == 0):
             return
         self._waited = any(waits(group["lr"]) for group in groups)
+        if len(self._observed) < MAX_OBSERVED_STEPS:
+            self._observed[since] = [float(group["lr"]) for group in groups]
         if len(groups) == len(self._allowed):  # all factors are known: the usual case
-            for group, (factor, absolute, relative) in zip(groups, self._allowed, strict=True):
-                want = planned * factor
-                if not abs(group["lr"] - want) <= absolute + relative * want:  # a NaN is off, too
-                    break
-            else:
-                if len(self._observed) < MAX_OBSERVED_STEPS:
-                    self._observed[since] = [float(group["lr"]) for group in groups]
+            bounds = zip(self._allowed, groups, strict=True)
+            if all(allowed.holds(group["lr"], planned) for allowed, group in bounds):
                 return
         self._look(planned, [float(group["lr"]) for group in groups])
 
     def _look(self, planned: float, rates: list[float]) -> None:
         run = self._run
-        if len(self._observed) < MAX_OBSERVED_STEPS:
-            self._observed[run.since] = rates
         if len(self._factors) != len(rates) or None in self._factors:
             self._settle(planned, rates)
             known = None not in self._factors
@@ -266,10 +251,7 @@ class LearningRates:
             self._stop(stray, rates, planned)
 
     def _at(self, since: float) -> float:
-        """Returns the plan's learning rate.
-
-        An optimizer with a warmup of its own is expected at the rate after the warmup from the start.
-        """
+        """Returns the plan's learning rate: behind the optimizer's own warmup, from the start."""
         return self._run.plan.lr_at(max(float(self._run.start) + since, self._own_warmup))
 
     def _settle(self, planned: float, rates: list[float]) -> None:
@@ -308,11 +290,9 @@ class LearningRates:
         index = self._plain if self._plain in stray else stray[0]
         alike = len(set(rates)) == 1  # then the groups differ in other things, such as their weight decay
         factor = self._factors[index]
+        known = 1.0 if factor is None else factor
         of = "" if alike else f" of parameter group {index}"
-        text = (
-            f"learning rate {rates[index]:.6g}{of}, {planned * (1.0 if factor is None else factor):.6g} "
-            "planned"
-        )
+        text = f"learning rate {rates[index]:.6g}{of}, {planned * known:.6g} planned"
         if len(stray) < len(groups):
             why = Cause.GROUP_STRAYS.likely(f"group {index}")
         elif not alike and factor is None and not self._was_peak(index):
@@ -327,9 +307,8 @@ class LearningRates:
         run, group, factor = self._run, self._optimizer.param_groups[index], self._factors[index] or 1.0
         initial = None if (initial_lr := group.get("initial_lr")) is None else float(initial_lr) / factor
         self._observed[run.since] = rates
-        observed = {step: row[index] / factor for step, row in self._observed.items()}
         fault = faults.learning_rate(
-            observed,
+            {step: row[index] / factor for step, row in self._observed.items()},
             self._at,
             peak=self._peak,
             pace=faults.Pace(run.plan.accumulation or 1, run.ranks, run.plan.steps_per_epoch),
@@ -338,17 +317,18 @@ class LearningRates:
         )
         why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
         made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
-        resumed = run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so
-        if resumed and (steps := self._steps_with(observed[0])):
-            where = f"it is the plan's at step {' or '.join(map(str, steps))}"
-            why = either(why, Cause.RESUMED.likely(where))
+        if run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so:  # perhaps resumed
+            steps = self._steps_with(rates[index] / factor)
+            if steps:
+                why = either(
+                    why, Cause.RESUMED.likely(f"it is the plan's at step {' or '.join(map(str, steps))}")
+                )
         return why
 
     def _steps_with(self, rate: float) -> list[int]:
         """Lists the plan's steps with this learning rate, if they are few."""
-        values = self._run.plan.schedule.values(
-            range(min(self._run.plan.total_steps or 0, MAX_SEARCHED_STEPS))
-        )
+        length = min(self._run.plan.total_steps or 0, MAX_SEARCHED_STEPS)
+        values = np.asarray(self._run.plan.schedule.values(range(length)))
         lr = self._optimizer.param_groups[self._plain]["lr"]
-        steps = np.flatnonzero(np.abs(np.asarray(values) - rate) <= faults.ULPS * ulp(lr) * self._peak)
+        steps = np.flatnonzero(np.abs(values - rate) <= faults.ULPS * ulp(lr) * self._peak)
         return steps.tolist() if len(steps) <= 3 else []

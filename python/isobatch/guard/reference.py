@@ -25,20 +25,14 @@ Digest = tuple[int, int]
 
 
 class OtherUnits(NamedTuple):
-    """Other units for a healthy script to divide by.
-
-    `note` is the note in that case, with the `ratio` to the reference's units.
-    """
+    """Other units for a healthy script to divide by, and the note with the `ratio` to the reference's."""
 
     units: Weight
     note: str
 
 
 class ReferenceLoss(NamedTuple):
-    """The loss to compare a script's gradient with.
-
-    `assumed`: the user gave none, so that the script's may be another.
-    """
+    """The loss to compare a gradient with; `assumed`: the user gave none, so the script's may be another."""
 
     loss: Loss | None
     weight: Weight | None
@@ -143,10 +137,7 @@ class Recomputation:
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
 
     def is_summed(self, batch: Any) -> bool:
-        """Tells whether the reference loss is a sum.
-
-        The script's loss is then a sum too, and no comparison would show it.
-        """
+        """Tells whether the reference loss is a sum over a batch: the losses of its parts add up."""
         plan, (loss, weight, *_) = self._run.plan, self.reference
         n = int(plan.micro_batches(self._run.rank)[0])
         if loss is None or min(int(plan.micro_batches(rank)[0]) for rank in range(self._run.ranks)) < 2:
@@ -167,12 +158,9 @@ class Recomputation:
             for module, mode in modes.items():
                 module.training = mode
 
-    def draws(self, batches: list[Any], calls: list[RandomState], shares: list[float], gate: float) -> bool:
-        """Tells whether the loss draws random numbers outside of the model.
-
-        Its gradient then differs between seeds. The model's own call begins with the script's random state
-        either way.
-        """
+    def draws(self, batches: list[Any], calls: list[RandomState], gate: float) -> bool:
+        """Tells whether the loss draws random numbers outside of the model: its gradient has a seed."""
+        shares = [1 / len(batches)] * len(batches)
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
         return bool(difference(first, second).error > gate)
 
@@ -192,13 +180,8 @@ class Recomputation:
     ) -> tuple[list[Tensor], bool]:
         """Computes the gradient of this rank's mean losses, or of all ranks' where it is sharded.
 
-        Args:
-            batches, states: micro-batches, and the random states that each begins with.
-            shares: factors of their losses.
-            seed: of the random numbers before the model's call, which begins with `states` then.
-
-        Returns:
-            The gradient, and whether the model had the script's inputs.
+        Each micro-batch begins with its random state and has its share; with a seed, the draws before the
+        model's call differ. Returns the gradient, and whether the model had the script's inputs.
         """
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
         for index, (batch, state, share) in enumerate(zip(batches, states, shares, strict=True)):

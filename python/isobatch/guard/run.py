@@ -98,7 +98,7 @@ class Run:
     def unlike(self, name: str, tensors: Sequence[Tensor]) -> list[int]:
         """Lists the ranks with other tensors than most ranks, or all ranks where no majority agrees.
 
-        Where a GPU has no room to read the tensors, the list is empty, and the comparison is unchecked.
+        Where a GPU has no room to read the tensors, none is listed, and the comparison is unchecked.
         """
         room = all(has_room(tensor.device, checksum_bytes(tensors)) for tensor in tensors[:1])
         sums = self.exchange(name, checksum(tensors) if room else None, tuple[int, int] | None)
@@ -119,8 +119,8 @@ class Run:
     def witnesses(self, name: str) -> list[int]:
         """Returns the ranks with the same fault within some seconds, where each rank looks by itself.
 
-        The list is empty if all ranks have the fault, or if there is one rank. The step's all-reduce keeps
-        ranks together, so a rank without the fault need not answer.
+        None are listed if all have it, or there is one rank. The step's all-reduce keeps ranks together, so a
+        rank without the fault need not answer.
         """
         if self.ranks == 1:
             return []
@@ -151,10 +151,7 @@ class Run:
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:
-    """Returns the training's own time limit for a rank; None, torch's default, if the group does not say.
-
-    A rank that saves a checkpoint or compiles is late, not lost.
-    """
+    """Returns the training's own time limit for a late rank; None, torch's default, if unknown."""
     group: Any = process_group or dist.group.WORLD
     try:
         timeout: timedelta = max(
@@ -178,10 +175,7 @@ def outside_of_graphs(hook: Hook) -> Hook:
 
 
 class CallHook:
-    """Calls hook(model, args, kwargs) before each call of a model.
-
-    The hook stays outside of the graph of a model compiled in place.
-    """
+    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph if it is compiled."""
 
     def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
         self._model = model
@@ -220,10 +214,7 @@ def sharded(model: nn.Module) -> bool:
 
 
 def divisor(model: nn.Module, ranks: int) -> float:
-    """Returns fully_shard's divisor of the sum over ranks.
-
-    It is their number, unless the script sets another factor, as torchtitan does.
-    """
+    """Returns fully_shard's divisor of the sum over ranks: their number, or a factor of the script's."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()

@@ -38,7 +38,7 @@ class Samples:
         *,
         weighted: bool = False,
     ) -> None:
-        """Checks the sampler. `weighted`: the reference has a weight for each batch."""
+        """Checks the sampler; `weighted`: the reference has a weight for each batch."""
         self._run, self._watch, self._calls, self._epochs = run, watch, calls, epochs
         self._weighted = weighted
         sampler = None if watch is None else watch.sampler
@@ -172,10 +172,7 @@ class Samples:
     def _sizes(
         self, watch: LoaderWatch, rank_sizes: list[list[int]], planned: list[list[int]], off: list[int]
     ) -> None:
-        """Judges micro-batches of other sizes than planned.
-
-        They are a fault, unless the script divides batches itself or makes them by tokens.
-        """
+        """Judges other sizes: a fault, unless the script divides batches or makes them by tokens."""
         run, sizes = self._run, rank_sizes[off[0]]
         if all(run.exchange("rows", run.rows == run.planned)):
             self._calls.draws = run.whole = True

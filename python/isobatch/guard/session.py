@@ -1,8 +1,7 @@
 """Puts the guard into a training script, and makes its checks in turn."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +14,7 @@ from isobatch.guard.error import GuardError
 from isobatch.guard.finite import MAX_OVERFLOWS, Finite
 from isobatch.guard.gradient import Gradient
 from isobatch.guard.loader import LoaderWatch
-from isobatch.guard.model import ModelWatch
+from isobatch.guard.model import ModelWatch, ZeroGradCheck
 from isobatch.guard.optimizer import (
     LearningRates,
     Optimizers,
@@ -29,7 +28,6 @@ from isobatch.guard.reference import Loss, ReferenceLoss, Weight
 from isobatch.guard.run import CLOSE_STEPS, Run, outside_of_graphs
 from isobatch.guard.samples import Samples
 from isobatch.guard.trainers import Owner, check_convention, check_length
-from isobatch.guard.zero_grad import ZeroGradCheck
 from isobatch.planning.plan import Plan
 
 NO_LOADER = (
@@ -38,93 +36,12 @@ NO_LOADER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardClaim:
-    """A check before an optimizer step. All ranks make it together.
-
-    Args:
-        name: what it is about.
-        check: stops the training where it departs from the plan. True: the plan has no such step, and nothing
-            is left to check.
-        due: whether it is made before the next step.
-    """
-
-    name: str
-    check: Callable[["Guard"], bool | None]
-    due: Callable[[Run], bool] = lambda _: True
-
-
-def _first(run: Run) -> bool:
-    return not run.since
-
-
-def _near(run: Run) -> bool:
-    return run.near
-
-
-def _rare(run: Run) -> bool:
-    return run.rare
-
-
-def _settled(run: Run) -> bool:
-    return run.since == CLOSE_STEPS - 1
-
-
-CLAIMS: tuple[GuardClaim, ...] = (
-    GuardClaim(name="where the run starts", due=_first, check=lambda guard: guard.settle_start()),
-    GuardClaim(
-        name="the optimizer's parameters",
-        due=_first,
-        check=lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer),
-    ),
-    GuardClaim(
-        name="the optimizer's state", due=_first, check=lambda guard: check_state(guard.run, guard.optimizer)
-    ),
-    GuardClaim(name="the epoch under way", due=_first, check=lambda guard: guard.epochs.begin()),
-    GuardClaim(name="the run's length", check=lambda guard: guard.calls.check_length()),
-    GuardClaim(name="what counts as a micro-batch", check=lambda guard: guard.fold()),
-    GuardClaim(name="calls of the model", check=lambda guard: guard.model.check_calls()),
-    GuardClaim(name="gradients cleared", due=_near, check=lambda guard: guard.zero_grad.check()),
-    GuardClaim(name="accumulation", check=lambda guard: guard.calls.check()),
-    GuardClaim(name="samples", due=_near, check=lambda guard: guard.samples.check()),
-    GuardClaim(name="learning rates", check=lambda guard: guard.rates.check()),
-    GuardClaim(
-        name="the optimizer's settings",
-        due=_first,
-        check=lambda guard: check_settings(guard.run, guard.optimizer),
-    ),
-    GuardClaim(name="finite gradients", check=lambda guard: guard.finite.check()),
-    GuardClaim(name="the gradient", due=_near, check=lambda guard: guard.gradient.check()),
-    GuardClaim(name="weights", due=_rare, check=lambda guard: guard.model.check_weights()),
-    GuardClaim(name="epochs", check=lambda guard: guard.epochs.check()),
-    GuardClaim(name="other optimizers", due=_settled, check=lambda guard: guard.optimizers.check()),
-    GuardClaim(
-        name="a trainer's length", due=_settled, check=lambda guard: check_length(guard.run, guard.owner)
-    ),
-)
-"""In the order of checking before a step: a check that explains another's fault comes before it."""
-
-
 class Guard:
     """Watches a training script; see `isobatch.guard.guard`.
 
     `unchecked` says what could not be looked at, and why; `notes` what is not as expected and does no harm,
     which rank 0 also gives as a warning.
     """
-
-    run: Run
-    watch: LoaderWatch | None
-    owner: Owner | None
-    model: ModelWatch
-    optimizer: Any
-    calls: MicroBatches
-    epochs: Epochs
-    samples: Samples
-    optimizers: Optimizers
-    rates: LearningRates
-    zero_grad: ZeroGradCheck
-    gradient: Gradient
-    finite: Finite
 
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
@@ -302,11 +219,8 @@ class Guard:
         except GuardError:
             self._remove()  # for a script that catches it
             raise
-        if over:
-            run.advance()
-            return
         run.advance()
-        if run.since == CLOSE_STEPS:
+        if run.since == CLOSE_STEPS and not over:
             self._settle()
 
     def settle_start(self) -> None:
@@ -319,3 +233,52 @@ class Guard:
         first = self.calls.fold()
         if first is not None and self.run.near:
             self.gradient.fold(first)
+
+
+class GuardClaim(NamedTuple):
+    """A check before an optimizer step, where it is due, to stop a training off its plan.
+
+    All ranks make it together. True: the plan has no such step, and nothing is left to check.
+    """
+
+    check: Callable[[Guard], bool | None]
+    due: Callable[[Run], bool] = lambda _: True
+
+
+def _first(run: Run) -> bool:
+    return not run.since
+
+
+def _near(run: Run) -> bool:
+    return run.near
+
+
+def _rare(run: Run) -> bool:
+    return run.rare
+
+
+def _settled(run: Run) -> bool:
+    return run.since == CLOSE_STEPS - 1
+
+
+CLAIMS = (
+    GuardClaim(lambda guard: guard.settle_start(), _first),
+    GuardClaim(lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer), _first),
+    GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
+    GuardClaim(lambda guard: guard.epochs.begin(), _first),
+    GuardClaim(lambda guard: guard.calls.check_length()),
+    GuardClaim(lambda guard: guard.fold()),
+    GuardClaim(lambda guard: guard.model.check_calls()),
+    GuardClaim(lambda guard: guard.zero_grad.check(), _near),
+    GuardClaim(lambda guard: guard.calls.check()),
+    GuardClaim(lambda guard: guard.samples.check(), _near),
+    GuardClaim(lambda guard: guard.rates.check()),
+    GuardClaim(lambda guard: check_settings(guard.run, guard.optimizer), _first),
+    GuardClaim(lambda guard: guard.finite.check()),
+    GuardClaim(lambda guard: guard.gradient.check(), _near),
+    GuardClaim(lambda guard: guard.model.check_weights(), _rare),
+    GuardClaim(lambda guard: guard.epochs.check()),
+    GuardClaim(lambda guard: guard.optimizers.check(), _settled),
+    GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
+)
+"""In the order of checking before a step: a check that explains another's fault comes before it."""

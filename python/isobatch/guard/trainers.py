@@ -19,12 +19,8 @@ COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 class Owner(NamedTuple):
     """Describes a trainer with a loop of its own.
 
-    Attributes:
-        convention: its way to count an epoch's end.
-        total_steps: the optimizer steps it will take, if it knows.
-        counts_labels: whether it divides by a step's labels, as transformers' Trainer does.
-        over_ranks: whether it counts the labels of all processes.
-        limit: the micro-batches of an epoch, if it takes fewer than the loader has.
+    `counts_labels`: it divides by a step's labels, as transformers' Trainer does; `over_ranks`: by those of
+    all processes. `limit`: the micro-batches of an epoch, if it takes fewer than the loader has.
     """
 
     convention: Literal["transformers", "lightning"]
@@ -51,11 +47,7 @@ def check_convention(run: Run, owner: Owner | None) -> None:
 
 
 def check_length(run: Run, owner: Owner | None) -> None:
-    """Compares the trainer's number of steps with the plan's.
-
-    This comes after the first steps: another micro-batch or accumulation makes another length, and is the
-    better diagnosis.
-    """
+    """Compares the trainer's number of steps with the plan's, after checks with a better diagnosis."""
     planned, steps = run.plan.total_steps, owner and owner.total_steps
     if planned is not None and steps is not None and planned != steps:
         text = f"the trainer will take {steps:,} optimizer steps, {planned:,} planned"
@@ -138,18 +130,13 @@ def takes_labels(model: nn.Module) -> bool:
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     known = getattr(model, "accepts_loss_kwargs", None)
     arguments = inspect.signature(model.forward).parameters.values()
-    return (
-        bool(known)
-        if known is not None
-        else any(parameter.kind is parameter.VAR_KEYWORD for parameter in arguments)
-    )
+    if known is not None:
+        return bool(known)
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in arguments)
 
 
 def counted_labels(model: nn.Module, batch: Any) -> int | None:
-    """Returns the number of labels in the model's own mean loss; None if it ignores the Trainer's number.
-
-    It is computed from the loss for a number of items that no batch has.
-    """
+    """Counts the labels in the model's mean loss, by an impossible number; None if ignored."""
     items = 2 * batch["labels"].numel() + 1
     number = torch.tensor(items, device=batch["labels"].device)
     mean, of_items = (float(model(**batch, **more).loss) for more in ({}, {"num_items_in_batch": number}))
@@ -157,10 +144,7 @@ def counted_labels(model: nn.Module, batch: Any) -> int | None:
 
 
 def every_label(batch: Any) -> float:
-    """Counts all labels, as the Trainer does.
-
-    It counts each row's first label too, if it does not know of the model's shift.
-    """
+    """Counts all labels, as the Trainer does: each row's first one too, if the model shifts them itself."""
     return float((batch["labels"] != -100).sum())
 
 

@@ -82,14 +82,9 @@ def main(
     workers=2,
     **more,
 ):
-    """Fits for the plan's epochs.
+    """Fits for the plan's epochs, to the step `stop` with a checkpoint in `path`, or on from there.
 
-    Args:
-        size: samples, where a limit leaves some of them out.
-        stop: ends at this step, with a checkpoint in `path`; without it, a checkpoint there is where the run
-            goes on.
-        workers: of the loader.
-        more: further arguments of the Trainer.
+    `size`: samples, where a limit leaves some of them out.
     """
     pl.seed_everything(3, workers=True, verbose=False)
     size = size or plan.recipe.dataset_size

@@ -41,26 +41,11 @@ from isobatch.integrations.torch import PlanLR, PlanSampler
 class How(NamedTuple):
     """The form of a loop.
 
-    Args:
-        kind: of samples, losses, gradients or steps, by a word.
-        wrapper: "ddp", "fsdp2", "fsdp", or "fsdp of parameters" for use_orig_params.
-        wrapping: what else DDP is given.
-        workers: of the loader.
-        dropout, norm, compiled, layers: of the model; the factors of the learning rate of its first layer and
-            its last.
-        loss: whether the guard is given one.
-        clip: by the plan's "norm", or by "value".
-        clip_value: clips each element.
-        evaluated: the loop evaluates now and then, as Lightning does it.
-        validated: it validates on all ranks and saves a checkpoint behind each epoch, as people write it.
-        averaged: from the first step on there is an average of the weights, too.
-        at: the step at which it goes on: by a "plan" sampler, "by hand", or by the state of a "stateful"
-            loader.
-        steps: the run ends after as many; None: as planned.
-        overflows: steps at the start that a loss scaler skips; None: there is no scaler.
-        every: the scheduler steps in those, too.
-        fused: the optimizer is.
-        mistake: the fault.
+    `layers` are factors of the learning rate of the first and the last layer. Where it is `evaluated`, it
+    is so now and then, as Lightning does it; `validated`: on all ranks behind each epoch, with a checkpoint.
+    It is `resumed` at a step by a "plan" sampler, "by hand", or by the state of a "stateful" loader.
+    `overflows` are steps at the start that a loss scaler skips (None: no scaler); `every`: the scheduler
+    steps in those, too.
     """
 
     kind: str = ""

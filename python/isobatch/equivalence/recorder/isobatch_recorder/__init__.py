@@ -14,13 +14,14 @@ def install() -> None:
     """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
     import json  # here: every process of the script imports this file, also without torch
 
-    from . import alike, backward, bits, clipping, fsdp, loaders, randomness, samples, world
+    from . import alike, backward, bits, loaders, randomness, samples, world
     from .record import Recorder
 
     recorder = Recorder(json.loads(os.environ["ISOBATCH_SAME"]))
+    world.install(recorder)
     if recorder.settings["bits"]:
-        world.install(recorder)
         bits.install(recorder)
         return
-    for part in (world, fsdp, randomness, alike, clipping, loaders, samples, backward):
+    world.keep_whole(recorder)
+    for part in (randomness, alike, loaders, samples, backward):
         part.install(recorder)

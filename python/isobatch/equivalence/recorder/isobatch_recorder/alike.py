@@ -1,17 +1,18 @@
-"""Random draws within a step, made alike for every row: the samples of a pass can then be any."""
+"""Random draws, made alike for every row: the samples of a pass can then be any."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data._utils import fetch as fetching
 
-from . import rows
 from .record import Recorder
 
 BLOCK = 1 << 16
@@ -19,25 +20,26 @@ BLOCK = 1 << 16
 
 _OUTSIDE = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
 
-Fill = Callable[..., torch.Tensor]
+UNIFORM: Any = torch.Tensor.uniform_
 
 
 def install(recorder: Recorder) -> None:
     """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
-    rows.install(recorder, draws)
-    normal: Any = torch.Tensor.normal_
-    uniform: Any = torch.Tensor.uniform_
-    for name in ("randn", "randn_like"):
-        setattr(torch, name, draws.floats(getattr(torch, name), normal))
-    for name in ("rand", "rand_like"):
-        setattr(torch, name, draws.floats(getattr(torch, name), uniform))
-    for name in ("randint", "randint_like"):
-        setattr(torch, name, draws.integers(getattr(torch, name), uniform))
-    torch.bernoulli = draws.coins(torch.bernoulli, uniform)
-    torch.multinomial = draws.choices(torch.multinomial, uniform)
-    exponential = torch.Tensor.exponential_
-    torch.Tensor.exponential_ = draws.floats(exponential, exponential)  # type: ignore[method-assign]
+    _seed_rows(draws)
+    exponential: Any = torch.Tensor.exponential_
+    for place, name, wrapped in (
+        (torch, "randn", draws.floats(torch.randn, torch.Tensor.normal_)),
+        (torch, "randn_like", draws.floats(torch.randn_like, torch.Tensor.normal_)),
+        (torch, "rand", draws.floats(torch.rand, UNIFORM)),
+        (torch, "rand_like", draws.floats(torch.rand_like, UNIFORM)),
+        (torch, "randint", draws.integers(torch.randint)),
+        (torch, "randint_like", draws.integers(torch.randint_like)),
+        (torch, "bernoulli", draws.coins(torch.bernoulli)),
+        (torch, "multinomial", draws.choices(torch.multinomial)),
+        (torch.Tensor, "exponential_", draws.floats(exponential, exponential)),
+    ):
+        setattr(place, name, wrapped)
 
 
 class AlikeDraws:
@@ -48,28 +50,19 @@ class AlikeDraws:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.applies = self._everywhere = bool(recorder.settings["alike"])
+        self.applies = bool(recorder.settings["alike"])
         self._collates = False
 
     @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
-        """Leaves the draws of a row as they are."""
-        self.applies = False
+    def applying(self, *, applies: bool, collates: bool = False) -> Iterator[None]:
+        """Switches for a while: draws of a collator are alike, those of a row stay as they are."""
+        before, self.applies, self._collates = self.applies, applies, collates
         try:
             yield
         finally:
-            self.applies = self._everywhere
+            self.applies, self._collates = before, False
 
-    @contextlib.contextmanager
-    def collating(self) -> Iterator[None]:
-        """Makes the draws of a collator alike."""
-        self.applies = self._collates = True
-        try:
-            yield
-        finally:
-            self.applies, self._collates = self._everywhere, False
-
-    def floats(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def floats(self, draw: Callable[..., Any], fill: Any) -> Callable[..., Any]:
         """Wraps a random function of floating-point numbers."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +74,7 @@ class AlikeDraws:
 
         return call
 
-    def integers(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def integers(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a random function of integers below `high`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -90,22 +83,22 @@ class AlikeDraws:
             if not self._applies(drawn, kwargs) or not bounds:
                 return drawn
             low, high = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
-            row = low + (self._row(drawn, fill) * (high - low)).floor()
+            row = low + (self._row(drawn, UNIFORM) * (high - low)).floor()
             return drawn.copy_(row.to(drawn.dtype).expand_as(drawn))
 
         return call
 
-    def coins(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def coins(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a random function of 0 and 1 by a tensor of probabilities."""
 
         def call(input: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._applies(input, kwargs):
                 return draw(input, *args, **kwargs)
-            return (self._row(input, fill).to(input.device) < input).to(input.dtype)
+            return (self._row(input, UNIFORM).to(input.device) < input).to(input.dtype)
 
         return call
 
-    def choices(self, draw: Callable[..., Any], fill: Fill) -> Callable[..., Any]:
+    def choices(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `multinomial`: places of each row by its probabilities, several only with replacement."""
 
         def call(input: Any, num_samples: int, replacement: bool = False, **kwargs: Any) -> Any:
@@ -113,29 +106,27 @@ class AlikeDraws:
             if drawn.dim() != 2 or not (replacement or num_samples == 1) or not self._applies(drawn, kwargs):
                 return drawn
             levels = input.double().cumsum(1)
-            row = self._row(drawn, fill).to(levels.dtype) * levels[:, -1:]
+            row = self._row(drawn, UNIFORM).to(levels.dtype) * levels[:, -1:]
             return torch.searchsorted(levels, row.contiguous()).clamp(max=input.shape[1] - 1)
 
         return call
 
     def _applies(self, drawn: Any, kwargs: dict[str, Any]) -> bool:
-        if not self.applies:
+        within = self.applies and self._recorder.optimizers and not self._recorder.busy
+        has_rows = isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
+        if not within or kwargs.get("generator") is not None or not has_rows:
             return False
-        within = (
-            bool(self._recorder.optimizers) and not self._recorder.busy and kwargs.get("generator") is None
-        )
-        applies = within and isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
-        if applies:
-            self._recorder.note("the same random numbers for every sample")
-        return applies
+        self._recorder.note("the same random numbers for every sample")
+        return True
 
-    def _row(self, like: torch.Tensor, fill: Fill) -> torch.Tensor:
+    def _row(self, like: torch.Tensor, fill: Any) -> torch.Tensor:
         # A loader may be a batch ahead of the step.
         steps = 0 if self._collates else sum(self._recorder.steps.values())
         count = like[:1].numel()
         block = torch.empty(-(-max(count, 1) // BLOCK) * BLOCK, dtype=torch.float64)
         generator = torch.Generator().manual_seed(1000 * steps + _line())
-        return fill(block, generator=generator)[:count].reshape(like[:1].shape).to(like.device)
+        row: torch.Tensor = fill(block, generator=generator)[:count]
+        return row.reshape(like[:1].shape).to(like.device)
 
 
 def _line() -> int:
@@ -144,3 +135,41 @@ def _line() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
         frame = frame.f_back
     return zlib.crc32(f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
+
+
+def _seed_rows(draws: AlikeDraws) -> None:
+    """Seeds the generators by each loaded row: its augmentation is the same in any batch."""
+
+    def fetch(self: Any, index: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        numpy_state = None if numpy is None else numpy.random.get_state()
+        torch_state, python_state = torch.get_rng_state(), random.getstate()
+        try:
+            with draws.applying(applies=False):
+                items = (
+                    [_load(self.dataset, row) for row in index]
+                    if self.auto_collation
+                    else _load(self.dataset, index)
+                )
+            _seed(0)
+            with draws.applying(applies=True, collates=True):
+                return self.collate_fn(items)
+        finally:
+            torch.set_rng_state(torch_state)
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.random.set_state(numpy_state)
+
+    fetching._MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+
+
+def _load(dataset: Any, row: Any) -> Any:
+    _seed(zlib.crc32(repr(int(row) if hasattr(row, "__index__") else row).encode()))
+    return dataset[row]
+
+
+def _seed(number: int) -> None:
+    torch.default_generator.manual_seed(number)
+    random.seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number)

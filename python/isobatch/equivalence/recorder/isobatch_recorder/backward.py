@@ -1,8 +1,7 @@
-"""Backward passes and optimizer steps: where a gradient is made, and where it is applied."""
+"""Where a gradient is made, clipped and applied: backward passes, clipping and optimizer steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,12 +9,14 @@ from torch.optim import optimizer as optimizers
 
 from .randomness import Generators
 from .record import Recorder
+from .sketch import whole
 
 
 def install(recorder: Recorder) -> None:
-    """Watches every backward pass and every step of an optimizer of torch."""
+    """Watches every backward pass, clipping and every step of an optimizer of torch."""
     _watch_optimizers(recorder)
     _watch_backward(recorder)
+    _measure_clipping(recorder)
     _watch_steps(recorder)
     if recorder.settings["each_pass"]:
         _synchronize_each_pass()
@@ -34,21 +35,17 @@ def _watch_optimizers(recorder: Recorder) -> None:
 
 def _watch_backward(recorder: Recorder) -> None:
     backward = torch.autograd.backward
-    depth = 0
     generators = Generators(recorder)
 
     def backward_once(*args: Any, **kwargs: Any) -> Any:
-        nonlocal depth
-        if depth or recorder.busy or not recorder.optimizers:  # a reentrant checkpoint calls it inside
+        # A reentrant checkpoint calls it inside.
+        if recorder.in_backward or recorder.busy or not recorder.optimizers:
             return backward(*args, **kwargs)
-        each_pass = recorder.settings["each_pass"]
-        before = recorder.gradient() if each_pass else None
-        depth += 1
+        before = recorder.gradient() if recorder.settings["each_pass"] else None
         recorder.in_backward = True
         try:
             outcome = backward(*args, **kwargs)
         finally:
-            depth -= 1
             recorder.in_backward = False
         recorder.end_pass(None if before is None else recorder.gradient() - before)
         generators.compare()
@@ -57,36 +54,56 @@ def _watch_backward(recorder: Recorder) -> None:
     torch.autograd.backward = backward_once
 
 
+def _measure_clipping(recorder: Recorder) -> None:
+    """Notes clipping, and does not apply it: it hides a gradient of another size."""
+    utils: Any = torch.nn.utils
+    module: Any = utils.clip_grad
+    clip_grad_norm_ = module.clip_grad_norm_
+
+    def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        norm: torch.Tensor = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
+        recorder.norms.append((float(whole(norm)), float(max_norm)))
+        return norm
+
+    def note_scale(
+        parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> None:
+        recorder.norms.append((float(whole(total_norm)), float(max_norm)))
+
+    def note_value(*args: Any, **kwargs: Any) -> None:
+        recorder.note("clip_grad_value_ not applied")
+
+    for place in (utils, module):
+        place.clip_grad_norm_ = measure_norm
+        place.clip_grad_value_ = note_value
+        if hasattr(module, "clip_grads_with_norm_"):
+            place.clip_grads_with_norm_ = note_scale
+
+
 def _watch_steps(recorder: Recorder) -> None:
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         arguments = args[1:] if args and args[0] is optimizer else args
-        closure = kwargs.get("closure") or next(
-            (argument for argument in arguments if callable(argument)), None
-        )
+        closure = kwargs.get("closure") or next(filter(callable, arguments), None)
         if closure is None:
             recorder.write_step(optimizer)
             return None
-        wrapped = _after(closure, lambda: recorder.write_step(optimizer))
+
+        def call_closure(*args: Any, **kwargs: Any) -> Any:
+            """Writes the gradient inside the step, as Lightning and LBFGS have it."""
+            outcome = closure(*args, **kwargs)
+            recorder.write_step(optimizer)
+            return outcome
+
         if "closure" in kwargs:
-            return args, {**kwargs, "closure": wrapped}
-        return tuple(wrapped if argument is closure else argument for argument in args), kwargs
+            return args, {**kwargs, "closure": call_closure}
+        return tuple(call_closure if argument is closure else argument for argument in args), kwargs
 
     optimizers.register_optimizer_step_pre_hook(before_step)
 
 
-def _after(closure: Callable[..., Any], write: Callable[[], None]) -> Callable[..., Any]:
-    """Wraps a closure for the gradient inside the step, as Lightning and LBFGS have them."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        outcome = closure(*args, **kwargs)
-        write()
-        return outcome
-
-    return call
-
-
 def _synchronize_each_pass() -> None:
-    """Synchronizes every pass of FSDP2, whose own buffer holds gradients without synchronization."""
+    """Synchronizes every pass of FSDP2: without, its own buffer holds the gradients."""
     try:
         from torch.distributed.fsdp import FSDPModule
     except ImportError:

@@ -23,10 +23,7 @@ def install(recorder: Recorder) -> None:
     remaining: list[int] | None = None
 
     def loader_of(dataset: Any, sampler: Any) -> dict[str, Any]:
-        """Returns the draws from a dataset, an evaluation's apart from the training's.
-
-        A script may make its loader anew in each epoch: loaders with samplers of one class are one.
-        """
+        """Returns the draws from a dataset, for all of its loaders with one kind of sampler."""
         trains = torch.is_grad_enabled()
         size = getattr(sampler, "batch_size", None)
         while (

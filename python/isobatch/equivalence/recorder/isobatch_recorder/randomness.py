@@ -34,8 +34,7 @@ def seed(number: int) -> None:
 
 
 class Generators:
-    """Notes draws between two passes (noise, masks, sampling), without dropout and a loader's draws for a
-    row."""
+    """Notes draws between two passes (noise, masks, sampling), without a loader's for a row."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -14,12 +14,11 @@ import torch
 from .running import describe
 from .sketch import size_of, sketch, whole
 
-
-class Pass:
-    """The samples of one backward pass: their hashes, and the tokens that a loss may count."""
-
-    def __init__(self, hashes: list[str], tokens: list[int]) -> None:
-        self.hashes, self.tokens = hashes, tokens
+LIBRARIES = (
+    *("torch", "transformers", "accelerate", "trl", "lightning", "peft"),
+    *("sentence_transformers", "deepspeed", "torchtune"),
+)
+"""Their versions are in the record, if the script imports them."""
 
 
 class Recorder:
@@ -44,11 +43,12 @@ class Recorder:
         self.datasets: list[Any] = []
         self.in_backward = False
         self.began = time.monotonic()
+        # By the number of an optimizer: its steps, and the passes and their gradients since the last one.
         self.steps: dict[int, int] = {}
-        self.passes: dict[int, list[Pass]] = {}
+        self.passes: dict[int, list[dict[str, Any]]] = {}
         self.gradients: dict[int, list[torch.Tensor]] = {}
         self.norms: list[tuple[float, float]] = []
-        self.forwards: list[Pass] = []
+        self.forwards: list[dict[str, Any]] = []
 
     def note(self, text: str) -> None:
         """Counts a note for the report."""
@@ -64,36 +64,44 @@ class Recorder:
         return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0")
 
     @property
+    def world(self) -> int:
+        """The number of ranks."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_world_size()
+        return 1
+
+    @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters of all optimizers, each once, in the optimizers' order."""
-        every = (
-            p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]
-        )
-        return list({id(p): p for p in every}.values())
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return list({id(p): p for group in groups for p in group["params"]}.values())
 
     def gradient(self) -> torch.Tensor:
         """Sketches the gradient of all parameters as it is now."""
-        parts = [
-            torch.zeros(self._size(p), dtype=torch.float64)
-            if grad is None
-            else sketch(i, grad, self.settings["buckets"])
-            for i, p in enumerate(self.parameters)
-            for grad in (p.grad if p.grad is not None else getattr(p, "main_grad", None),)
-        ]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+        buckets, parts = self.settings["buckets"], [torch.zeros(0, dtype=torch.float64)]
+        for number, parameter in enumerate(self.parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = getattr(parameter, "main_grad", None)
+            if gradient is None:
+                parts.append(torch.zeros(size_of(parameter, buckets), dtype=torch.float64))
+            else:
+                parts.append(sketch(number, gradient, buckets))
+        return torch.cat(parts)
 
     def end_pass(self, change: torch.Tensor | None) -> None:
-        """Keeps the samples of a backward pass; another loss of the same samples belongs to the pass before."""
+        """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
             self.drawn_from = None
-        hashes = [row for forward in forwards for row in forward.hashes]
-        tokens = [sum(counts) for counts in zip(*(f.tokens for f in forwards if f.tokens))]
+        hashes = [row for forward in forwards for row in forward["hashes"]]
+        tokens = [sum(counts) for counts in zip(*(f["tokens"] for f in forwards if f["tokens"]))]
         for number in range(len(self.optimizers)):
             passes, gradients = self.passes.setdefault(number, []), self.gradients.setdefault(number, [])
             if forwards or not passes:
-                passes.append(Pass(hashes, tokens))
+                passes.append({"hashes": hashes, "tokens": tokens})
                 if change is not None:
                     gradients.append(change)
             elif change is not None:
@@ -111,67 +119,62 @@ class Recorder:
             self.steps[number] = step + 1
             self.passes[number], self.gradients[number], self.norms = [], [], []
             if max(self.steps.values()) >= self.settings["steps"] and number == max(self.steps):
-                self._end(number, step)
+                self.end(f"step-{number}-{step}-{{rank}}.json")
         finally:
             self.busy = False
 
-    def _size(self, parameter: torch.Tensor) -> int:
-        return size_of(parameter, self.settings["buckets"])
-
     def _write(self, number: int, step: int, optimizer: torch.optim.Optimizer) -> None:
-        parameters = self.parameters
+        parameters, buckets = self.parameters, self.settings["buckets"]
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        weights = torch.cat([sketch(i, p, self.settings["buckets"]) for i, p in enumerate(parameters)])
+        weights = torch.cat([sketch(i, p, buckets) for i, p in enumerate(parameters)])
         rows = [self.gradient(), weights, *self.gradients.get(number, [])]
-        passes = self.passes.get(number, [])
         record = {
             "optimizer": number,
             "step": step,
             "rank": self.rank,
             "kind": type(optimizer).__name__,
-            "world": _world(),
+            "world": self.world,
             "groups": [
                 {"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups
             ],
             "names": [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)],
-            "sizes": [self._size(p) for p in parameters],
+            "sizes": [size_of(p, buckets) for p in parameters],
             "entries": [whole(p).numel() for p in parameters],
             "own": [id(p) in own for p in parameters],
             "half": any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters),
-            "passes": [{"hashes": samples.hashes, "tokens": samples.tokens} for samples in passes],
+            "passes": self.passes.get(number, []),
             "norms": self.norms,
             "drawn": self.drawn,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
-            "device": str(parameters[0].device) if parameters else "",
-            "versions": _versions(),
+            "versions": {
+                name: str(getattr(sys.modules[name], "__version__", "?"))
+                for name in LIBRARIES
+                if name in sys.modules
+            },
         }
         if self.settings["describe"] and self.rank == 0:
             record["running"] = describe(optimizer, step, is_last=step + 1 >= self.settings["steps"])
         name = f"step-{number}-{step}-{self.rank}"
         with (self.folder / f"{name}.f64").open("wb") as file:
             file.write(torch.stack(rows).contiguous().numpy().tobytes())
+        self.write(f"{name}.json", json.dumps(record))
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file of this rank, whole or not at all."""
         part = self.folder / f"{name}.part"
-        part.write_text(json.dumps(record))
-        part.rename(self.folder / f"{name}.json")  # what is there is whole
+        part.write_text(text)
+        part.rename(self.folder / name)
 
-    def _end(self, number: int, step: int) -> None:
-        """Ends this process after every rank has written its step.
-
-        A rank that ends early looks like a failure to the rest.
-        """
+    def end(self, name: str) -> None:
+        """Ends this process after every rank has its file: one that ends early looks like a failure."""
         sys.stdout.flush()
         sys.stderr.flush()
         deadline = time.monotonic() + 60
-        names = [self.folder / f"step-{number}-{step}-{rank}.json" for rank in range(_world())]
-        while not all(name.exists() for name in names) and time.monotonic() < deadline:
+        files = [self.folder / name.format(rank=rank) for rank in range(self.world)]
+        while not all(file.exists() for file in files) and time.monotonic() < deadline:
             time.sleep(0.01)
         os._exit(0)
-
-
-def _world() -> int:
-    distributed = torch.distributed
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
@@ -187,21 +190,3 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, (tuple, list)) and all(isinstance(item, (int, float)) for item in value):
             plain[name] = list(value)
     return plain
-
-
-def _versions() -> dict[str, str]:
-    """Returns the versions of the training libraries imported by the script."""
-    names = (
-        "torch",
-        "transformers",
-        "accelerate",
-        "trl",
-        "lightning",
-        "peft",
-        "sentence_transformers",
-        "deepspeed",
-        "torchtune",
-    )
-    return {
-        name: str(getattr(sys.modules[name], "__version__", "?")) for name in names if name in sys.modules
-    }

@@ -20,35 +20,23 @@ PARTS = 10
 
 
 def describe(optimizer: torch.optim.Optimizer, step: int, *, is_last: bool) -> dict[str, Any]:
-    """Describes the training beside the optimizer; a value is None if no object of the script has it.
-
-    Args:
-        optimizer: that is about to step.
-        step: its number, from 0.
-        is_last: whether the process ends here, so that the scheduler may be used up.
-    """
+    """Describes the training; `is_last`: the process ends here, and its scheduler may be used up."""
     objects = gc.get_objects()
     trainer = _one_of(objects, "transformers.trainer", "Trainer")
     lightning = _one_of(objects, "lightning.pytorch.trainer.trainer", "Trainer") or _one_of(
         objects, "pytorch_lightning.trainer.trainer", "Trainer"
     )
-    accelerator = _one_of(objects, "accelerate.accelerator", "Accelerator")
-    arguments = None if trainer is None else json.loads(json.dumps(trainer.args.to_dict(), default=str))
-    total = _positive(getattr(getattr(trainer, "state", None), "max_steps", None))
-    if lightning is not None:
-        total = _positive(getattr(lightning, "estimated_stepping_batches", None))
+    owner = trainer or lightning or _one_of(objects, "accelerate.accelerator", "Accelerator")
+    if lightning is None:
+        total = getattr(getattr(trainer, "state", None), "max_steps", None)
+    else:
+        total = getattr(lightning, "estimated_stepping_batches", None)
+    # Infinity and -1 stand for no limit.
+    total = int(total) if isinstance(total, (int, float)) and 1 <= total < 1 << 53 else None
     return {
-        "trainer": _class_name(trainer or lightning or accelerator),
-        "arguments": arguments,
+        "trainer": None if owner is None else type(owner).__name__,
+        "arguments": None if trainer is None else json.loads(json.dumps(trainer.args.to_dict(), default=str)),
         "total_steps": total,
-        "epochs": _positive(getattr(lightning, "max_epochs", None)),
-        "accumulation": _positive(
-            getattr(
-                lightning or accelerator,
-                "accumulate_grad_batches" if lightning else "gradient_accumulation_steps",
-                None,
-            )
-        ),
         "scheduler": _scheduler(objects, optimizer, step, total, is_last),
     }
 
@@ -63,15 +51,6 @@ def _one_of(objects: list[Any], module: str, name: str) -> Any:
     return instances[0] if len(instances) == 1 else None
 
 
-def _class_name(value: Any) -> str | None:
-    return None if value is None else type(value).__name__
-
-
-def _positive(value: Any) -> int | None:
-    """A whole number from 1; None of infinity, -1 and whatever else stands for no limit."""
-    return int(value) if isinstance(value, (int, float)) and 1 <= value < 1 << 53 else None
-
-
 def _scheduler(
     objects: list[Any], optimizer: torch.optim.Optimizer, step: int, total: int | None, is_last: bool
 ) -> dict[str, Any] | None:
@@ -82,14 +61,14 @@ def _scheduler(
         if issubclass(type(candidate), torch.optim.lr_scheduler.LRScheduler)
         and _inner(candidate) is optimizer
     ]
-    inner = {id(part) for candidate in schedulers for part in getattr(candidate, "_schedulers", ())}
-    schedulers = [candidate for candidate in schedulers if id(candidate) not in inner]
+    parts = {id(part) for candidate in schedulers for part in getattr(candidate, "_schedulers", ())}
+    schedulers = [candidate for candidate in schedulers if id(candidate) not in parts]
     if not schedulers:
         return None
     kind = " and ".join(type(candidate).__name__ for candidate in schedulers)
-    (scheduler, *further) = schedulers
-    if further:
+    if len(schedulers) > 1:
         return {"kind": kind, "state": {}, "steps": None, "rates": []}
+    scheduler = schedulers[0]
     state = {
         name: value
         for name, value in vars(scheduler).items()
@@ -121,15 +100,9 @@ def _is_plain(value: Any) -> bool:
 def _rates(
     optimizer: torch.optim.Optimizer, scheduler: Any, times: int, step: int, length: int
 ) -> list[tuple[int, float]]:
-    """Runs a scheduler from this step on.
+    """Runs a scheduler from this step on, `times` for each step of the optimizer, to the run's length.
 
-    Returns steps with the learning rate of the first group: the next ones, each tenth of the run, the last
-        one.
-
-    Args:
-        times: steps of the scheduler for each of the optimizer; 0 if it is not stepped with the optimizer.
-        step: of the optimizer.
-        length: of the run.
+    Returns some steps with the learning rate of the first group: the next, each tenth of the run, the last.
     """
     end = min(length, MAX_STEPS) if times else step + 1
     steps = {*range(step, step + FIRST_STEPS), *(end * part // PARTS for part in range(PARTS)), end - 1}

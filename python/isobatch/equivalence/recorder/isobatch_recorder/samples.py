@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .record import Pass, Recorder
+from .record import Recorder
 
 
 def install(recorder: Recorder) -> None:
@@ -40,7 +40,7 @@ def install(recorder: Recorder) -> None:
     torch.nn.Module.__call__ = call_module  # type: ignore[method-assign]
 
 
-def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
+def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Hashes each row of the tensors of a call, without their padding, and counts the tokens of its labels.
 
     Tokens are counted twice, since some losses count before the shift of the labels and some after it.
@@ -51,19 +51,14 @@ def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pass:
         if tensor.dim() and not tensor.requires_grad
     ]
     if not tensors:
-        return Pass([], [])
+        return {"hashes": [], "tokens": []}
     rows = tensors[0][1].shape[0]
     mask = next((t for name, t in tensors if name.endswith("attention_mask") and t.dim() == 2), None)
     labels = _labels(tensors)
     tokens = [] if labels is None else [int((labels[:, 1:] != -100).sum()), int((labels != -100).sum())]
     per_row = [(n, t) for n, t in tensors if t.shape[0] == rows and not n.endswith("attention_mask")]
-    return Pass(
-        [
-            _hash(row, per_row, mask if mask is not None and len(mask) == rows else None)
-            for row in range(rows)
-        ],
-        tokens,
-    )
+    row_mask = mask if mask is not None and len(mask) == rows else None
+    return {"hashes": [_hash(row, per_row, row_mask) for row in range(rows)], "tokens": tokens}
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
