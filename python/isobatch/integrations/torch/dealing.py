@@ -82,10 +82,6 @@ def passes(
     samples do not depend on the replicas. In `uneven` plans the last round of a full step goes to the first
     replicas, in whole micro-batches; else it is spread over all replicas, as far as there are samples.
 
-    Args:
-        equal: every replica makes the same number of passes; stand-ins fill the missing ones.
-        least: the fewest passes of every replica; stand-ins fill the missing ones.
-
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=10, lr=0.1), 4, max_micro_batch=2, split="uneven")
     >>> step = Span(0, 0, 0, 10, full=True, last_of_epoch=False)

@@ -27,8 +27,7 @@ class MicroBatch(NamedTuple):
 
 class _Place(NamedTuple):
     """A place in the data: `offset` samples of the epoch are taken by all replicas, `into_step` of them by an
-    unfinished step.
-    """
+    unfinished step."""
 
     epoch: int
     offset: int

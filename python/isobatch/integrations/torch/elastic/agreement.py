@@ -30,8 +30,7 @@ _LAUNCHERS = (
 
 class World(NamedTuple):
     """The processes of a run: this process's `rank`, their number `size`, and how many run on each node,
-    `per_node` (None: unknown, or not the same on all nodes).
-    """
+    `per_node` (None: unknown, or not the same on all nodes)."""
 
     rank: int
     size: int
@@ -40,11 +39,7 @@ class World(NamedTuple):
 
 def find_world() -> World:
     """Finds the processes: from the default process group, else torchrun's variables, else Slurm's, else
-    this process alone.
-
-    Raises:
-        InputError: a launcher's variables are not numbers.
-    """
+    this process alone."""
     for launcher, *names in _LAUNCHERS:
         if all(name in os.environ for name in names[:2]):
             rank, size = (_number(launcher, name) for name in names[:2])
@@ -60,11 +55,7 @@ def find_world() -> World:
 
 
 def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
-    """Returns this process's replica: the user's (a number or a one-dimensional DeviceMesh), else its rank.
-
-    Raises:
-        InputError: with model parallelism no replica was given, or there is no such replica.
-    """
+    """Returns this process's replica: the user's (a number or a one-dimensional DeviceMesh), else its rank."""
     if replica is None:
         if replicas != size:
             raise InputError(
@@ -149,13 +140,7 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes, on gloo, as NCCL would wait for the device.
-
-    Args:
-        timeout: the time-out of agreements; None: torch's default.
-        connecting: the time-out for the ranks to find each other; None: as `timeout`.
-        backend: torch's name of the group's backend.
-    """
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device."""
 
     def __init__(
         self,
@@ -193,12 +178,7 @@ class RankGroup:
         facts: Mapping[str, Any] | InputError,
         advice: str = "start all of them with the same recipe, settings and checkpoint",
     ) -> None:
-        """Compares the facts of all ranks, or their errors; either all ranks return, or all raise.
-
-        Raises:
-            InputError: a rank has an error, or two ranks differ; the message has the first difference, and
-                names the others.
-        """
+        """Compares the facts of all ranks, or their errors; either all ranks return, or all raise."""
         group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
         every = [own] if group is None else gather_values(own, group, _Facts)
@@ -244,8 +224,7 @@ class Agreements:
     @property
     def stopping(self) -> bool:
         """Whether some rank was asked to stop, by the last agreement: the same on all ranks, all through a
-        step.
-        """
+        step."""
         return self._pending is not None and self._pending.result().stopping
 
     @property
@@ -260,8 +239,7 @@ class Agreements:
 
     def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
         """Begins a step, on all ranks: if an agreement is due, they agree on whether to stop after the step,
-        and on the token counts, if any.
-        """
+        and on the token counts, if any."""
         self._passed += 1
         if count is None and self._passed < self._every:
             return

@@ -17,11 +17,7 @@ class Circle(NamedTuple):
     table: Roster
 
     def gather(self, purpose: str, message: T) -> list[T]:
-        """Returns the messages of all ranks, in the order of the ranks.
-
-        Raises:
-            RuntimeError: a rank was lost, or a process without the key took its place.
-        """
+        """Returns the messages of all ranks, in the order of the ranks."""
         ids, kind = self.table.ids, type(message)
         places = [f"{self.table.mark}/{purpose}/{member}" for member in ids]
         parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))

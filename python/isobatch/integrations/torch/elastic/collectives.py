@@ -68,11 +68,7 @@ class Cord:
             raise RuntimeError(_CUT)
 
     def wait(self, work: Any, limit: float = 0.0) -> bool:
-        """Waits until a collective is done, at most `limit` seconds; 0: as long as it takes.
-
-        Raises:
-            RuntimeError: it failed, was cut, or took longer.
-        """
+        """Waits until a collective is done, at most `limit` seconds; 0: as long as it takes."""
         until = monotonic() + limit if limit else float("inf")
         while True:
             # Wait before asking: most are done in the first wait, and a reduce_scatter never reports that it
@@ -119,11 +115,7 @@ class Mean:
         self._buckets: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []
 
     def of(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Begins the mean of a bucket.
-
-        Raises:
-            RuntimeError: after the last bucket, if any reduction failed or was cut.
-        """
+        """Begins the mean of a bucket."""
         at, buffer = bucket.index(), bucket.buffer().mul_(self._share)
         self._works.append(self._gloo.allreduce([buffer], _SUM))
         if at == len(self._buckets) or self._buckets[at][0] is not buffer:
@@ -145,11 +137,7 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
         self._work, self._group, self._name = work, group, name
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until it is done, or cut.
-
-        Raises:
-            RuntimeError: it failed, was cut, or took longer than `timeout`.
-        """
+        """Waits until it is done, or cut."""
         limit, cord = timeout or timedelta(), self._group.cord
         try:
             if (

@@ -232,12 +232,7 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the run's state, as ElasticRun does; in a void step, the state before the step.
-
-        Raises:
-            InputError: the current step is unfinished.
-            LeftOut: the run went on without this process.
-        """
+        """Returns the run's state, as ElasticRun does; in a void step, the state before the step."""
         self._crew.check_current()
         written = self.written() if self._crew.void else super().state_dict()
         self._members.note_saved(written["step"])
@@ -253,11 +248,7 @@ class CrewRun(ElasticRun):
         return self._ranks.group()
 
     def check_one_pass(self) -> None:
-        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks.
-
-        Raises:
-            InputError: a rank may make several passes; the message has the most.
-        """
+        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks."""
         counts = range(self._members.least(self.world.size), self.world.size + 1)
         passes = max(plan.accumulation or 1 for plan in self.plans(counts).values())
         if max(passes, self._progress.rounds) > 1:
@@ -294,8 +285,7 @@ class CrewRun(ElasticRun):
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
         """Makes the loader, as ElasticRun does, but waits for workers no longer than for ranks: the other
-        ranks would go on without this one.
-        """
+        ranks would go on without this one."""
         if options.get("num_workers"):
             options = {"timeout": self._members.timeout, **options}
         return super().loader(dataset, equal_passes=equal_passes, **options)

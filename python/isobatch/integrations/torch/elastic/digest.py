@@ -20,10 +20,6 @@ VARIABLE = "ISOBATCH_CHUNK_DIGESTS"
 def digest(*parts: Any) -> str:
     """Returns the SHA-256 of weights and optimizer state, in hexadecimal; nothing is exchanged.
 
-    Args:
-        parts: a network, its optimizer, and anything else with a `state_dict`. Of an optimizer only the
-            state counts, not the learning rate or other settings.
-
     >>> net = torch.nn.Linear(2, 2)
     >>> before = digest(net)
     >>> _ = net.weight.data[0, 0].nextafter_(torch.tensor(9.0))

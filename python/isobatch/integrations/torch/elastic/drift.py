@@ -19,13 +19,7 @@ Ranks that do not synchronize are further apart after a single step.
 
 
 class Drift:
-    """Compares the weights of replicas, equal as long as the training synchronizes them.
-
-    Args:
-        names: the ranks' names.
-        shards: the ranks of a replica; each is compared with its counterparts.
-        group: a group of all ranks for tensors on the CPU.
-    """
+    """Compares the weights of replicas, equal as long as the training synchronizes them."""
 
     def __init__(self, names: Sequence[str], shards: int, group: Any) -> None:
         self._names, self._shards, self._group = names, shards, group
@@ -33,22 +27,14 @@ class Drift:
         self._pending: tuple[Any, torch.Tensor, int] | None = None
 
     def step(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
-        """Begins a step: starts a comparison if one is due, and reads its result one step later.
-
-        Raises:
-            InputError: on all ranks, if the weights of some differ.
-        """
+        """Begins a step: starts a comparison if one is due, and reads its result one step later."""
         self.end()
         if self._steps in (1, 10) or (self._steps and self._steps % EACH == 0):
             self._begin(step, parameters)
         self._steps += 1
 
     def finish(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
-        """Compares the weights after the last step.
-
-        Raises:
-            InputError: on all ranks, where the weights of some differ.
-        """
+        """Compares the weights after the last step."""
         self.end()
         self._begin(step, parameters)
         self.end()
@@ -60,11 +46,7 @@ class Drift:
         self._pending = work, table, step
 
     def end(self) -> None:
-        """Waits for the comparison under way.
-
-        Raises:
-            InputError: on all ranks, where the weights of some differ.
-        """
+        """Waits for the comparison under way."""
         if self._pending is None:
             return
         (work, table, step), self._pending = self._pending, None

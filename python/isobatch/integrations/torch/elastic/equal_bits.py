@@ -26,9 +26,6 @@ _NONDETERMINISTIC = "does not have a deterministic implementation"
 class EqualBits:
     """The networks of a run in chunks.
 
-    Args:
-        ranks: the group of the run's ranks.
-
     Attributes:
         in_use: whether any run of this process is in chunks.
     """
@@ -42,15 +39,7 @@ class EqualBits:
         self._networks: dict[nn.Module, _Network] = {}
 
     def wrap(self, net: nn.Module, *, send: bool) -> nn.Module:
-        """Registers a network, and returns it.
-
-        Args:
-            send: rank 0's values replace the others', as in DDP.
-
-        Raises:
-            InputError: on all ranks, if the network cannot be trained in chunks, or the ranks' devices or
-                settings differ.
-        """
+        """Registers a network, and returns it."""
         if net in self._networks:
             return net
         facts: dict[str, Any] | InputError
@@ -72,12 +61,7 @@ class EqualBits:
 
     @contextmanager
     def apart(self, net: nn.Module, chunk: Chunk) -> Iterator[None]:
-        """Keeps a chunk's gradient separate; after the rank's last chunk the step's sum is in `.grad`.
-
-        Raises:
-            InputError: the network was not wrapped, its gradient cannot be kept separate, or a kernel is not
-                deterministic.
-        """
+        """Keeps a chunk's gradient separate; after the rank's last chunk the step's sum is in `.grad`."""
         network = self._networks.get(getattr(net, "_orig_mod", net))
         if network is None:
             raise InputError("micro.sync(model) needs the model of run.wrap(net) with chunk=")
@@ -114,11 +98,7 @@ class _Network:
         self._sum: TreeSum | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Begins a chunk; the first one also begins the step's sum.
-
-        Raises:
-            InputError: a gradient appeared between two chunks.
-        """
+        """Begins a chunk; the first one also begins the step's sum."""
         if self._sum is None:
             self._begin_step(chunk)
         elif any(parameter.grad is not None for parameter in self._parameters):
@@ -141,11 +121,7 @@ class _Network:
         self._sum = TreeSum(self._layout, chunk.own, chunk.chunks, self._group)
 
     def end(self, chunk: Chunk) -> None:
-        """Adds the chunk's gradient; after the rank's last chunk puts the step's sum into `.grad`.
-
-        Raises:
-            InputError: the chunk has no gradient or a sparse one, or a buffer was changed.
-        """
+        """Adds the chunk's gradient; after the rank's last chunk puts the step's sum into `.grad`."""
         assert self._sum is not None
         gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:

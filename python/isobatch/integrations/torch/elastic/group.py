@@ -30,8 +30,7 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 def is_loss(error: BaseException) -> bool:
     """Returns whether an error means a lost connection between ranks; gloo's errors have no type of their
-    own, so their texts are searched.
-    """
+    own, so their texts are searched."""
     if "CUDA error" in str(error):
         # This process's own GPU failed, even if torch's watchdog also mentions NCCL: it can run nothing more.
         return False
@@ -76,11 +75,7 @@ class CrewGroup:
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group of all ranks on a list, and waits for them at most for the lease.
-
-        Raises:
-            RuntimeError: a rank did not come, or has another list.
-        """
+        """Forms the group of all ranks on a list, and waits for them at most for the lease."""
         _meet(store, table, rank, lease)
         # torch names groups by a counter in each process, and a group that could not be formed still counts:
         # without a reset the ranks would not meet again.
@@ -112,11 +107,7 @@ class CrewGroup:
 
     def meet(self) -> None:
         """Waits until all ranks are here, by a barrier: an all_reduce of one number would send three times as
-        much among four ranks.
-
-        Raises:
-            RuntimeError: a rank was lost.
-        """
+        much among four ranks."""
         group: Any = dist.group.WORLD
         self._cord.wait(group.gloo.barrier())
 
@@ -182,8 +173,7 @@ def connecting(lease: float) -> timedelta:
 
 def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
     """Waits until all ranks of a crew are about to form its group, and so have the same list; the key has the
-    list's digest.
-    """
+    list's digest."""
     ids, until = table.ids, monotonic() + lease
     own = Here(ids[rank])
     while not {message.id for message in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:

@@ -94,8 +94,7 @@ class TrainingState:
 
     def checksum(self) -> str:
         """Computes a checksum of the parameters and the optimizer's state, on their device. Buffers are left
-        out: batch norm's depend on a rank's own samples.
-        """
+        out: batch norm's depend on a rank's own samples."""
         tensors = [parameter.detach() for parameter in self.net.parameters()]
         for state in self.optimizer.state_dict()["state"].values():
             tensors += [state[name] for name in sorted(state) if isinstance(state[name], torch.Tensor)]
@@ -106,11 +105,7 @@ class TrainingState:
         return {name: part.state_dict() for name, part in self.extra.items()}
 
     def tree(self) -> dict[str, Any]:
-        """Returns the whole state in the form to be sent.
-
-        Raises:
-            InputError: a part has no state.
-        """
+        """Returns the whole state in the form to be sent."""
         try:
             tree = {
                 "net": self.net.state_dict(),
@@ -127,19 +122,11 @@ class TrainingState:
         return packed
 
     def check_sendable(self) -> None:
-        """Refuses a state with unsendable parts.
-
-        Raises:
-            InputError: the state has more than numbers, texts and tensors.
-        """
+        """Refuses a state with unsendable parts."""
         parcels.write_tree(self.tree())
 
     def write(self) -> tuple[bytes, torch.Tensor]:
-        """Writes the whole state: its layout, and the bytes of its tensors.
-
-        Raises:
-            InputError: a part has a state that cannot be sent.
-        """
+        """Writes the whole state: its layout, and the bytes of its tensors."""
         layout, tensors = parcels.layout_of(self.tree())
         return msgspec.json.encode(layout), parcels.to_bytes(layout, tensors)
 
@@ -150,11 +137,7 @@ class TrainingState:
         return _ROOM * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MORE_ROOM
 
     def check_layout(self, written: bytes, size: int) -> StateLayout:
-        """Reads the layout of a state with `size` bytes of tensors; it must be like this rank's own.
-
-        Raises:
-            InputError: the layout differs, or is damaged; the message names the first difference.
-        """
+        """Reads the layout of a state with `size` bytes of tensors; it must be like this rank's own."""
         layout, sent = parcels.read_layout(written)
         own = parcels.specs_of(parcels.write_tree(self.tree())[1])
         parcels.check_alike(sent, own, "net.")
@@ -163,11 +146,7 @@ class TrainingState:
         return layout
 
     def read(self, layout: StateLayout, written: torch.Tensor) -> None:
-        """Loads a state written by `write`.
-
-        Raises:
-            InputError: this rank's model, optimizer or extras cannot take it.
-        """
+        """Loads a state written by `write`."""
         views = parcels.from_bytes(layout, written)
         copied = len(parcels.write_tree(parcels.read_tree(layout.tree, views)["net"])[1])
         # The network, which comes first, copies its tensors. Optimizer and extras may keep theirs: a view
@@ -195,11 +174,7 @@ _SHARDED = "FullyShardedDataParallel", "ZeroRedundancyOptimizer"
 
 
 def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
-    """Refuses networks and optimizers sharded over the ranks.
-
-    Raises:
-        InputError: the network is sharded, as by fully_shard or tensor parallelism, or the optimizer is.
-    """
+    """Refuses networks and optimizers sharded over the ranks."""
     things = [*net.modules(), optimizer, *net.parameters()]
     names = (
         type(thing).__name__
@@ -220,15 +195,7 @@ class NoReplica(InputError):
 
 def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> Held:
     """Brings all ranks of the new group to the state of the furthest replica, sent shard by shard to ranks
-    behind.
-
-    Args:
-        lease: seconds that each part of the transfer may take; a rank lost meanwhile is waited for no longer.
-
-    Raises:
-        NoReplica: on all ranks, if no replica is whole.
-        InputError: on all ranks, if the state cannot be sent, or a new run's ranks begin at different steps.
-    """
+    behind."""
     states, shards = circle.held("held", own), training.shards
 
     def worth(first: int) -> tuple[bool, bool, int, int]:
@@ -277,8 +244,7 @@ def _send(
     training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
 ) -> None:
     """Sends the state to the ranks behind, each from its source: first the layout, then the tensors if all
-    ranks can take them.
-    """
+    ranks can take them."""
     rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
     behind = [receiver for receiver, source in sources.items() if source == rank]
     if behind:
@@ -335,11 +301,7 @@ def _received(size: int, source: int, patience: timedelta) -> tuple[torch.Tensor
 
 
 def _check_digest(own: str, signed: str) -> None:
-    """Refuses received bytes with another digest than the sender signed.
-
-    Raises:
-        RuntimeError: the digests differ.
-    """
+    """Refuses received bytes with another digest than the sender signed."""
     if own != signed:
         raise RuntimeError("gloo: what came is not the state that was announced")
 
@@ -368,8 +330,7 @@ def _pass_on(
 
 def _bits(tensor: torch.Tensor) -> str:
     """Sums a tensor's bytes as whole numbers, on its own device: eight bytes at a time (faster than four),
-    then the rest.
-    """
+    then the rest."""
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     written = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words, rest = written[: len(written) // 8 * 8], written[len(written) // 8 * 8 :]

@@ -70,8 +70,7 @@ class ReplicaShare(ABC):
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
         """Returns the passes of this replica in a step, with places counted from offset 0: computed once for
-        all steps of the same size.
-        """
+        all steps of the same size."""
         key = span.samples, span.full, equal
         portions = self._alike.get(key)
         if portions is None:
@@ -163,8 +162,7 @@ class RunBatches(Sampler[list[int]]):
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
         """Returns the order of the epoch `epochs` after a step's, the same on all replicas; orders of past
-        epochs are dropped.
-        """
+        epochs are dropped."""
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
             generator = torch.Generator().manual_seed(self._run.seed + epoch)
@@ -181,11 +179,7 @@ def is_stream(dataset: Any) -> bool:
 def data_loader(
     progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
 ) -> RankLoader:
-    """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream.
-
-    Raises:
-        InputError: the dataset is not as long as the recipe says, or an option is the plan's.
-    """
+    """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream."""
     options = {**options, "worker_init_fn": partial(begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
     for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
@@ -257,11 +251,7 @@ def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[lis
 
 
 def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) -> Iterator[Any]:
-    """Yields the samples after the first `offset` of an epoch, then those of all later epochs.
-
-    Raises:
-        InputError: the stream has none, or fewer than the recipe's dataset_size.
-    """
+    """Yields the samples after the first `offset` of an epoch, then those of all later epochs."""
     while True:
         if hasattr(samples, "set_epoch"):
             samples.set_epoch(epoch)
@@ -282,11 +272,7 @@ def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) 
 
 
 def next_batch(loader: Iterator[Any], step: int) -> Any:
-    """Takes the loader's next batch.
-
-    Raises:
-        InputError: the loader has no more batches, although the run has more steps.
-    """
+    """Takes the loader's next batch."""
     try:
         return next(loader)
     except StopIteration:

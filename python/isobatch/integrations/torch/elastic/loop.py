@@ -91,8 +91,7 @@ class Loop:
 
     def steps(self) -> Iterator[Step]:
         """Yields the steps, each to be finished before the next; if ranks wait to join, the loop ends after a
-        step.
-        """
+        step."""
         with ExitStack() as stack:
             stack.callback(self._end_iteration)
             signals = stack.enter_context(Signals())
@@ -237,8 +236,7 @@ class TrainerLoop:
     @property
     def ends_epoch(self) -> bool:
         """Whether the current step, else the next, is the last of an epoch. The trainer cannot tell: to it
-        the rest of the run is a single epoch.
-        """
+        the rest of the run is a single epoch."""
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
 

@@ -36,14 +36,6 @@ class Membership:
     A crew's list is closed once, by the store's compare-and-set, so all ranks read the same list. A process
     missing from it is left out until the next crew forms.
 
-    Args:
-        shards: the ranks of a replica; a crew has whole replicas only.
-        ranks: how many ranks the first crew waits for.
-        min_ranks: the fewest ranks that go on; None: more than half of the previous crew.
-        lease: seconds of silence after which a rank is lost.
-        timeout: seconds after which a rank is lost that sends heartbeats but does not come, and after which
-            too few ranks give up.
-
     Attributes:
         fits: returns whether the run can go on with a number of ranks; newcomers wait until it can.
         saved: the step of this rank's last saved state.
@@ -76,11 +68,7 @@ class Membership:
     # ---- facts ----
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Refuses this process if its facts differ from those of the first process.
-
-        Raises:
-            InputError: the recipe, seed, settings, model or version differ.
-        """
+        """Refuses this process if its facts differ from those of the first process."""
         facts_here = msgspec.json.decode(msgspec.json.encode(facts))
         first = self.store.once("facts", RunFacts(facts_here)).facts
         for name in {**facts_here, **first}:
@@ -109,8 +97,7 @@ class Membership:
 
     def publish(self, store: Store) -> None:
         """Writes the lists of the first and the present crew if the store lacks them: ranks that join or
-        wake up need them.
-        """
+        wake up need them."""
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
@@ -144,17 +131,7 @@ class Membership:
 
     def form(self, vote: int, left_out: int, is_asked: Callable[[], bool] = lambda: False) -> Roster | None:
         """Joins the next crew; returns None if the run is over, or if this process is asked to stop before
-        its first crew.
-
-        Args:
-            vote: the steps that this rank has applied, or HALF, or the same as `left_out`.
-            left_out: this rank's vote if the next crew formed without it: NEW if it never had the run's
-                state, else OUT.
-            is_asked: returns whether this process is asked to stop.
-
-        Raises:
-            InputError: too few ranks are left, or came.
-        """
+        its first crew."""
         before = self.table
         if self.number < 0 or not self.is_current():
             before, vote = self._newest(before), left_out
@@ -216,11 +193,7 @@ class Membership:
 
     def end(self) -> bool:
         """Leaves the run together with the whole crew; returns False if a rank was lost before, as it may
-        need this rank's state.
-
-        Raises:
-            StoreGone: the store does not answer.
-        """
+        need this rank's state."""
         mark, own = self.table.mark, Here(self.id)
         beats, until = Beats(self.store, self.lease), monotonic() + self.timeout
         while self.store.read(f"{mark}/over", Note) is None:
@@ -314,8 +287,7 @@ class _Closing:
 
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
         """Begins the run; begins it again only if all ranks with its state are known to be gone, not merely
-        silent.
-        """
+        silent."""
         if silent := self._silent(seats):
             return self._waiting_for(silent)
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
@@ -341,8 +313,7 @@ class _Closing:
 
     def _waiting_for(self, silent: list[str]) -> Roster | None:
         """Gives up after twice the time-out: a silent rank may first wait for a collective to time out, and
-        only then come here.
-        """
+        only then come here."""
         names = ", ".join(map(name_of, silent))
         why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
         return self._given_up(why) if self._waited > 2 * self._all.timeout else None

@@ -26,12 +26,7 @@ _TYPES = sorted(TYPES)
 
 def check_sizes(group: Any, name: str, args: Sequence[Any]) -> None:
     """Compares a collective's name and its tensor's size and type among the ranks of a group, before it
-    begins.
-
-    Raises:
-        InputError: on all ranks, where two differ.
-        RuntimeError: a rank was lost.
-    """
+    begins."""
     place = _ALIKE.get(name, len(args))
     if place >= len(args) or group.size() == 1:
         return

@@ -65,11 +65,7 @@ class ShardedState(TrainingState):
         return {**super().description(), "shards": self.shards}
 
     def extras(self) -> dict[str, Any]:
-        """Returns the states of the training's extras.
-
-        Raises:
-            InputError: a state has a DTensor, whose mesh ends with the crew.
-        """
+        """Returns the states of the training's extras."""
         states = super().extras()
         for name, state in states.items():
             if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
@@ -83,11 +79,7 @@ class ShardedState(TrainingState):
     # ---- from crew to crew ----
 
     def unfold(self, lease: float, timeout: float) -> None:
-        """Shards the network over this rank's replica in the new crew.
-
-        Raises:
-            InputError: `shard` leaves a parameter whole.
-        """
+        """Shards the network over this rank's replica in the new crew."""
         place, folded = dist.get_rank() % self.shards, self._folded
         self._mesh = _mesh(self.shards, self.device.type, lease, timeout)
         if folded is not None:
@@ -140,11 +132,7 @@ class ShardedState(TrainingState):
         FakeTensorMode.cache_clear()  # Else this cache grows with each crew.
 
     def pack(self, tree: Any) -> Any:
-        """Replaces DTensors by parts.
-
-        Raises:
-            InputError: a DTensor is neither sharded nor replicated over the mesh.
-        """
+        """Replaces DTensors by parts."""
         return tree_map_only(DTensor, _part_of, tree)
 
     def unpack(self, tree: Any) -> Any:
@@ -211,8 +199,7 @@ class ShardedState(TrainingState):
     def settle(self, own: Held, circle: Circle) -> Held:
         """Catches up with a rank one step ahead, if this rank was about to apply the same step: all shards
         are then at the same step. The loop body's code after the optimizer's step is not repeated, so a rank
-        with `extra` objects gets the state of another replica instead.
-        """
+        with `extra` objects gets the state of another replica instead."""
         every = circle.held("settled", own)
         ahead = max(every, key=lambda state: (state.trained, state.step))
         prepared, self._prepared = self._prepared, None
@@ -245,11 +232,7 @@ def _part_of(whole: DTensor) -> dict[str, Any]:
 
 
 def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
-    """Refuses numbers of ranks without whole replicas, or with only a single replica.
-
-    Raises:
-        InputError: the message says which arguments to pass.
-    """
+    """Refuses numbers of ranks without whole replicas, or with only a single replica."""
     if type(shards) is not int or shards < 1:
         raise must_be("a whole number from 1", shards, field="shards")
     if (shard is None) != (shards == 1):

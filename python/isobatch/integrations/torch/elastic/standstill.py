@@ -19,11 +19,7 @@ class Standstill:
         self._times = 0
 
     def check(self, members: list[str], step: int) -> None:
-        """Refuses a further crew where the crews before it finished no step.
-
-        Raises:
-            InputError: the same ranks formed too often.
-        """
+        """Refuses a further crew where the crews before it finished no step."""
         self._times = self._times + 1 if self._last == (members, step) else 1
         self._last = members, step
         if self._times > _TIMES:

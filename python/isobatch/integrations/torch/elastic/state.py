@@ -25,8 +25,7 @@ _DEFAULTS = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
 
 class Leg(NamedTuple):
     """A stretch of the run: from `step` on, it ran on `gpus` GPUs, in steps of `batch` samples, with these
-    non-default `settings`.
-    """
+    non-default `settings`."""
 
     step: int
     gpus: int
@@ -80,11 +79,7 @@ def write(state: State) -> dict[str, Any]:
 
 
 def read(written: Any) -> State:
-    """Reads a state from the output of `write`.
-
-    Raises:
-        InputError: it is not a run's state, or has another version.
-    """
+    """Reads a state from the output of `write`."""
     schema = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
         raise InputError(
@@ -104,11 +99,7 @@ def read(written: Any) -> State:
 
 
 def check_same(before: State, now: State, accept: Collection[str]) -> None:
-    """Refuses a checkpoint of another run, and names each difference not listed in `accept`.
-
-    Raises:
-        InputError: a recipe field, the seed or shuffle differs; or `accept` has an unknown name.
-    """
+    """Refuses a checkpoint of another run, and names each difference not listed in `accept`."""
     if wrong := [name for name in accept if name not in {*_DEFAULTS, "seed", "shuffle"}]:
         raise InputError(
             f"accept must have names of recipe fields, seed or shuffle, got {wrong[0]!r}", field="accept"
@@ -149,8 +140,7 @@ def _plain(value: Any) -> Any:
 
 class RunPlan(NamedTuple):
     """A run's plans: how a step is laid out here (`plan`), and the run of that step, made on one replica
-    (`course`).
-    """
+    (`course`)."""
 
     plan: Plan
     course: Plan
@@ -159,12 +149,7 @@ class RunPlan(NamedTuple):
 def plan_run(
     recipe: Recipe, cluster: Cluster, settings: Settings, stretches: Sequence[Leg], step: int
 ) -> RunPlan:
-    """Plans a run after `step` steps, to go on at a cluster.
-
-    Raises:
-        InputError: the recipe has no duration, its trainer has no epochs, or the policy is goodput; the legs
-            cannot be.
-    """
+    """Plans a run after `step` steps, to go on at a cluster."""
     _check(recipe, settings)
     recipe = msgspec.structs.replace(recipe, convention="exact", drop_last=bool(recipe.drop_last))
     before = [leg for leg in stretches if leg.step < step]

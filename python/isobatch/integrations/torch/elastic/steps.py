@@ -40,18 +40,10 @@ class Watch:
     connecting: timedelta | None = None
 
     def begin_step(self, step: int) -> None:
-        """Notes the beginning of a step, before its first micro-batch.
-
-        Raises:
-            InputError: the ranks did not train alike so far.
-        """
+        """Notes the beginning of a step, before its first micro-batch."""
 
     def finish(self, step: int) -> None:
-        """Notes the end of the loop, after `step` steps of the run.
-
-        Raises:
-            InputError: the ranks did not train alike.
-        """
+        """Notes the end of the loop, after `step` steps of the run."""
 
     def guard(self) -> AbstractContextManager[Any]:
         """Catches a lost rank's errors and ends the loop."""
@@ -180,11 +172,7 @@ Tokens: TypeAlias = Callable[[Any], Any]
 
 
 def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
-    """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks.
-
-    Args:
-        whole: whether fractions are invalid: their sum would depend on the order.
-    """
+    """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks."""
     tokens_of_batch = tokens(batch)
     value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
     if isinstance(value, (int, float)) and is_count(value) and not (whole and value % 1):
@@ -193,11 +181,7 @@ def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
 
 
 def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
-    """Raises on all ranks if a step has no tokens to take a mean over.
-
-    Raises:
-        InputError: `tokens` gave no valid count on some rank, or 0 on all ranks.
-    """
+    """Raises on all ranks if a step has no tokens to take a mean over."""
     if not is_count(total):
         rank = "this rank" if not is_count(own) else "another rank"
         raise InputError(

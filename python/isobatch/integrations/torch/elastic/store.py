@@ -93,8 +93,7 @@ class Store:
 
     def value(self, key: str) -> bytes | None:
         """Returns the value of a key, whoever wrote it; None if there is none. torch's own `get` would wait
-        for a missing key.
-        """
+        for a missing key."""
         written = self._swap(key, _NOTHING, _NOTHING)
         return None if written == _NOTHING else written
 
@@ -118,9 +117,6 @@ class Store:
 
         Fingerprints are not signed, as ranks with another key must be able to read them. If the run's facts
         are signed with this rank's key, it is the right one.
-
-        Raises:
-            InputError: the keys differ, or one is missing.
         """
         written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
         if (fingerprint := _fingerprint(written)) is not None:
@@ -166,9 +162,6 @@ def _fingerprint(written: bytes) -> str | None:
 def host_and_port(address: str) -> tuple[str, int]:
     """Splits "host:port".
 
-    Raises:
-        InputError: the address has another form.
-
     >>> host_and_port("node0:29400")
     ('node0', 29400)
     """
@@ -183,9 +176,6 @@ def _connected(host: str, port: int, seconds: float) -> Any:
 
     In torch 2.15 every 25th connection of a process waits five seconds although the store answers, and some
     of these fail with a shorter time-out; the next attempt connects at once.
-
-    Raises:
-        RuntimeError: no store answers within `seconds`.
     """
 
     def attempt(patience: float) -> Any:
@@ -256,8 +246,7 @@ class Lifeline:
     @staticmethod
     def answers(member: str, seconds: float) -> bool:
         """Returns whether the process with an id drops a new connection, as `answer` does; a paused process
-        would keep it open.
-        """
+        would keep it open."""
         try:
             with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
                 connection.settimeout(seconds)

@@ -41,12 +41,7 @@ def roots_of(own: range, count: int) -> list[Node]:
 
 
 class GradientLayout:
-    """Lays gradients out in flat buffers, one for each device and dtype, divided evenly over the ranks.
-
-    Args:
-        tensors: tensors like the gradients in shape, strides, device and dtype.
-        ranks: the number of slices of a buffer.
-    """
+    """Lays gradients out in flat buffers, one for each device and dtype, divided evenly over the ranks."""
 
     def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
         # The strides that autograd gives a gradient: those of its parameter, if the parameter is dense.
@@ -104,12 +99,6 @@ class TreeSum:
     in memory. The subtrees' roots are exchanged while the next chunks are computed: each rank gets its slice
     of all roots and finishes the tree for that slice; then the slices are gathered. If each rank has one
     root, the ranks send as much as in a ring all-reduce.
-
-    Args:
-        layout: the layout of the gradients.
-        own: the numbers of this rank's chunks.
-        count: the number of chunks in the step, on all ranks.
-        group: the group of the ranks; None: a single rank.
     """
 
     def __init__(self, layout: GradientLayout, own: range, count: int, group: Any) -> None:

@@ -253,8 +253,7 @@ class _Survivors:
 
     def _take_seat(self, table: Roster) -> None:
         """Notes whether this rank has the run's state: all ranks do when a run begins, and a newcomer only
-        once it is healed.
-        """
+        once it is healed."""
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
         self._hold(vote >= 0 or (vote == NEW and begins))
@@ -332,8 +331,7 @@ class _Survivors:
 
     def _refuse_what_is_over(self) -> None:
         """Raises LeftOut. A loop that just ended would look complete, and code after it would save weights
-        that are not the run's.
-        """
+        that are not the run's."""
         name, is_asked = self._members.name, self._signals.received
         why = f"{name} was asked to stop while in no crew" if is_asked else f"the run ended without {name}"
         raise LeftOut(f"{why}: its weights are not the run's")
