@@ -84,7 +84,7 @@ class Stranger(threading.Thread):
             "refused": Note("r0", "it is refused"),
         }
         kind = key.rsplit("/", 1)[-1]
-        message = Beat(0, left=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
+        message = Beat(0, is_last=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
         return self.seal.write(key, message)
 
     def attack(self) -> None:

@@ -34,11 +34,10 @@ import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
 from isobatch.integrations.torch.elastic import collectives, healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
-from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import NEW, OUT, Circle, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -382,7 +381,7 @@ def passed_on(store, late, patience):
         world_size=2,
         timeout=timedelta(seconds=1),
     )
-    state = torch.full((healing._CHUNK + 7,), 1 - rank, dtype=torch.uint8)
+    state = torch.full((healing._PIECE + 7,), 1 - rank, dtype=torch.uint8)
     time.sleep(late * rank)
     try:
         healing._pass_on(

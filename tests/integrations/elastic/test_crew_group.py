@@ -157,7 +157,7 @@ def test_a_wait_ends_at_its_own_limit():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("late", "patience", "gives"), [(2.5, 20, [healing._CHUNK + 7] * 2), (6.0, 2, [True, True])]
+    ("late", "patience", "gives"), [(2.5, 20, [healing._PIECE + 7] * 2), (6.0, 2, [True, True])]
 )
 def test_a_state_is_waited_for_as_long_as_the_lease(tmp_path, late, patience, gives):
     pool = Pool(2)

@@ -22,14 +22,13 @@ from ddp.stranger import Canary  # noqa: E402
 from isobatch.integrations.torch import exchange  # noqa: E402
 from isobatch.integrations.torch.elastic import parcels  # noqa: E402
 from isobatch.integrations.torch.elastic import server as stores  # noqa: E402
-from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
-from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import START, Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     MAX_BYTES,
     NEW,
     OUT,
     Beat,
+    Circle,
     Held,
     Here,
     Roster,
@@ -43,6 +42,7 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     name_of,
 )
 from isobatch.integrations.torch.elastic.store import Beats, Store  # noqa: E402
+from isobatch.integrations.torch.elastic.training import TrainingState  # noqa: E402
 
 PACKAGE = Path(ib.__file__).parent
 KEY = Seal(b"the key of this run alone")
@@ -226,8 +226,8 @@ def test_a_beat_of_a_stranger_ends_no_rank(raw, store):
     thread.start()
     for written in (
         b"left",
-        Seal().write(f"beat/{members.id}", Beat(0, left=True)),
-        KEY.write("beat/x", Beat(9, left=True)),
+        Seal().write(f"beat/{members.id}", Beat(0, is_last=True)),
+        KEY.write("beat/x", Beat(9, is_last=True)),
     ):
         raw.set(f"run/beat/{members.id}", written)
         for _ in range(5):

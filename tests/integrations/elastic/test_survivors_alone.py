@@ -22,11 +22,11 @@ from isobatch.integrations.torch import LeftOut, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
 from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import NEW, Saved  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.training import TrainingState  # noqa: E402
 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep", warmup="1st")
 

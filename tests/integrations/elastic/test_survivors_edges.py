@@ -17,8 +17,8 @@ from torch import nn  # noqa: E402
 from ddp.crews import Ranks, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic.drift import _distances  # noqa: E402
-from isobatch.integrations.torch.elastic.healing import _bits  # noqa: E402
 from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
+from isobatch.integrations.torch.elastic.training import _bits  # noqa: E402
 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep")
 LOSS = RuntimeError("gloo: the connection was closed")

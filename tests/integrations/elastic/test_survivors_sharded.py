@@ -21,11 +21,18 @@ from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks, faults, lines  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
-from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
 from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+    HALF,
+    NEW,
+    OUT,
+    Circle,
+    Held,
+    Roster,
+    Seat,
+)
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.surroundings import Surroundings  # noqa: E402
 

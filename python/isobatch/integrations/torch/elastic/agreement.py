@@ -2,7 +2,6 @@
 stopping (signals included) and on token counts at the steps.
 """
 
-import math
 import os
 import signal
 import threading
@@ -95,14 +94,8 @@ def _number(launcher: str, name: str) -> int:
 
 
 class Agreement(NamedTuple):
-    """A result agreed on by all ranks.
-
-    Attributes:
-        stopping: whether some rank was asked to stop.
-        total: the sum of the ranks' token counts.
-        micros: the sum of the ranks' times for a step, in µs.
-        joining: whether ranks wait to join.
-    """
+    """A result agreed on by all ranks: whether some rank was asked to stop, the sums of their token counts and
+    of their times for a step (µs), and whether ranks wait to join."""
 
     stopping: bool
     total: float
@@ -110,15 +103,18 @@ class Agreement(NamedTuple):
     joining: bool = False
 
 
+_NOTHING_YET = Agreement(False, 0.0, 0)
+
+
 class Vote:
     """An agreement under way; `result` waits for it, and returns the same each time."""
 
-    def __init__(self, stopping: bool, count: float, micros: int, joining: bool, group: Any) -> None:
-        self._agreement = Agreement(stopping, count, micros, joining)
+    def __init__(self, own: Agreement, group: Any) -> None:
+        self._agreement = own
         self._work = None
         if group is not None:
             # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
-            self._values = torch.tensor([stopping, count, micros, joining], dtype=torch.float64)
+            self._values = torch.tensor(own, dtype=torch.float64)
             # The group's own method starts faster: dist.all_reduce takes half as long again.
             self._work = group.allreduce([self._values])
 
@@ -140,7 +136,8 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes, on gloo, as NCCL would wait for the device."""
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device; its agreements
+    and the ranks' search for each other have time-outs, or torch's default."""
 
     def __init__(
         self,
@@ -195,9 +192,9 @@ class RankGroup:
                     f"on rank {rank}{further}; {advice}"
                 )
 
-    def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
+    def begin(self, own: Agreement) -> Vote:
         """Begins an agreement, on all ranks; a rank without a valid count passes NaN."""
-        return Vote(stopping, count, micros, joining, self.group())
+        return Vote(own, self.group())
 
     def free(self) -> None:
         """Frees the group."""
@@ -205,8 +202,7 @@ class RankGroup:
 
 
 class Agreements:
-    """The agreements of a run's steps: in every step if the ranks count tokens, else as often as stopping
-    needs them.
+    """The agreements of a run's steps: in all if the ranks count tokens, else as often as stopping needs.
 
     An agreement takes 0.1 to 0.2 ms between two ranks and wakes a thread: 3 % of a step of 6 ms. So ranks
     with quick steps agree only every `SECONDS`, measured by the mean of their clocks, which is part of the
@@ -222,33 +218,21 @@ class Agreements:
         self._begun, self._passed = 0.0, 0
 
     @property
-    def stopping(self) -> bool:
-        """Whether some rank was asked to stop, by the last agreement: the same on all ranks, all through a
-        step."""
-        return self._pending is not None and self._pending.result().stopping
-
-    @property
-    def joining(self) -> bool:
-        """Whether ranks wait to join, by the last agreement: the same on all ranks."""
-        return self._pending is not None and self._pending.result().joining
-
-    @property
-    def total(self) -> float:
-        """The sum of the counts in the last agreement."""
-        return 0.0 if self._pending is None else self._pending.result().total
+    def last(self) -> Agreement:
+        """The last agreement: the same on all ranks, all through a step."""
+        return _NOTHING_YET if self._pending is None else self._pending.result()
 
     def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
-        """Begins a step, on all ranks: if an agreement is due, they agree on whether to stop after the step,
-        and on the token counts, if any."""
+        """Begins a step, on all ranks; if an agreement is due, it is begun."""
         self._passed += 1
         if count is None and self._passed < self._every:
             return
-        stopping = is_asked or self.stopping
+        stopping = is_asked or self.last.stopping
         now = monotonic()
         # The first time no step has been measured: assume slow steps, so that the next one agrees too.
         seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
         self._begun, self._passed = now, 0
-        self._pending = self._ranks.begin(stopping, count or 0.0, int(seconds * 1e6), joining)
+        self._pending = self._ranks.begin(Agreement(stopping, count or 0.0, int(seconds * 1e6), joining))
 
     @property
     def _every(self) -> int:
@@ -262,21 +246,11 @@ class Agreements:
         """Forgets the agreement under way and, with it, the ranks' group."""
         self._pending = None
 
-    def end(self) -> None:
-        """Waits for the agreement under way."""
-        if self._pending is not None:
-            self._pending.result()
-
 
 def set_timeout(timeout: timedelta, group: Any = None) -> None:
     """Sets the time-out of a group's collectives; torch before 2.9 names this function differently."""
     public = getattr(dist, "set_timeout", None)
     (public or dist.distributed_c10d._set_pg_timeout)(timeout, group)
-
-
-def is_count(value: float) -> bool:
-    """Returns whether a value is a valid count of tokens: finite and not negative."""
-    return math.isfinite(value) and value >= 0
 
 
 # ---- signals ----
@@ -286,12 +260,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class Signals:
-    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and restores
-    the previous handlers afterwards.
-
-    A previous handler is still called. Python allows handlers in the main thread only: in any other thread
-    no signal is noted.
-    """
+    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and still calls
+    the previous handlers. Python allows handlers in the main thread only: elsewhere no signal is noted."""
 
     def __init__(self) -> None:
         self.received = False

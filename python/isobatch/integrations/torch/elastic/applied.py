@@ -3,36 +3,29 @@
 from collections.abc import Callable
 from functools import wraps
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
+Apply: TypeAlias = Callable[[Callable[[], Any]], Any]
+"""Takes an optimizer's step, or skips it."""
 
-class StepWatcher(Protocol):
-    """Decides on each step of an optimizer."""
-
-    def apply_step(self, step: Callable[[], Any]) -> Any:
-        """Takes the step, or skips it."""
-
-
-_WATCHERS: WeakKeyDictionary[Optimizer, StepWatcher | None] = WeakKeyDictionary()
+_WATCHERS: WeakKeyDictionary[Optimizer, Apply | None] = WeakKeyDictionary()
 """The present watcher of each optimizer; several runs may use an optimizer one after another."""
 
 
-class StepWatch:
-    """Lets a run watch the steps of an optimizer until `end`; it replaces the previous run's watcher."""
+def watch_steps(optimizer: Optimizer, apply: Apply) -> Callable[[], None]:
+    """Passes an optimizer's steps to a watcher in place of the previous one; returns a function to end it."""
+    if optimizer not in _WATCHERS:
+        _install(optimizer)
+    _WATCHERS[optimizer] = apply
 
-    def __init__(self, optimizer: Optimizer, watcher: StepWatcher) -> None:
-        self._optimizer, self._watcher = optimizer, watcher
-        if optimizer not in _WATCHERS:
-            _install(optimizer)
-        _WATCHERS[optimizer] = watcher
+    def end() -> None:
+        if _WATCHERS.get(optimizer) is apply:
+            _WATCHERS[optimizer] = None
 
-    def end(self) -> None:
-        """Stops watching the optimizer."""
-        if _WATCHERS.get(self._optimizer) is self._watcher:
-            _WATCHERS[self._optimizer] = None
+    return end
 
 
 def _install(optimizer: Optimizer) -> None:
@@ -40,9 +33,9 @@ def _install(optimizer: Optimizer) -> None:
 
     @wraps(step)
     def watched(owner: Optimizer, *args: Any, **options: Any) -> Any:
-        watcher = _WATCHERS.get(owner)
-        if watcher is None:
+        apply = _WATCHERS.get(owner)
+        if apply is None:
             return step(*args, **options)
-        return watcher.apply_step(lambda: step(*args, **options))
+        return apply(lambda: step(*args, **options))
 
     optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]

@@ -22,15 +22,8 @@ _LOOP, _DATA = 0, 1
 
 
 class Chunk(NamedTuple):
-    """A chunk of a step, as a rank computes it.
-
-    Attributes:
-        seed: the run's seed.
-        step: the step's number in the run.
-        number: the chunk's number in the step, from 0; None: a stand-in on a rank without chunks.
-        own: the numbers of this rank's chunks.
-        chunks: the number of chunks in the step, on all ranks.
-    """
+    """A chunk of a run's step, as a rank computes it: its `number` among the rank's `own` of all `chunks` of
+    the step; None: a stand-in on a rank without chunks."""
 
     seed: int
     step: int

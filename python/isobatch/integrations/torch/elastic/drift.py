@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.training import local_part
 
 EACH = 100
 """Steps from one comparison to the next; the first two follow a crew's first and tenth step."""
@@ -62,10 +63,7 @@ def _sums(parameters: Sequence[torch.Tensor]) -> list[float]:
     """Returns the sum of all weights and their norm."""
     if not parameters:
         return [0.0, 0.0]
-    local: list[Any] = [
-        parameter.to_local() if hasattr(parameter, "to_local") else parameter.detach()
-        for parameter in parameters
-    ]
+    local = [local_part(parameter) for parameter in parameters]
     sums = torch.stack([tensor.sum(dtype=torch.float64) for tensor in local]).sum()
     squares = torch.stack([torch.linalg.vector_norm(tensor, dtype=torch.float64) ** 2 for tensor in local])
     return torch.stack([sums, squares.sum().sqrt()]).tolist()

@@ -29,8 +29,7 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error means a lost connection between ranks; gloo's errors have no type of their
-    own, so their texts are searched."""
+    """Returns whether an error means a lost connection between ranks, by its text where gloo's has no type."""
     if "CUDA error" in str(error):
         # This process's own GPU failed, even if torch's watchdog also mentions NCCL: it can run nothing more.
         return False
@@ -106,8 +105,7 @@ class CrewGroup:
         return model
 
     def meet(self) -> None:
-        """Waits until all ranks are here, by a barrier: an all_reduce of one number would send three times as
-        much among four ranks."""
+        """Waits until all ranks are here, by a barrier, which sends less than an all_reduce of one number."""
         group: Any = dist.group.WORLD
         self._cord.wait(group.gloo.barrier())
 
@@ -172,8 +170,7 @@ def connecting(lease: float) -> timedelta:
 
 
 def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
-    """Waits until all ranks of a crew are about to form its group, and so have the same list; the key has the
-    list's digest."""
+    """Waits until all ranks of a crew are about to form its group, and so have the list with this digest."""
     ids, until = table.ids, monotonic() + lease
     own = Here(ids[rank])
     while not {message.id for message in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:

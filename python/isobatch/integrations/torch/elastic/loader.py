@@ -3,10 +3,10 @@ dataset or a stream.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,15 +21,12 @@ from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
 from isobatch.reason import Reason
 
+PassesOf: TypeAlias = Callable[[Span], list[Pass]]
+"""Lists the passes of a replica in a step."""
+
 
 class ReplicaShare(ABC):
-    """A replica's share of the steps from a place in the data on.
-
-    Attributes:
-        plan: the plan of a step on the present replicas.
-        replica: the index of this replica.
-        seed, shuffle: the seed of the data's order, and whether it is shuffled.
-    """
+    """A replica's share of the steps from a place in the data on, by the plan of a step."""
 
     def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
         self.plan, self.replica, self.seed, self.shuffle = plan, replica, seed, shuffle
@@ -69,8 +66,7 @@ class ReplicaShare(ABC):
         return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
-        """Returns the passes of this replica in a step, with places counted from offset 0: computed once for
-        all steps of the same size."""
+        """Returns the passes of a step, with places counted from offset 0: once for all of the same size."""
         key = span.samples, span.full, equal
         portions = self._alike.get(key)
         if portions is None:
@@ -136,20 +132,16 @@ class RunShare(ReplicaShare):
         return {**self.__dict__, "schedulers": []}
 
 
-PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
-"""The DataLoader's options that the plan decides."""
-
-
 class RunBatches(Sampler[list[int]]):
     """A DataLoader's `batch_sampler` for the rest of a run; iterations start at the run's present step."""
 
-    def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
-        self._run, self._size, self._equal, self._least = progress, size, equal, least
+    def __init__(self, progress: ReplicaShare, passes_of: PassesOf, size: int) -> None:
+        self._run, self._passes_of, self._size = progress, passes_of, size
         self._shuffled: dict[int, NDArray[np.int64]] = {}
 
     def __iter__(self) -> Iterator[list[int]]:
         for span in self._run.spans():
-            for portion in self._run.passes(span, equal=self._equal, least=self._least):
+            for portion in self._passes_of(span):
                 if portion.places[-1] < self._size:
                     places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     samples = (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
@@ -161,8 +153,7 @@ class RunBatches(Sampler[list[int]]):
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
-        """Returns the order of the epoch `epochs` after a step's, the same on all replicas; orders of past
-        epochs are dropped."""
+        """Returns the order of the epoch `epochs` after a step's, the same on all replicas."""
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
             generator = torch.Generator().manual_seed(self._run.seed + epoch)
@@ -177,12 +168,13 @@ def is_stream(dataset: Any) -> bool:
 
 
 def data_loader(
-    progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
+    progress: ReplicaShare, passes_of: PassesOf, dataset: Any, options: dict[str, Any]
 ) -> RankLoader:
     """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream."""
     options = {**options, "worker_init_fn": partial(begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
-    for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
+    decided = ["batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"]
+    for name in [*decided, "persistent_workers"] if stream else decided:
         if name in options:
             raise InputError(f"{name} is the plan's to decide: leave it out", field=name)
     if stream:
@@ -193,8 +185,7 @@ def data_loader(
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
-        stream_of_rank = RunStream(progress, dataset, equal=equal, least=least)
-        return RankLoader(stream_of_rank, batch_size=None, **options)
+        return RankLoader(RunStream(progress, passes_of, dataset), batch_size=None, **options)
     size, expected = len(dataset), progress.plan.recipe.dataset_size
     if expected != size:
         raise InputError(
@@ -202,21 +193,15 @@ def data_loader(
         )
     if isinstance(progress, RunShare) and progress.chunk is not None:
         dataset = SeededDataset(dataset)
-    batches = RunBatches(progress, size, equal=equal, least=least)
-    return RankLoader(dataset, batch_sampler=batches, **options)
+    return RankLoader(dataset, batch_sampler=RunBatches(progress, passes_of, size), **options)
 
 
 class RunStream(IterableDataset[list[Any]]):
-    """The micro-batches of this replica, as lists of samples, from the run's step to its end.
+    """The micro-batches of this replica, as lists of samples, from the run's step to its end. The stream is
+    read from the beginning of each epoch, after `set_epoch(epoch)` if it has this method."""
 
-    The stream is read from the beginning of the epoch, and consumed samples are dropped. At the end of the
-    stream or of the epoch it starts again, after `set_epoch(epoch)` if it has this method.
-    """
-
-    def __init__(
-        self, progress: ReplicaShare, samples: Iterable[Any], *, equal: bool, least: int = 1
-    ) -> None:
-        self._run, self._samples, self._equal, self._least = progress, samples, equal, least
+    def __init__(self, progress: ReplicaShare, passes_of: PassesOf, samples: Iterable[Any]) -> None:
+        self._run, self._passes_of, self._samples = progress, passes_of, samples
 
     def __iter__(self) -> Iterator[list[Any]]:
         size = self._run.plan.recipe.dataset_size
@@ -226,7 +211,7 @@ class RunStream(IterableDataset[list[Any]]):
             # Mostly the open stream is at this span already, except after an epoch whose end was dropped.
             if then != (span.epoch, span.offset):
                 stream = _endless(self._samples, size, span.epoch, span.offset)
-            yield from _pick(stream, span, self._run.passes(span, equal=self._equal, least=self._least))
+            yield from _pick(stream, span, self._passes_of(span))
             after = span.offset + span.samples
             then = (span.epoch, after) if size is None else (span.epoch + after // size, after % size)
 

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.exchange import gather_bytes
 
 T = TypeVar("T")
 
@@ -76,10 +78,10 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Beat(_Message):
-    """A rank's heartbeat; `left`: the rank takes no further part. Key beat/{id}."""
+    """A rank's heartbeat; after its last one the rank takes no further part. Key beat/{id}."""
 
     count: _Count
-    left: bool = False
+    is_last: bool = False
 
 
 class RunFacts(_Message):
@@ -196,6 +198,39 @@ class Seal:
         with suppress(msgspec.MsgspecError, ValueError, RecursionError):
             return msgspec.json.decode(body, type=kind)
         return None
+
+
+class Circle(NamedTuple):
+    """Exchanges signed messages among the ranks of a crew, inside their process group."""
+
+    seal: Seal
+    table: Roster
+
+    def gather(self, purpose: str, message: T) -> list[T]:
+        """Returns the messages of all ranks, in the order of the ranks."""
+        ids, kind = self.table.ids, type(message)
+        places = [f"{self.table.mark}/{purpose}/{member}" for member in ids]
+        parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))
+        messages: list[T] = []
+        for member, place, part in zip(ids, places, parts, strict=True):
+            if (read := self.seal.read(place, part, kind)) is None:
+                raise RuntimeError(f"gloo: what {name_of(member)} says is not signed with the run's key")
+            messages.append(read)
+        return messages
+
+    def held(self, purpose: str, own: Held) -> list[Held]:
+        """Returns a summary of each rank's state.
+
+        Only ranks of the previous crew can have the run's state, at most one step further than the furthest
+        vote. When a run begins no rank has it.
+        """
+        every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
+        if max(votes) < 0:
+            return [state._replace(trained=False) for state in every]
+        return [
+            state if vote >= 0 and state.step <= max(votes) + 1 else state._replace(trained=False, step=OUT)
+            for state, vote in zip(every, votes, strict=True)
+        ]
 
 
 # ---- keys ----

@@ -14,8 +14,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import RankGroup, check_rendezvous, find_world, replica_of
 from isobatch.integrations.torch.elastic.chunks import check_chunks, chunk_settings
-from isobatch.integrations.torch.elastic.digest import digest
-from isobatch.integrations.torch.elastic.equal_bits import EqualBits
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits, digest
 from isobatch.integrations.torch.elastic.loader import RunShare
 from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
@@ -144,9 +143,10 @@ class ElasticRun:
         ...     ElasticRun.from_env().plan.effective_batch
         4
         """
-        plan = handed_plan()
-        # The moves of a run are in its own state.
-        return cls(plan if not plan.moves else plan_of(plan.recipe, plan.cluster, plan.settings), **options)
+        plan: Plan = handed_plan()
+        if plan.moves:  # The moves of a run are in its own state.
+            plan = plan_of(plan.recipe, plan.cluster, plan.settings)
+        return cls(plan, **options)
 
     # ---- the plan ----
 
@@ -192,11 +192,8 @@ class ElasticRun:
         >>> len(set(seeds.values())) == len(seeds) == 4
         True
         """
-        step = (
-            self._progress.step
-            if self._loop is None or self._loop.current is None
-            else self._loop.current.number
-        )
+        current = None if self._loop is None else self._loop.current
+        step = self._progress.step if current is None else current.number
         words = np.random.SeedSequence([self.seed & _MASK, step, sample]).generate_state(1, np.uint64)
         return int(words[0] >> np.uint64(1))
 
@@ -227,15 +224,14 @@ class ElasticRun:
         return msgspec.structs.replace(self._hardware, nodes=gpus // per_node, gpus_per_node=per_node)
 
     def _plan_for(self, cluster: Cluster, step: int) -> RunPlan:
-        return states.plan_run(self.recipe, cluster, self._settings, self._legs, step)
+        return states.plan_run(self.recipe, cluster, self._settings, self._stretches, step)
 
     def _resume(self, written: dict[str, Any] | None, accept: Collection[str]) -> None:
-        self._legs: tuple[Leg, ...] = ()
+        self._stretches: tuple[Leg, ...] = ()
         if written is not None:
             before = states.read(written)
-            recipe = states.recipe_fields(self.recipe)
-            states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
-            self._start, self._legs = before.step, before.legs
+            states.check_same(before, self.recipe, self.seed, self.shuffle, accept)
+            self._start, self._stretches = before.step, before.stretches
         self._run_plan = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
         if self._chunk is not None:
             check_chunks(self._chunk, *self._run_plan, self.world.size)
@@ -248,30 +244,22 @@ class ElasticRun:
             )
         settings = self._settings.changed()
         leg = Leg(self._start, self.world.size, self.plan.effective_batch or 0, settings)
-        self._legs = states.add_leg(self._legs, leg)
+        self._stretches = states.add_leg(self._stretches, leg)
 
     # ---- agreement ----
 
     def _description(self) -> dict[str, Any]:
         """Returns this rank's facts for the comparison with all ranks."""
-        names = (
-            "micro_batch",
-            "accumulation",
-            "data_parallel",
-            "effective_batch",
-            "lr",
-            "total_steps",
-            "warmup_steps",
-        )
+        names = "micro_batch accumulation data_parallel effective_batch lr total_steps warmup_steps"
         return {
             "step": self._start,
-            **{name: getattr(self.plan, name) for name in names},
+            **{name: getattr(self.plan, name) for name in names.split()},
             "seed": self.seed,
             "shuffle": self.shuffle,
             "chunk": self._chunk,
             **{f"recipe's {name}": value for name, value in states.recipe_fields(self.recipe).items()},
             "settings": self._settings.changed(),
-            "legs": self._legs,
+            "legs": self._stretches,
         }
 
     def _agree(self) -> None:
@@ -353,9 +341,8 @@ class ElasticRun:
         Raises:
             InputError: as PlanLR.
         """
-        scheduler = ElasticLR(
-            optimizer, self._run_plan.course, self._progress.step, self._scheduled, velocity
-        )
+        course = self._run_plan.course
+        scheduler = ElasticLR(optimizer, course, self._progress.step, self._scheduled, velocity)
         schedulers = [known for known in self._progress.schedulers if known.optimizer is not optimizer]
         self._progress.schedulers = [*schedulers, scheduler]
         return scheduler
@@ -377,7 +364,7 @@ class ElasticRun:
                 any rank.
         """
         self._agree()
-        if isinstance(self._loop, Loop) and not self._loop.uses(loader):
+        if isinstance(self._loop, Loop) and self._loop.loader is not loader:
             self._loop.free()
         self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
         return self._loop.steps()
@@ -455,4 +442,5 @@ class ElasticRun:
     def _state(self) -> State:
         steps = self._done
         samples = self._run_plan.course.position(steps).samples
-        return State(steps, samples, self.seed, self.shuffle, states.recipe_fields(self.recipe), self._legs)
+        recipe = states.recipe_fields(self.recipe)
+        return State(steps, samples, self.seed, self.shuffle, recipe, self._stretches)

@@ -67,15 +67,11 @@ def _listen(address: str, port: int) -> socket.socket:
     try:
         return _bound(address, port)
     except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
-        scope = (
-            "a free port"
-            if in_use
-            else "a port that this user may use"
-            if field == "--port"
-            else "an address of this host"
-        )
+        faults: dict[int | None, tuple[str, str | int, str]] = {
+            errno.EADDRINUSE: ("--port", port, "a free port"),
+            errno.EACCES: ("--port", port, "a port that this user may use"),
+        }
+        field, value, scope = faults.get(error.errno, ("--bind", address, "an address of this host"))
         raise must_be(scope, value, field=field, todo=f"{error.strerror or error}") from None
 
 

@@ -1,6 +1,7 @@
 """A run's steps and micro-batches, as a training loop iterates over them, and the weights of their losses."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -13,12 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Span
-from isobatch.integrations.torch.elastic.agreement import is_count
 from isobatch.integrations.torch.elastic.chunks import Chunk
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
-from isobatch.words import shown
 
-_FSDP1 = "FullyShardedDataParallel"
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -27,14 +25,13 @@ class Watch:
 
     Attributes:
         lost: whether a rank was lost: no further step can begin.
-        void: whether it was lost before the current step could be applied: the rest of the step changes
-            nothing.
-        wanted: whether ranks wait to join.
+        void: whether it was lost before the current step could be applied: the rest of it changes nothing.
+        is_awaited: whether ranks wait to join.
         backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
             agreements, and the time-out for ranks to find each other; None: torch's defaults.
     """
 
-    lost = void = wanted = False
+    lost = void = is_awaited = False
     backend = "gloo"
     timeout: timedelta | None = None
     connecting: timedelta | None = None
@@ -158,7 +155,7 @@ def _has_collectives_inside(model: nn.Module) -> bool:
         has_collectives = _INSIDE[model] = any(
             isinstance(module, nn.SyncBatchNorm)
             or hasattr(module, "set_requires_gradient_sync")
-            or type(module).__name__ == _FSDP1
+            or type(module).__name__ == "FullyShardedDataParallel"  # FSDP1
             for module in model.modules()
         )
     return has_collectives
@@ -171,19 +168,24 @@ Tokens: TypeAlias = Callable[[Any], Any]
 """Counts the tokens, labels or boxes under a batch's mean loss: a number, or a tensor of one."""
 
 
+def _is_count(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
 def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
-    """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks."""
+    """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks.
+    The sum of fractions would depend on the order: with `whole` they are invalid."""
     tokens_of_batch = tokens(batch)
     value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
-    if isinstance(value, (int, float)) and is_count(value) and not (whole and value % 1):
+    if isinstance(value, (int, float)) and _is_count(value) and not (whole and value % 1):
         return float(value)
     return float("nan")
 
 
 def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
     """Raises on all ranks if a step has no tokens to take a mean over."""
-    if not is_count(total):
-        rank = "this rank" if not is_count(own) else "another rank"
+    if not _is_count(total):
+        rank = "this rank" if not _is_count(own) else "another rank"
         raise InputError(
             f"tokens must give a {'whole ' * whole}number from 0, as an int or a tensor of one; {rank} got "
             f"something else in step {step}",
@@ -191,8 +193,7 @@ def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
         )
     if not total:
         raise InputError(
-            f"step {step} has no token on any rank: {shown(0)} cannot be averaged over; filter samples "
-            "without labels",
+            f"step {step} has no token on any rank: 0 cannot be averaged over; filter samples without labels",
             field="tokens",
         )
 

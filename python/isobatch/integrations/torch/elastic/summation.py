@@ -62,11 +62,8 @@ class GradientLayout:
         self.slices = [-(-length // ranks) for length in lengths]
 
     def buffers(self, slices: int) -> list[Tensor]:
-        """Returns uninitialized buffers of `slices` slices each.
-
-        Buffers without any reference left are reused: on a CPU, allocating memory takes longer than filling
-        it.
-        """
+        """Returns uninitialized buffers of `slices` slices each; those without any reference are reused, as
+        on a CPU allocating memory takes longer than filling it."""
         for buffers, count, uses in self._kept:
             if count == slices and [*map(_uses, buffers)] == uses:
                 break
@@ -116,9 +113,9 @@ class TreeSum:
         while (start, size) not in self._roots[self._rank]:
             if start // size % 2:
                 start -= size
-                left = self._sums.pop((start, size))
-                torch._foreach_add_(left, total)
-                total = left
+                sibling = self._sums.pop((start, size))
+                torch._foreach_add_(sibling, total)
+                total = sibling
             elif start + size < self._count:
                 self._sums[start, size] = total
                 return
@@ -159,14 +156,12 @@ class TreeSum:
             return
         buffers = buffers or self._layout.buffers(0)
         outputs = self._layout.buffers(len(senders) - senders.count(None))
-        for pieces, length, buffer, output in zip(
-            self._pieces, self._layout.slices, buffers, outputs, strict=True
-        ):
+        rows = zip(self._pieces, self._layout.slices, buffers, outputs, strict=True)
+        for pieces, length, buffer, output in rows:
             received = [0 if root is None else length for root in senders]
             sent = [length if buffer.numel() else 0] * len(senders)
-            self._works.append(
-                dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
-            )
+            work = dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
+            self._works.append(work)
             parts = iter(torch.split(output, [each for each in received if each]))
             pieces.update({root: next(parts) for root in senders if root is not None})
 

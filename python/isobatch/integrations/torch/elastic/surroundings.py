@@ -25,11 +25,8 @@ class _Buffer(NamedTuple):
 
 
 class Surroundings:
-    """Notes the state besides the parameters at each step, and puts it back if the step is lost.
-
-    A lost rank may interrupt an evaluation, with its modes and hooks, or a forward that updated the
-    statistics of batch norms.
-    """
+    """Notes the state besides the parameters at each step, and puts it back if the step is lost: a loss may
+    interrupt an evaluation, or a forward that updated the statistics of batch norms."""
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
