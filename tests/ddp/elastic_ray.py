@@ -56,11 +56,7 @@ def train(config):
 
     first, then, last = config.get("sizes", (2, 1, 2))
     changed, again = (folder / "change").exists(), (folder / "again").exists()
-    if (
-        config["ray"]
-        and run.world.size != (wanted := last if again else then if changed else first)
-        and wanted
-    ):
+    if config["ray"] and run.world.size != (size := last if again else then if changed else first) and size:
         wait("other")
     log = folder / f"steps-{run.position.step}-{run.world.size}-{run.world.rank}.jsonl"
     with log.open("a", encoding="utf-8") as lines:
@@ -82,12 +78,12 @@ def train(config):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            done = step.number + 1
-            if config["ray"] and (run.finished or done % EVERY == 0):
+            finished_steps = step.number + 1
+            if config["ray"] and (run.finished or finished_steps % EVERY == 0):
                 report(run, {}, {"model": own.state_dict(), "optimizer": optimizer.state_dict()})
-                if (done, changed) == (CHANGES, False):
+                if (finished_steps, changed) == (CHANGES, False):
                     wait("change")
-                if (done, again) == (CHANGES_AGAIN, False):
+                if (finished_steps, again) == (CHANGES_AGAIN, False):
                     wait("again")
     if run.world.rank == 0:
         torch.save(own.state_dict(), folder / "model.pt")

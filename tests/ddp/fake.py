@@ -107,9 +107,9 @@ def validate(plan, options, world_size):
         return mse_loss(model(batch), batch[:, :3])
 
     def hook(_, bucket):  # DDP's own all-reduce fails in a fake group
-        done = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
     def factory():
         return Workload(
@@ -136,8 +136,8 @@ def validate(plan, options, world_size):
             patch.setitem(
                 memory.SECONDS, options.extent, 600.0
             )  # the search is never ended by a busy machine
-            patch.setattr(worker, "Group", lambda given: FakeGroup(given, counts, world_size))
-            patch.setattr(worker, "own_device", lambda given: None)
+            patch.setattr(worker, "Group", lambda options: FakeGroup(options, counts, world_size))
+            patch.setattr(worker, "own_device", lambda options: None)
             return worker.run(plan, options, factory=factory), counts
     finally:
         dist.destroy_process_group()

@@ -31,7 +31,7 @@ from isobatch.integrations.torch.elastic.messages import (
 )
 
 MEMBER = "node|1/0|10.0.0.1:4711|" + "5f" * 16
-TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "other"), -1)))
+TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "elsewhere"), -1)))
 MESSAGES = {
     f"beat/{MEMBER}": Beat(3),
     "facts": RunFacts({"recipe's lr": 0.1, "settings": {"seed": "1"}}),
@@ -53,7 +53,7 @@ OWN, OTHERS = (
     Seal(b"the key of this run", "run"),
     (
         Seal(b"the key of another", "run"),
-        Seal(b"the key of this run", "other"),
+        Seal(b"the key of this run", "elsewhere"),
         Seal(),
     ),
 )
@@ -113,16 +113,16 @@ def play(count: int, seed: int = 0) -> Counter:
         written = OWN.write(place, message)
         match chance.randrange(6):
             case 0:  # The message of another place, another run or another key.
-                other = chance.choice(places)
+                elsewhere = chance.choice(places)
                 seal = chance.choice([OWN, *OTHERS])
-                written = seal.write(other, MESSAGES[other])
-                same = other == place and seal is OWN
+                written = seal.write(elsewhere, MESSAGES[elsewhere])
+                same = elsewhere == place and seal is OWN
                 outcome = read(place, written)
                 assert outcome == (message if same else None), (place, written)
             case 1:  # A signature of another message.
-                other = OWN.write(chance.choice(places), message)
-                outcome = read(place, other[:65] + mutate(written[65:], chance))
-                assert outcome is None or other == written, (place, written)
+                elsewhere = OWN.write(chance.choice(places), message)
+                outcome = read(place, elsewhere[:65] + mutate(written[65:], chance))
+                assert outcome is None or elsewhere == written, (place, written)
             case 2:  # Who has the key, and writes nonsense: the fields are checked.
                 outcome = read(place, _signed(place, mutate(written[65:], chance)))
                 assert outcome is None or type(outcome) is type(message)

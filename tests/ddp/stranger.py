@@ -57,7 +57,7 @@ class Stranger(threading.Thread):
 
     def keys(self) -> list[str]:
         """All keys but gloo's, by the lists that anybody can read."""
-        found, marks, members, table = ["facts", "refused", "saved", "key"], [START.mark], set(), START
+        keys, marks, members, table = ["facts", "refused", "saved", "key"], [START.mark], set(), START
         while True:
             for value in (self.read(f"{table.mark}/next"), *self.seen.get(f"{table.mark}/next", [])):
                 with suppress(Exception):
@@ -70,8 +70,8 @@ class Stranger(threading.Thread):
             marks.append(after.mark)
             members |= {*after.ids}
             table = after
-        found += [f"{mark}/{purpose}" for mark in marks for purpose in PURPOSES]
-        return found + [f"beat/{member}" for member in members]
+        keys += [f"{mark}/{purpose}" for mark in marks for purpose in PURPOSES]
+        return keys + [f"beat/{member}" for member in members]
 
     def forged(self, key: str) -> bytes:
         """What a rank that is far ahead would say in this place."""
@@ -84,7 +84,9 @@ class Stranger(threading.Thread):
             "refused": Note("r0", "it is refused"),
         }
         kind = key.rsplit("/", 1)[-1]
-        message = Beat(0, is_last=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
+        message = (
+            Beat(0, is_last=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
+        )
         return self.seal.write(key, message)
 
     def attack(self) -> None:
@@ -93,7 +95,7 @@ class Stranger(threading.Thread):
             value = self.read(key)
             if value is not None and len(value) < 1 << 16 and value not in self.seen.setdefault(key, []):
                 self.seen[key].append(value)
-        key, recorded = self.chance.choice(keys), [one for values in self.seen.values() for one in values]
+        key, recorded = self.chance.choice(keys), [value for values in self.seen.values() for value in values]
         match self.chance.randrange(6):
             case 0:
                 self.store.set(

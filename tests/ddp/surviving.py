@@ -62,14 +62,18 @@ class Averages:
         self.net, self.kept = net, [parameter.detach().clone() for parameter in net.parameters()]
 
     def move(self) -> None:
-        for kept, parameter in zip(self.kept, self.net.parameters(), strict=True):
-            kept.lerp_(parameter.detach(), 0.1)
+        for average, parameter in zip(self.kept, self.net.parameters(), strict=True):
+            average.lerp_(parameter.detach(), 0.1)
+
+    def final(self):
+        """Returns the weights and their averages."""
+        return {**self.net.state_dict(), **{f"average {n}": value for n, value in enumerate(self.kept)}}
 
     def state_dict(self):
-        return {"kept": self.kept}
+        return {"average": self.kept}
 
     def load_state_dict(self, state):
-        self.kept = [one.clone() for one in state["kept"]]
+        self.kept = [value.clone() for value in state["average"]]
 
 
 def made(seed: int = 0, device: torch.device | str = "cpu"):
@@ -81,9 +85,8 @@ def made(seed: int = 0, device: torch.device | str = "cpu"):
     x = torch.randn(500, 8)
     data = torch.utils.data.TensorDataset(torch.arange(500), x, torch.sin(x.sum(1, keepdim=True)))
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).to(
-        device
-    )
+    layers = [nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)]
+    net = nn.Sequential(*layers).to(device)
     parameters = [*net.parameters()]
     halves = [{"params": parameters[:3]}, {"params": parameters[3:]}]
     optimizer = ByHalves(halves, lr=0.01, foreach=False)
@@ -96,6 +99,7 @@ def recipe_of(options) -> ib.Recipe:
 
 def undisturbed(options) -> tuple[dict, dict]:
     """The same run on one rank: each step's samples and learning rate; the weights and their averages."""
+    before = torch.get_default_dtype()
     data, net, optimizer, averages = made()
     run = ElasticRun(recipe_of(options), **SETTINGS)
     scheduler, steps = run.scheduler(optimizer), {}
@@ -112,7 +116,8 @@ def undisturbed(options) -> tuple[dict, dict]:
         scheduler.step()
         optimizer.zero_grad()
         averages.move()
-    return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
+    torch.set_default_dtype(before)
+    return steps, averages.final()
 
 
 def shard(net, mesh) -> None:
@@ -135,9 +140,9 @@ def _say_phases(say) -> None:
 def _around(function, phase, say):
     def around(*args, **options):
         say(begins=phase)
-        found = function(*args, **options)
+        result = function(*args, **options)
         say(ends=phase)
-        return found
+        return result
 
     return around
 
@@ -155,10 +160,10 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     data, net, optimizer, averages = made(options.get("seed", 0), device)
     log = (folder / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
 
-    def say(**what):
-        log.write(json.dumps({"t": time.time(), **what}) + "\n")
+    def say(**facts):
+        log.write(json.dumps({"t": time.time(), **facts}) + "\n")
 
-    kills = {tuple(one) for one in options.get("kills", [])}
+    kills = {tuple(value) for value in options.get("kills", [])}
 
     def at(step: int, where: str) -> None:
         if (step, where) in kills:
@@ -184,9 +189,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     new_group = torch.distributed.new_group
 
     def connecting(*args, **settings):
-        if any(
-            where == "connecting" for _, where in kills
-        ):  # A moment later its address is known, and it is gone.
+        if any(where == "connecting" for _, where in kills):
+            # A moment later its address is known, and it is gone.
             say(kill="connecting")
             threading.Timer(0.003, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return new_group(*args, **settings)
@@ -205,34 +209,28 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         _say_phases(say)
     if options.get("gloo"):
         collectives._C10D.ProcessGroupNCCL = collectives._C10D.ProcessGroupGloo
-    given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
+    timing = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     shards = options.get("shards", 1)
     if shards > 1:
-        given |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
+        timing |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
-        given["extra"] = {"averages": averages}
-    crews = survivors(recipe_of(options), net, optimizer, store=store, name=name, **given, **SETTINGS)
+        timing["extra"] = {"averages": averages}
+    crews = survivors(recipe_of(options), net, optimizer, store=store, name=name, **timing, **SETTINGS)
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = (
-                net
-                if options.get("unwrapped")
-                else crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
-            )
+            own = {"device_ids": [device.index]} if gpus else {}
+            model = net if options.get("unwrapped") else crew.wrap(net, **own)
             if options.get("compiled"):
                 model = torch.compile(model, backend="eager")
             own = {"worker_init_fn": lambda _: time.sleep(3600)} if options.get("stuck") else {}
-            loader = crew.run.loader(
-                data, num_workers=options.get("workers", 0), equal_passes=shards > 1, **own
-            )
+            own |= {"num_workers": options.get("workers", 0), "equal_passes": shards > 1}
+            loader = crew.run.loader(data, **own)
             for step in crew.run.steps(loader):
                 ids: list[int] = []
                 at(step.number, "forward")
                 if step.number == options.get("fails"):
-                    raise RuntimeError(
-                        "ProcessGroupNCCL: CUDA error: an illegal memory access was encountered"
-                    )
+                    raise RuntimeError("ProcessGroupNCCL: CUDA error: an illegal memory access was met")
                 for micro in step:
                     index, x, y = micro.batch
                     ids += [] if micro.stand_in else index.tolist()
@@ -263,17 +261,11 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                     say(state=crew.run.state_dict()["step"])
                     if "disk" in options:
                         write(Path(options["disk"]), net, optimizer, crew)
+    final = averages.final()
     if shards > 1:
-        whole = {name: one.to_local().detach() for name, one in net.named_parameters()}
-        torch.save(
-            {"place": (crew.rank % shards, shards), **whole}, folder / f"final-{name}-{os.getpid()}.pt"
-        )
-        say(ended=True)
-        return
-    torch.save(
-        {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}},
-        folder / f"final-{name}-{os.getpid()}.pt",
-    )
+        shard_of_rank = {key: value.to_local().detach() for key, value in net.named_parameters()}
+        final = {"place": (crew.rank % shards, shards), **shard_of_rank}
+    torch.save(final, folder / f"final-{name}-{os.getpid()}.pt")
     say(ended=True)
 
 
@@ -294,8 +286,8 @@ def healed() -> str:
     training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
     ahead = torch.distributed.get_rank() == 0
     try:
-        held = Held(5 if ahead else OUT, ahead, str(ahead), None)
-        healing.heal(training, held, 5.0, circle_of(5, OUT))
+        state = Held(5 if ahead else OUT, ahead, str(ahead), None)
+        healing.heal(training, state, 5.0, circle_of(5, OUT))
     except ib.InputError as error:
         return str(error)
     finally:
@@ -326,10 +318,10 @@ def forged(how: str) -> str:
     return "read"
 
 
-def _heal(held: Held, *votes: int):
+def _heal(state: Held, *votes: int):
     _, net, optimizer, _ = made()
     try:
-        return healing.heal(healing.TrainingState(net, optimizer, {}), held, 5.0, circle_of(*votes))
+        return healing.heal(healing.TrainingState(net, optimizer, {}), state, 5.0, circle_of(*votes))
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -347,10 +339,10 @@ def drifted() -> str:
     _, net, optimizer, _ = made()
     checksum = healing.TrainingState(net, optimizer, {}).checksum()
     own = torch.distributed.get_rank() == 0
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _heal(Held(5, True, checksum if own else "other", None), 5, 5)
-    return " ".join(str(one.message) for one in seen)
+    return " ".join(str(value.message) for value in caught)
 
 
 def changed_on_the_way() -> str:
@@ -368,35 +360,25 @@ def changed_on_the_way() -> str:
 
 
 def passed_on(store, late, patience):
-    """The sum of a state that rank 0 sent to one that came late, or the error.
-
-    In a group whose ranks had a second to connect.
+    """Returns the sum of a state that rank 0 sent to one that came late, or the error; the ranks of their group
+    had a second to connect.
     """
-    torch.distributed.destroy_process_group()
-    rank = int(os.environ["RANK"])
-    torch.distributed.init_process_group(
-        "gloo",
-        store=torch.distributed.FileStore(store, 2),
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=1),
-    )
+    distributed, rank = torch.distributed, int(os.environ["RANK"])
+    distributed.destroy_process_group()
+    options = {"store": distributed.FileStore(store, 2), "rank": rank, "world_size": 2}
+    distributed.init_process_group("gloo", **options, timeout=timedelta(seconds=1))
     state = torch.full((healing._PIECE + 7,), 1 - rank, dtype=torch.uint8)
     time.sleep(late * rank)
+    begin = distributed.isend if rank == 0 else distributed.irecv
     try:
-        healing._pass_on(
-            state,
-            torch.distributed.isend if rank == 0 else torch.distributed.irecv,
-            [1 - rank],
-            timedelta(seconds=patience),
-        )
+        healing._pass_on(state, begin, [1 - rank], timedelta(seconds=patience))
     except RuntimeError as error:
         return is_loss(error)
     return int(state.long().sum())
 
 
 def main(store: str, folder: Path, name: str, options: dict) -> None:
-    """Trains, and ends with 3 where the run refuses to go on, and with 4 where it went on without this rank."""
+    """Trains; ends with 3 where the run refuses to go on, and with 4 where it went on without this rank."""
     try:
         train(store, folder, name, options)
     except ib.InputError as error:

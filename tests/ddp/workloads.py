@@ -40,8 +40,8 @@ def with_loss(loss, **parts):
 
     def factory():
         calls, make = itertools.count(1), parts.get("model", _model)
-        others = {"optimizer": _sgd, "batch": _batch, **parts, "model": make()}
-        return Workload(loss=lambda model, batch: loss(model, batch, next(calls)), **others)
+        options = {"optimizer": _sgd, "batch": _batch, **parts, "model": make()}
+        return Workload(loss=lambda model, batch: loss(model, batch, next(calls)), **options)
 
     return factory
 
@@ -78,8 +78,8 @@ def tokens():
     """A mean over the tokens that count, which are not equally many in each sample."""
 
     def batch(n, generator, device):
-        found = _batch(n, generator, device)
-        return {**found, "mask": (torch.rand(n, 3, generator=generator) < 0.5).float().to(device)}
+        data = _batch(n, generator, device)
+        return {**data, "mask": (torch.rand(n, 3, generator=generator) < 0.5).float().to(device)}
 
     def loss(model, b):
         return ((model(b["x"]) - b["y"]).square() * b["mask"]).sum() / b["mask"].sum()
@@ -109,9 +109,9 @@ def _summing(_, bucket):
 
 
 def _leaving(_, bucket):
-    done = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 summed_over_ranks, never_averaged = with_loss(_loss, hook=_summing), with_loss(_loss, hook=_leaving)
@@ -371,7 +371,7 @@ def as_much_as_the_job():
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
 
     def wrappers():
-        return sum(isinstance(one, nn.parallel.DistributedDataParallel) for one in gc.get_objects())
+        return sum(isinstance(thing, nn.parallel.DistributedDataParallel) for thing in gc.get_objects())
 
     before = wrappers()  # torch keeps those of validations before this one in the same process
 
@@ -383,19 +383,19 @@ def as_much_as_the_job():
             return Samples(self.x[part], self.y[part])
 
     def batch(n, generator, device):
-        found = _batch(n, generator, device)
-        made = Samples(found["x"], found["y"])
-        batches.add(made)
+        data = _batch(n, generator, device)
+        samples = Samples(data["x"], data["y"])
+        batches.add(samples)
         assert len(batches) <= 2, f"{len(batches)} micro-batches at once"
-        return made
+        return samples
 
     def optimizer(params):
         gc.collect()
         assert not len(optimizers), "another optimizer"
-        found = wrappers() - before
-        assert found <= 1, f"{found} wrappers"
-        optimizers.add(made := _sgd(params))
-        return made
+        count = wrappers() - before
+        assert count <= 1, f"{count} wrappers"
+        optimizers.add(sgd := _sgd(params))
+        return sgd
 
     def loss(model, samples):
         if not torch.is_autocast_enabled("cpu"):

@@ -31,14 +31,6 @@ from isobatch.integrations.torch.elastic.training import TrainingState  # noqa: 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep", warmup="1st")
 
 
-@pytest.fixture
-def store():
-    """The address of a store."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{server.port}"
-    del server
-
-
 def crews(address, net=None, **options):
     net = net or nn.Linear(1, 1)
     return survivors(
@@ -74,14 +66,8 @@ def test_a_run_that_nobody_disturbs_ends(store):
 @pytest.mark.parametrize(
     ("forget", "why"),
     [
-        (
-            "steps",
-            r"the loop took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called",
-        ),
-        (
-            "scheduler",
-            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state_dict",
-        ),
+        ("steps", r"took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called"),
+        ("scheduler", "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state"),
         ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
 )

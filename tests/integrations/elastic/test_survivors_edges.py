@@ -22,14 +22,7 @@ from isobatch.integrations.torch.elastic.training import _bits  # noqa: E402
 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep")
 LOSS = RuntimeError("gloo: the connection was closed")
-
-
-@pytest.fixture
-def store():
-    """The address of a store."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{server.port}"
-    del server
+DEAD = -signal.SIGKILL
 
 
 class Net(nn.Module):
@@ -87,25 +80,15 @@ def test_a_loss_in_an_evaluation_leaves_no_trace(store):
     assert not net.layers[2]._forward_hooks
 
 
-def test_a_lost_forward_does_not_count_in_statistics(store):
+@pytest.mark.parametrize("place", ["in_pass", "after"])
+def test_a_lost_forward_does_not_count_in_statistics_and_an_applied_one_does(store, place):
     net = Net()
 
     def lose(crew, step):
         if step.number == 2 and crew.number == 0:
             raise LOSS
 
-    train(store, net, in_pass=lose)
-    assert net.layers[0].num_batches_tracked == 6
-
-
-def test_a_loss_after_the_step_keeps_its_statistics(store):
-    net = Net()
-
-    def lose(crew, step):
-        if step.number == 2 and crew.number == 0:
-            raise LOSS
-
-    train(store, net, after=lose)
+    train(store, net, **{place: lose})
     assert net.layers[0].num_batches_tracked == 6
 
 
@@ -174,45 +157,28 @@ def test_a_checksum_sees_each_element(kind, start):
     assert _bits(tensor) == before
 
 
-OPTIONS = {
-    "ranks": 2,
-    "min_ranks": 1,
-    "lease": 10.0,
-    "timeout": 60.0,
-    "steps": 15,
-    "recipe": {"warmup": None},
-}
+OPTIONS = {"ranks": 2, "min_ranks": 1, "lease": 10.0, "timeout": 60.0, "steps": 15}
+OPTIONS |= {"recipe": {"warmup": None}}
 
 
-def ended(folder, each=({}, {}), **options):
-    """Returns the exit codes and the outputs of ranks."""
-    with Ranks(folder, {**OPTIONS, **options}) as ranks:
-        for rank, own in enumerate(each):
-            ranks.start(f"r{rank}", **own)
-        codes = ranks.wait(60)
-        return [*codes.values()], [ranks.said(name) for name in codes]
+UNLIKE = "do not match: broadcast of 3 float64 on rank 0, broadcast of 1,000 float64 on rank 1"
 
 
-def test_ranks_whose_weights_drift_end(tmp_path):
-    codes, printed = ended(tmp_path, unwrapped=True)
-    assert codes == [3, 3], printed
-    assert all("r0 and r1 have different weights before step 1 (" in text for text in printed)
-
-
-def test_ranks_whose_collectives_do_not_match_end(tmp_path):
-    codes, printed = ended(tmp_path, ({"own": 3}, {"own": 1000}), inside=True)
-    why = "do not match: broadcast of 3 float64 on rank 0, broadcast of 1,000 float64 on rank 1"
-    assert codes == [3, 3], printed
-    assert all(why in text for text in printed)
-
-
-def test_an_error_of_a_collective_of_its_own_says_what_to_do(tmp_path):
-    codes, printed = ended(tmp_path, ({}, {"kills": [[5, "scheduled"]]}), own=3)
-    assert codes == [1, -signal.SIGKILL], printed
-    assert "write `with crew:` around the body" in printed[0]
-    assert max(line["done"] for line in lines(tmp_path) if "done" in line) == 4
-
-
-def test_a_compiled_model_leaves_the_collectives_alone(tmp_path):
-    codes, printed = ended(tmp_path, compiled=True, inside=True)
-    assert codes == [0, 0], printed
+@pytest.mark.parametrize(
+    ("options", "each", "codes", "why"),
+    [
+        ({"unwrapped": True}, {}, [3, 3], "r0 and r1 have different weights before step 1 ("),
+        ({"inside": True}, {0: {"own": 3}, 1: {"own": 1000}}, [3, 3], UNLIKE),
+        ({"own": 3}, {1: {"kills": [[5, "scheduled"]]}}, [1, DEAD], "write `with crew:` around the body"),
+        ({"compiled": True, "inside": True}, {}, [0, 0], ""),
+    ],
+    ids=["weights drift", "collectives unlike", "own collective", "compiled"],
+)
+def test_ranks_end_with_advice(tmp_path, options, each, codes, why):
+    with Ranks(tmp_path, {**OPTIONS, **options}) as ranks:
+        ranks.start_all(each=each, seed=0)
+        printed = [ranks.said(name) for name in ranks.wait(60)]
+        assert [process.exitcode for process in ranks.processes.values()] == codes, printed
+        assert all(why in text for text, code in zip(printed, codes, strict=True) if code != DEAD)
+    if DEAD in codes:
+        assert max(line["done"] for line in lines(tmp_path) if "done" in line) == 4

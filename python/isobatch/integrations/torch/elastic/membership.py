@@ -333,8 +333,8 @@ def _no_replica(members: list[Seat], before: int, shards: int) -> str:
     reasons = [f"{half} applied half of a step"] if half or shards == 1 else []
     if shards > 1:
         reasons.insert(0, f"of {before // shards} replicas of {shards} ranks only {names} are left")
-    what = "no replica is left" + " with all of its shards" * (shards > 1)
-    return f"{what}: {', and '.join(reasons)}; start a new run from a checkpoint"
+    fault = "no replica is left" + " with all of its shards" * (shards > 1)
+    return f"{fault}: {', and '.join(reasons)}; start a new run from a checkpoint"
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
