@@ -61,8 +61,9 @@ def store(raw):
 
 UNPICKLING = re.compile(
     r"\b(all_gather_object|broadcast_object_list|gather_object|scatter_object_list|send_object_list"
-    r"|recv_object_list|Unpickler|from (pickle|marshal) import|(pickle|marshal|dill|cloudpickle|shelve)\.loads?)\b"
-    r"|torch\.load\((?!.*weights_only=True)"
+    r"|recv_object_list|Unpickler|from (pickle|marshal) import"
+    r"|(pickle|marshal|dill|cloudpickle|shelve)\.loads?)\b"
+    r"|[=(\[,] ?torch\.load\((?!.*weights_only=True)"
 )
 
 

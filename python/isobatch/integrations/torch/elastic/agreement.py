@@ -7,6 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
@@ -54,7 +55,7 @@ def find_world() -> World:
 
 
 def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
-    """Returns this process's replica: the user's (a number or a one-dimensional DeviceMesh), else its rank."""
+    """Returns this process's replica: the user's number or one-dimensional DeviceMesh, else its rank."""
     if replica is None:
         if replicas != size:
             raise InputError(
@@ -93,39 +94,38 @@ def _number(launcher: str, name: str) -> int:
 # ---- agreements ----
 
 
-class Agreement(NamedTuple):
-    """A result agreed on by all ranks: whether some rank was asked to stop, the sums of their token counts and
-    of their times for a step (µs), and whether ranks wait to join."""
+class Watch:
+    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
 
-    stopping: bool
-    total: float
-    micros: float
-    joining: bool = False
+    Attributes:
+        lost: whether a rank was lost: no further step can begin.
+        void: whether it was lost before the current step could be applied: the rest of it changes nothing.
+        is_awaited: whether ranks wait to join.
+        backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
+            agreements, and the time-out for ranks to find each other; None: torch's defaults.
+    """
+
+    lost = void = is_awaited = False
+    backend = "gloo"
+    timeout: timedelta | None = None
+    connecting: timedelta | None = None
+
+    def begin_step(self, step: int) -> None:
+        """Notes the beginning of a step, before its first micro-batch."""
+
+    def finish(self, step: int) -> None:
+        """Notes the end of the loop, after `step` steps of the run."""
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """Catches a lost rank's errors and ends the loop."""
+        return nullcontext()
+
+    def pass_guard(self) -> AbstractContextManager[Any]:
+        """Catches a lost rank's errors in a forward or backward, and makes the rest of the step void."""
+        return nullcontext()
 
 
-_NOTHING_YET = Agreement(False, 0.0, 0)
-
-
-class Vote:
-    """An agreement under way; `result` waits for it, and returns the same each time."""
-
-    def __init__(self, own: Agreement, group: Any) -> None:
-        self._agreement = own
-        self._work = None
-        if group is not None:
-            # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
-            self._values = torch.tensor(own, dtype=torch.float64)
-            # The group's own method starts faster: dist.all_reduce takes half as long again.
-            self._work = group.allreduce([self._values])
-
-    def result(self) -> Agreement:
-        """Waits for all ranks at the first call, and returns the agreement."""
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
-            stopping, count, micros, joining = self._values.tolist()
-            self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
-        return self._agreement
+ALL_THERE = Watch()
 
 
 class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -136,21 +136,12 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes, on gloo, as NCCL would wait for the device; its agreements
-    and the ranks' search for each other have time-outs, or torch's default."""
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device."""
 
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        timeout: timedelta | None = None,
-        connecting: timedelta | None = None,
-        backend: str = "gloo",
-    ) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, world: World, watch: Watch) -> None:
+        self.rank, self.size, _ = world
+        self._watch = watch
         self._group: Any = None
-        self._backend = backend
-        self._timeout, self._connecting = timeout, connecting
 
     @property
     def connected(self) -> bool:
@@ -165,9 +156,10 @@ class RankGroup:
                     f"the run has {self.size} processes and no process group: call "
                     "torch.distributed.init_process_group first"
                 )
-            self._group = dist.new_group(backend=self._backend, timeout=self._connecting or self._timeout)
-            if self._connecting is not None and self._timeout is not None:
-                set_timeout(self._timeout, self._group)
+            timeout, connecting = self._watch.timeout, self._watch.connecting
+            self._group = dist.new_group(backend=self._watch.backend, timeout=connecting or timeout)
+            if connecting is not None and timeout is not None:
+                set_timeout(timeout, self._group)
         return self._group
 
     def agree(
@@ -192,13 +184,19 @@ class RankGroup:
                     f"on rank {rank}{further}; {advice}"
                 )
 
-    def begin(self, own: Agreement) -> Vote:
-        """Begins an agreement, on all ranks; a rank without a valid count passes NaN."""
-        return Vote(own, self.group())
-
     def free(self) -> None:
         """Frees the group."""
         self._group = None
+
+
+class Agreement(NamedTuple):
+    """A result agreed on by all ranks: whether some rank was asked to stop, the sums of their token counts
+    and of their times for a step (µs), and whether ranks wait to join."""
+
+    stopping: bool
+    total: float
+    micros: float
+    joining: bool = False
 
 
 class Agreements:
@@ -214,37 +212,48 @@ class Agreements:
 
     def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
-        self._pending: Vote | None = None
+        self._agreement: Agreement | None = None
+        self._work: Any = None
         self._begun, self._passed = 0.0, 0
 
     @property
     def last(self) -> Agreement:
         """The last agreement: the same on all ranks, all through a step."""
-        return _NOTHING_YET if self._pending is None else self._pending.result()
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+            stopping, count, micros, joining = self._values.tolist()
+            self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
+        return self._agreement or Agreement(False, 0.0, 0)
 
     def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
-        """Begins a step, on all ranks; if an agreement is due, it is begun."""
+        """Begins a step, on all ranks, and an agreement if one is due; an invalid count is NaN."""
         self._passed += 1
         if count is None and self._passed < self._every:
             return
         stopping = is_asked or self.last.stopping
         now = monotonic()
         # The first time no step has been measured: assume slow steps, so that the next one agrees too.
-        seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
+        seconds = (now - self._begun) / self._passed if self._agreement is not None else 1.0
         self._begun, self._passed = now, 0
-        self._pending = self._ranks.begin(Agreement(stopping, count or 0.0, int(seconds * 1e6), joining))
+        self._agreement = Agreement(stopping, count or 0.0, int(seconds * 1e6), joining)
+        if (group := self._ranks.group()) is not None:
+            # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
+            self._values = torch.tensor(self._agreement, dtype=torch.float64)
+            # The group's own method starts faster: dist.all_reduce takes half as long again.
+            self._work = group.allreduce([self._values])
 
     @property
     def _every(self) -> int:
         """The steps between agreements, by the clocks of the last agreement: the same on all ranks."""
-        if self._pending is None or self._ranks.size == 1:
+        if self._agreement is None or self._ranks.size == 1:
             return 1
-        micros = self._pending.result().micros / self._ranks.size
+        micros = self.last.micros / self._ranks.size
         return max(1, min(self.MAX_STEPS, int(self.SECONDS * 1e6 / max(micros, 1.0))))
 
     def free(self) -> None:
         """Forgets the agreement under way and, with it, the ranks' group."""
-        self._pending = None
+        self._agreement = self._work = None
 
 
 def set_timeout(timeout: timedelta, group: Any = None) -> None:

@@ -11,14 +11,14 @@ from torch import nn
 
 from isobatch.errors import InputError, first_line
 from isobatch.integrations.torch.elastic import state as states
+from isobatch.integrations.torch.elastic.agreement import Watch
 from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
 from isobatch.integrations.torch.elastic.drift import Drift
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
-from isobatch.integrations.torch.elastic.loop import Loop
+from isobatch.integrations.torch.elastic.loop import Loop, NoLoop
 from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.run import ElasticRun
-from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.elastic.store import StoreGone
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
 from isobatch.integrations.torch.elastic.training import TrainingState
@@ -174,9 +174,8 @@ class Crew(Watch):
             current = self._members.is_current()
         if not current:
             self.lost = True
-            raise LeftOut(
-                f"{self._members.name} was left out: the run went on without it after crew {self.number}"
-            )
+            name = self._members.name
+            raise LeftOut(f"{name} was left out: the run went on without it after crew {self.number}")
 
     def close(self) -> None:
         """Ends the crew: puts back extras, hooks and buffers of a lost step, and clears gradients."""
@@ -252,17 +251,17 @@ class CrewRun(ElasticRun):
     @property
     def begun(self) -> bool:
         """Whether the script asked for the run's steps."""
-        return self._loop is not None
+        return isinstance(self._loop, Loop)
 
     @property
     def joining(self) -> bool:
         """Whether the loop ended because ranks wait to join."""
-        return self._loop is not None and bool(getattr(self._loop, "joining", False))
+        return self._loop.joining
 
     @property
     def under_way(self) -> int | None:
         """The number of the loop's current step; None outside of a step."""
-        return None if self._loop is None or self._loop.current is None else self._loop.current.number
+        return None if self._loop.current is None else self._loop.current.number
 
     @property
     def done(self) -> int:
@@ -295,11 +294,10 @@ class CrewRun(ElasticRun):
         """Counts a step applied by the optimizer, but not counted by the loop."""
         if applied > self._done:
             self._progress.step = applied
-            self._loop = None
+            self._loop = NoLoop()
 
     def free(self) -> None:
         """Frees the run's hold on the crew's group."""
-        if isinstance(self._loop, Loop):
-            self._loop.free()
+        self._loop.free()
         self._ranks.free()
-        self._loop = self._bits = None
+        self._loop, self._bits = NoLoop(), None

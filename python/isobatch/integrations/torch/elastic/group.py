@@ -29,7 +29,7 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error means a lost connection between ranks, by its text where gloo's has no type."""
+    """Returns whether an error means a lost connection between ranks; gloo's are known by their texts."""
     if "CUDA error" in str(error):
         # This process's own GPU failed, even if torch's watchdog also mentions NCCL: it can run nothing more.
         return False

@@ -19,7 +19,6 @@ from isobatch.integrations.torch.elastic.chunks import SeededDataset, chunk_pass
 from isobatch.integrations.torch.elastic.workers import RankLoader, begin_worker
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
-from isobatch.reason import Reason
 
 PassesOf: TypeAlias = Callable[[Span], list[Pass]]
 """Lists the passes of a replica in a step."""
@@ -30,14 +29,13 @@ class ReplicaShare(ABC):
 
     def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
         self.plan, self.replica, self.seed, self.shuffle = plan, replica, seed, shuffle
-        self._uneven = Reason.UNEVEN in plan.reasons
         self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
 
     @property
     def rounds(self) -> int:
         """The passes of a full step on the first replica: no other has more."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
-        return len(passes(self.plan, step, 0, uneven=self._uneven))
+        return len(passes(self.plan, step, 0))
 
     @property
     def replicas(self) -> int:
@@ -63,7 +61,7 @@ class ReplicaShare(ABC):
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step."""
-        return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
+        return passes(self.plan, span, self.replica, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
         """Returns the passes of a step, with places counted from offset 0: once for all of the same size."""

@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span
-from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
+from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals, Watch
 from isobatch.integrations.torch.elastic.chunks import Chunk, chunk_of
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
-from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
+from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, check_window, count
 from isobatch.integrations.torch.elastic.workers import end_iteration
 from isobatch.integrations.torch.loader import GlobalLoader, Join
 from isobatch.integrations.torch.lr import ElasticLR
@@ -29,7 +29,19 @@ class _Window(NamedTuple):
     counts: Sequence[float]
 
 
-class Loop:
+class NoLoop:
+    """What a run has before its first loop."""
+
+    source: Iterable[Any] = ()
+    current: Step | None = None
+    unfinished: str | None = None
+    asked = stopping = joining = False
+
+    def free(self) -> None:
+        """Frees nothing."""
+
+
+class Loop(NoLoop):
     """The run's remaining steps, until its end or until the training leaves the loop."""
 
     def __init__(
@@ -42,16 +54,14 @@ class Loop:
         bits: EqualBits | None = None,
     ) -> None:
         self._bits = bits
-        self._run, self.loader, self._tokens, self._watch = progress, loader, tokens, watch
+        self._run, self.source, self._tokens, self._watch = progress, loader, tokens, watch
         self._equal = isinstance(loader, GlobalLoader) and loader.equal
         self._agreements = Agreements(ranks)
-        self.asked = self.joining = False
-        self.current: Step | None = None
         self._begun = 0
         self._batches: Iterator[Any] = iter(())
 
     @property
-    def stopping(self) -> bool:
+    def stopping(self) -> bool:  # type: ignore[override]
         """Whether some rank was asked to stop, by the last agreement."""
         return self._agreements.last.stopping
 
@@ -59,17 +69,17 @@ class Loop:
         """Ends all workers and frees the ranks' group, even if the training still holds its last step."""
         self._agreements.free()
         self._end_iteration()
-        if isinstance(self.loader, GlobalLoader):
-            self.loader.end_workers()
+        if isinstance(self.source, GlobalLoader):
+            self.source.end_workers()
 
     def _end_iteration(self) -> None:
-        """Ends the iteration over the loader, and its workers unless they persist: the garbage collector would
-        free their queues first, and then wait ten seconds for unread batches."""
+        """Ends the iteration over the loader, and its workers unless they persist: the garbage collector
+        would free their queues first, and then wait ten seconds for unread batches."""
         end_iteration(self._batches)
         self._batches = iter(())
 
     @property
-    def unfinished(self) -> str | None:
+    def unfinished(self) -> str | None:  # type: ignore[override]
         """The work left in the current step, in words; None if there is none."""
         if self.current is None:
             return None
@@ -85,7 +95,7 @@ class Loop:
             stack.callback(self._end_iteration)
             signals = stack.enter_context(Signals())
             stack.enter_context(self._watch.guard())
-            self._batches = iter(self.loader)
+            self._batches = iter(self.source)
             windows = self._windows(self._batches)
             window = next(windows, None)
             if window is not None and self._tokens is not None:
@@ -192,22 +202,18 @@ class Loop:
             )
 
 
-class TrainerLoop:
+class TrainerLoop(NoLoop):
     """The steps of a run in a trainer's own loop, with the same number of micro-batches (`passes`) in each:
     where a step has fewer, stand-ins with factor 0 follow."""
-
-    current: Step | None = None
-    unfinished: str | None = None
 
     def __init__(self, progress: RunShare, ranks: RankGroup) -> None:
         self._progress = progress
         self.passes = progress.rounds
         self._signals = Signals()
         self._agreements = Agreements(ranks)
-        self.asked = False
 
     @property
-    def stopping(self) -> bool:
+    def stopping(self) -> bool:  # type: ignore[override]
         """Whether some rank was asked to stop, as agreed on last."""
         return self._agreements.last.stopping
 

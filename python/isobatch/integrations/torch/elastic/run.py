@@ -12,13 +12,20 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.agreement import RankGroup, check_rendezvous, find_world, replica_of
+from isobatch.integrations.torch.elastic.agreement import (
+    ALL_THERE,
+    RankGroup,
+    Watch,
+    check_rendezvous,
+    find_world,
+    replica_of,
+)
 from isobatch.integrations.torch.elastic.chunks import check_chunks, chunk_settings
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits, digest
 from isobatch.integrations.torch.elastic.loader import RunShare
-from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
+from isobatch.integrations.torch.elastic.loop import Loop, NoLoop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
-from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
+from isobatch.integrations.torch.elastic.steps import Step, Tokens
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.handed import handed_plan
@@ -96,12 +103,10 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world, self._watch = find_world(), _watch
-        self._ranks = RankGroup(
-            self.world.rank, self.world.size, _watch.timeout, _watch.connecting, _watch.backend
-        )
+        self._ranks = RankGroup(self.world, _watch)
         self.seed, self.shuffle, self._chunk = seed, shuffle, chunk
         self._bits = None if chunk is None else EqualBits(self._ranks)
-        self._loop: Loop | TrainerLoop | None = None
+        self._loop: NoLoop = NoLoop()
         self._agreed = False
         self._start = 0
         try:
@@ -192,7 +197,7 @@ class ElasticRun:
         >>> len(set(seeds.values())) == len(seeds) == 4
         True
         """
-        current = None if self._loop is None else self._loop.current
+        current = self._loop.current
         step = self._progress.step if current is None else current.number
         words = np.random.SeedSequence([self.seed & _MASK, step, sample]).generate_state(1, np.uint64)
         return int(words[0] >> np.uint64(1))
@@ -364,10 +369,10 @@ class ElasticRun:
                 any rank.
         """
         self._agree()
-        if isinstance(self._loop, Loop) and self._loop.loader is not loader:
+        if self._loop.source is not loader:
             self._loop.free()
-        self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
-        return self._loop.steps()
+        loop = self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
+        return loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
         """Returns the run's steps for a trainer's own loop: transformers or Lightning."""
@@ -375,15 +380,16 @@ class ElasticRun:
             raise InputError(
                 "chunk= is for a training loop of your own, and this run is a trainer's", field="chunk"
             )
-        if not isinstance(self._loop, TrainerLoop):
+        loop = self._loop
+        if not isinstance(loop, TrainerLoop):
             self._agree()
-            self._loop = TrainerLoop(self._progress, self._ranks)
-        return self._loop
+            loop = self._loop = TrainerLoop(self._progress, self._ranks)
+        return loop
 
     @property
     def stopping(self) -> bool:
         """Whether some rank was asked to stop: the same on all ranks and all through a step."""
-        return self._loop is not None and self._loop.stopping
+        return self._loop.stopping
 
     @property
     def finished(self) -> bool:
@@ -398,8 +404,7 @@ class ElasticRun:
         Ranks agree on stopping every 50 ms or every ten steps, whichever comes first: with steps of 50 ms or
         more the run ends after this step or the next.
         """
-        if self._loop is not None:
-            self._loop.asked = True
+        self._loop.asked = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the run's state for a checkpoint: JSON types, the same on all ranks, under 4 kB after a
@@ -411,8 +416,7 @@ class ElasticRun:
             InputError: the current step is unfinished: micro-batches are left, or the scheduler was not
                 stepped.
         """
-        unfinished = None if self._loop is None else self._loop.unfinished
-        if unfinished is not None:
+        if (unfinished := self._loop.unfinished) is not None:
             raise InputError(
                 f"the run's state is that of whole steps, and {unfinished}: take it after scheduler.step()"
             )
@@ -422,22 +426,20 @@ class ElasticRun:
         """Refuses a scheduler's step in the wrong place; returns False if the run's step is void."""
         if self._watch.void:
             return False
-        step = None if self._loop is None else self._loop.current
-        if step is None or step.left or scheduler.last_epoch != step.number:
-            where = "outside of run.steps" if step is None else f"in step {step.number:,}"
-            why = "with micro-batches left" if step is not None and step.left else "twice"
-            raise InputError(
-                f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, "
-                "after optimizer.step()"
-            )
-        return True
+        step = self._loop.current
+        if step is None:
+            where = "outside of run.steps"
+        elif step.left or scheduler.last_epoch != step.number:
+            where = f"{'with micro-batches left' if step.left else 'twice'} in step {step.number:,}"
+        else:
+            return True
+        raise InputError(f"scheduler.step() was called {where}: call it once, after optimizer.step()")
 
     @property
     def _done(self) -> int:
         """Finished steps, including the current one if nothing of it is left to do."""
-        if self._loop is None or self._loop.current is None or self._loop.unfinished:
-            return self._progress.step
-        return self._loop.current.number + 1
+        current = self._loop.current
+        return self._progress.step if current is None or self._loop.unfinished else current.number + 1
 
     def _state(self) -> State:
         steps = self._done

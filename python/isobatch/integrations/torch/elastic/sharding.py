@@ -190,7 +190,7 @@ class ShardedState(TrainingState):
 
     def settle(self, own: Held, circle: Circle) -> Held:
         """Catches up with a rank one step ahead, if this rank was about to apply the same step. The body's
-        code after the optimizer's step is not repeated, so a rank with `extra` gets another replica's state."""
+        code after the optimizer's step is not repeated: a rank with `extra` gets another replica's state."""
         every = circle.held("settled", own)
         ahead = max(every, key=lambda state: (state.trained, state.step))
         prepared, self._prepared = self._prepared, None

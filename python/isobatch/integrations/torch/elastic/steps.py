@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -14,44 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Span
+from isobatch.integrations.torch.elastic.agreement import ALL_THERE, Watch
 from isobatch.integrations.torch.elastic.chunks import Chunk
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-
-
-class Watch:
-    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
-
-    Attributes:
-        lost: whether a rank was lost: no further step can begin.
-        void: whether it was lost before the current step could be applied: the rest of it changes nothing.
-        is_awaited: whether ranks wait to join.
-        backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
-            agreements, and the time-out for ranks to find each other; None: torch's defaults.
-    """
-
-    lost = void = is_awaited = False
-    backend = "gloo"
-    timeout: timedelta | None = None
-    connecting: timedelta | None = None
-
-    def begin_step(self, step: int) -> None:
-        """Notes the beginning of a step, before its first micro-batch."""
-
-    def finish(self, step: int) -> None:
-        """Notes the end of the loop, after `step` steps of the run."""
-
-    def guard(self) -> AbstractContextManager[Any]:
-        """Catches a lost rank's errors and ends the loop."""
-        return contextlib.nullcontext()
-
-    def pass_guard(self) -> AbstractContextManager[Any]:
-        """Catches a lost rank's errors in a forward or backward, and makes the rest of the step void."""
-        return contextlib.nullcontext()
-
-
-ALL_THERE = Watch()
 
 
 class Micro(NamedTuple):

@@ -214,8 +214,7 @@ class _Survivors:
         with Signals() as self._signals:
             try:
                 while True:
-                    crew = self._formed()
-                    yield crew
+                    yield (crew := self._formed())
                     if self._is_over(crew):
                         return
             except InputError as error:
@@ -243,12 +242,9 @@ class _Survivors:
             if table is None:
                 # A loop that just ended would look complete, and code after it would save weights that are
                 # not the run's.
-                name, is_asked = self._members.name, self._signals.received
-                why = (
-                    f"{name} was asked to stop while in no crew"
-                    if is_asked
-                    else f"the run ended without {name}"
-                )
+                why = f"the run ended without {self._members.name}"
+                if self._signals.received:
+                    why = f"{self._members.name} was asked to stop while in no crew"
                 raise LeftOut(f"{why}: its weights are not the run's")
             self._take_seat(table)
             try:
@@ -272,11 +268,8 @@ class _Survivors:
         """Notes whether this rank has the run's state: all do when a run begins, a newcomer once healed."""
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
-        self._hold(vote >= 0 or (vote == NEW and begins))
-
-    def _hold(self, holds: bool) -> None:
-        self._holds = holds
-        if holds:
+        self._holds = vote >= 0 or (vote == NEW and begins)
+        if self._holds:
             self._without = OUT
 
     def _made(self, table: Roster) -> Crew:
@@ -309,7 +302,7 @@ class _Survivors:
             members.end_all(str(error))
             raise
         self._state = best.run
-        self._hold(True)
+        self._holds, self._without = True, OUT
         accept = {} if not best.trained else {"accept": ()}
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
         self._group.ready()
@@ -358,8 +351,7 @@ class _Survivors:
 
     def _check_counts(self, crew: Crew) -> None:
         """Refuses settings without a plan for each smaller crew after a loss."""
-        least = self._members.least(crew.size)
-        shards = self._members.shards
+        least, shards = self._members.least(crew.size), self._members.shards
         for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():
             if plan.status == "infeasible":
                 raise InputError(

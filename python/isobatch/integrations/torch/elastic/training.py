@@ -158,7 +158,7 @@ def local_part(tensor: Any) -> torch.Tensor:
 
 
 def _bits(tensor: torch.Tensor) -> str:
-    """Sums a tensor's bytes as whole numbers, on its device: eight at a time (faster than four), then the rest."""
+    """Sums a tensor's bytes as whole numbers, on its device: eight at a time, faster than four."""
     tensor = local_part(tensor)
     written = tensor.contiguous().reshape(-1).view(torch.uint8)
     words, rest = written[: len(written) // 8 * 8], written[len(written) // 8 * 8 :]
