@@ -203,6 +203,29 @@ def test_a_run_that_cannot_go_on_ends_with_the_step_of_its_checkpoint(tmp_path, 
         assert all(why in ranks.said(f"r{rank}") for rank, code in enumerate(codes) if code == 3)
 
 
+UNLIKE = "do not match: broadcast of 3 float64 on rank 0, broadcast of 1,000 float64 on rank 1"
+
+
+@pytest.mark.parametrize(
+    ("options", "each", "codes", "why"),
+    [
+        ({"unwrapped": True}, {}, [3, 3], "r0 and r1 have different weights before step 1 ("),
+        ({"inside": True}, {0: {"own": 3}, 1: {"own": 1000}}, [3, 3], UNLIKE),
+        ({"own": 3}, {1: {"kills": [[5, "scheduled"]]}}, [1, DEAD], "write `with crew:` around the body"),
+        ({"compiled": True, "inside": True}, {}, [0, 0], ""),
+    ],
+    ids=["weights drift", "collectives unlike", "own collective", "compiled"],
+)
+def test_ranks_end_with_advice(tmp_path, options, each, codes, why):
+    with Ranks(tmp_path, {**OPTIONS, "ranks": 2, "steps": 15, **options}) as ranks:
+        ranks.start_all(each=each, seed=0)
+        printed = [ranks.said(name) for name in ranks.wait(60)]
+        assert [process.exitcode for process in ranks.processes.values()] == codes, printed
+        assert all(why in text for text, code in zip(printed, codes, strict=True) if code != DEAD)
+    if DEAD in codes:
+        assert max(line["done"] for line in ranks.lines if "done" in line) == 4
+
+
 @pytest.mark.slow
 def test_all_end_together_where_the_store_is_gone(tmp_path):
     with Ranks(tmp_path, {**OPTIONS, "pause": 0.1, "lease": 3.0}) as ranks:
