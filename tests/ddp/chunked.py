@@ -2,12 +2,9 @@
 
 import copy
 import io
-import json
 import os
 import random
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,8 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun, survivors
-from isobatch.integrations.torch.elastic.equal_bits import digest
+from isobatch.integrations.torch import ElasticRun
 
 SAMPLES, VOCABULARY, LENGTH, CHUNKS, SIZE = 120, 32, 9, 8, 2
 
@@ -315,39 +311,3 @@ def with_threads_of_the_rank():
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
-
-
-def main(store, folder, name, options):
-    """Trains the GPT among ranks that come and go, and writes the digest that it comes to."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    net, data = Gpt(), Sentences(unequal=False)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
-    average = copy.deepcopy(net)
-    timing = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
-    log = (Path(folder) / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
-
-    def say(**facts):
-        log.write(json.dumps({"t": time.time(), **facts}) + "\n")
-
-    recipe, extra = recipe_of(options["steps"]), {"average": average}
-    place = {"store": store, "name": name, **timing}
-    crews = survivors(recipe, net, optimizer, chunk=SIZE, seed=5, extra=extra, **place)
-    for crew in crews:
-        say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
-        model = crew.wrap(net)
-        for step in crew.run.steps(crew.run.loader(data)):
-            for micro in step:
-                with micro.sync(model):
-                    (loss_of("gpt", model, micro.batch) * micro.weight).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
-            crew.scheduler.step()
-            optimizer.zero_grad()
-            for mean, weight in zip(average.parameters(), net.parameters(), strict=True):
-                mean.detach().lerp_(weight.detach(), 0.1)
-            if not crew.void:
-                say(done=step.number, crew=crew.number)
-            time.sleep(options.get("pause", 0.0))
-    (Path(folder) / f"final-{name}").write_text(digest(net, average, optimizer))
-    say(ended=True)

@@ -1,9 +1,8 @@
-"""Ranks as processes around a store, to be killed, paused and joined; their run must be the undisturbed one."""
+"""Ranks as processes around a store, to be killed, paused and joined: their run is the undisturbed one."""
 
 import contextlib
 import ctypes
 import faulthandler
-import importlib
 import json
 import multiprocessing
 import os
@@ -16,6 +15,8 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
+
+from ddp import surviving
 
 CLOSE = 1e-12
 
@@ -37,7 +38,7 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     # Its loader's workers are started as a training's are, not by a server of their own.
     multiprocessing.set_start_method("fork", force=True)
-    importlib.import_module(options.get("module", "ddp.surviving")).main(store, folder, name, options)
+    surviving.main(store, folder, name, options)
 
 
 class Ranks:

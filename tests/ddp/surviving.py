@@ -9,8 +9,8 @@ steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the 
 fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
 half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
-training's own in each step), unwrapped (no crew.wrap), compiled, phases (log when each part of forming
-begins and ends), netns (the network namespace to be in), environment (variables, such as the run's key).
+training's own in each step), unwrapped (no crew.wrap), compiled, chunk, dropout, phases (log when each part
+of forming begins and ends), netns (the network namespace to be in), environment (variables, such as the run's key).
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
+from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
 from isobatch.integrations.torch.elastic import collectives, healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Circle, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import OUT, Circle, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -76,7 +76,7 @@ class Averages:
         self.kept = [value.clone() for value in state["average"]]
 
 
-def made(seed: int = 0, device: torch.device | str = "cpu"):
+def made(seed: int = 0, device: torch.device | str = "cpu", dropout: float = 0.0):
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
@@ -85,7 +85,14 @@ def made(seed: int = 0, device: torch.device | str = "cpu"):
     x = torch.randn(500, 8)
     data = torch.utils.data.TensorDataset(torch.arange(500), x, torch.sin(x.sum(1, keepdim=True)))
     torch.manual_seed(seed)
-    layers = [nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)]
+    layers = [
+        nn.Linear(8, 32),
+        nn.Tanh(),
+        nn.Dropout(dropout),
+        nn.Linear(32, 32),
+        nn.Tanh(),
+        nn.Linear(32, 1),
+    ]
     net = nn.Sequential(*layers).to(device)
     parameters = [*net.parameters()]
     halves = [{"params": parameters[:3]}, {"params": parameters[3:]}]
@@ -100,14 +107,16 @@ def recipe_of(options) -> ib.Recipe:
 def undisturbed(options) -> tuple[dict, dict]:
     """The same run on one rank: each step's samples and learning rate; the weights and their averages."""
     before = torch.get_default_dtype()
-    data, net, optimizer, averages = made()
-    run = ElasticRun(recipe_of(options), **SETTINGS)
+    data, net, optimizer, averages = made(dropout=options.get("dropout", 0.0))
+    run = ElasticRun(recipe_of(options), **SETTINGS, chunk=options.get("chunk"))
+    model = run.wrap(net)
     scheduler, steps = run.scheduler(optimizer), {}
     for step in run.steps(run.loader(data)):
         ids: list[int] = []
         for micro in step:
             index, x, y = micro.batch
-            (mse_loss(net(x), y) * micro.weight).backward()
+            with micro.sync(model):
+                (mse_loss(model(x), y) * micro.weight).backward()
             ids += index.tolist()
         if options.get("clip"):
             nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
@@ -157,7 +166,7 @@ def write(disk: Path, net, optimizer, crew) -> None:
 def train(store: str, folder: Path, name: str, options: dict) -> None:
     gpus = options.get("gpus", 0)
     device = torch.device("cuda", int(name) % gpus) if gpus else torch.device("cpu")
-    data, net, optimizer, averages = made(options.get("seed", 0), device)
+    data, net, optimizer, averages = made(options.get("seed", 0), device, options.get("dropout", 0.0))
     log = (folder / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
 
     def say(**facts):
@@ -215,7 +224,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         timing |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
         timing["extra"] = {"averages": averages}
-    crews = survivors(recipe_of(options), net, optimizer, store=store, name=name, **timing, **SETTINGS)
+    timing |= {"store": store, "name": name, "chunk": options.get("chunk"), **SETTINGS}
+    crews = survivors(recipe_of(options), net, optimizer, **timing)
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
@@ -295,11 +305,6 @@ def healed() -> str:
     return "healed"
 
 
-def exchanged() -> list:
-    """What two ranks tell each other."""
-    return exchange.gather_values((1.5, None, "x", [torch.distributed.get_rank()]))
-
-
 def forged(how: str) -> str:
     """What rank 0 says where rank 1 has no part in the run's key, and says that it is far ahead."""
     own = torch.distributed.get_rank() == 0
@@ -318,31 +323,16 @@ def forged(how: str) -> str:
     return "read"
 
 
-def _heal(state: Held, *votes: int):
-    _, net, optimizer, _ = made()
-    try:
-        return healing.heal(healing.TrainingState(net, optimizer, {}), state, 5.0, circle_of(*votes))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def claimed() -> int:
-    """The step to which a crew is healed, among which a newcomer with the run's key claims another."""
-    _, net, optimizer, _ = made()
-    checksum = healing.TrainingState(net, optimizer, {}).checksum()
-    ahead = torch.distributed.get_rank() == 1
-    return _heal(Held(10**6 if ahead else 5, True, "of a stranger" if ahead else checksum, None), 5, NEW).step
-
-
 def drifted() -> str:
-    """The warnings where two ranks of a crew hold other weights at the same step."""
+    """Returns the warnings where two ranks of a crew hold other weights at the same step."""
     _, net, optimizer, _ = made()
-    checksum = healing.TrainingState(net, optimizer, {}).checksum()
-    own = torch.distributed.get_rank() == 0
+    training = healing.TrainingState(net, optimizer, {})
+    checksum = training.checksum() if torch.distributed.get_rank() == 0 else "other"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _heal(Held(5, True, checksum if own else "other", None), 5, 5)
-    return " ".join(str(value.message) for value in caught)
+        healing.heal(training, Held(5, True, checksum, None), 5.0, circle_of(5, 5))
+    torch.set_default_dtype(torch.float32)
+    return " ".join(str(warning.message) for warning in caught)
 
 
 def changed_on_the_way() -> str:
@@ -360,8 +350,8 @@ def changed_on_the_way() -> str:
 
 
 def passed_on(store, late, patience):
-    """Returns the sum of a state that rank 0 sent to one that came late, or the error; the ranks of their group
-    had a second to connect.
+    """Returns the sum of a state that rank 0 sent to one that came late, or the error; the ranks of their
+    group had a second to connect.
     """
     distributed, rank = torch.distributed, int(os.environ["RANK"])
     distributed.destroy_process_group()

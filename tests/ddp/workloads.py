@@ -1,4 +1,4 @@
-"""Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make in one."""
+"""Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make."""
 
 import ctypes
 import dataclasses
@@ -36,7 +36,7 @@ def _model(dropout=0.5):
 
 
 def with_loss(loss, **parts):
-    """A good workload but for its loss, which is given how often it was called, and for what else is named."""
+    """A good workload but for its loss, a function of the number of its call too, and for the named parts."""
 
     def factory():
         calls, make = itertools.count(1), parts.get("model", _model)

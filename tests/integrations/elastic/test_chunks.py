@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training"
 
 from torch import nn  # noqa: E402
 
-from ddp import chunked  # noqa: E402
-from ddp.crews import Ranks, lines  # noqa: E402
+from ddp import chunked, surviving  # noqa: E402
+from ddp.crews import Ranks, faults  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
 from isobatch.integrations.torch import ElasticRun  # noqa: E402
 from isobatch.integrations.torch.elastic.chunks import own_chunks, seeded  # noqa: E402
@@ -62,18 +62,23 @@ def test_another_seed_has_other_bits():
 
 
 def test_a_rank_that_is_lost_and_one_that_joins_leave_the_bits_as_they_are(tmp_path):
-    options = {"module": "ddp.chunked", "ranks": 3, "min_ranks": 1, "lease": 5.0, "steps": 40, "pause": 0.1}
+    options = {
+        "ranks": 3,
+        "min_ranks": 1,
+        "lease": 5.0,
+        "steps": 40,
+        "pause": 0.3,
+        "chunk": 3,
+        "dropout": 0.2,
+    }
     with Ranks(tmp_path, options) as ranks:
-        for name in ("a", "b", "c"):
-            ranks.start(name)
+        ranks.start_all()
         ranks.wait_for(lambda line: line.get("done") == 2)
-        ranks.start("d")
-        ranks.processes["b"].kill()
-        codes = ranks.wait(120)
-    assert {code for name, code in codes.items() if name != "b"} == {0}
-    assert max(line.get("crew", 0) for line in lines(tmp_path)) >= 1
-    digests = {path.read_text() for path in tmp_path.glob("final-*")}
-    assert digests == {chunked.train(steps=40)[1]["end"]}
+        ranks.start("late")
+        ranks.processes["r1"].kill()
+        ranks.finish(alone := surviving.undisturbed(options), {"r0": 0, "r1": -9, "r2": 0, "late": 0})
+        assert max(line.get("crew", 0) for line in ranks.lines) >= 1
+    assert faults(tmp_path, alone) == ([], 0.0)
 
 
 # ---- a difference is found ----
@@ -161,14 +166,15 @@ def test_more_ranks_than_chunks_are_refused(three):
 def test_loops_that_break_the_bits_are_refused():
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="1ep")
     run, net = ElasticRun(recipe, chunk=2), nn.Linear(1, 1)
-    micro = next(iter(next(run.steps(run.loader(range(8))))))
+    steps = run.steps(run.loader(range(8)))
+    micro = next(iter(next(steps)))
     with pytest.raises(ib.InputError, match="needs the model of run.wrap"), micro.sync(net):
         pass
     with pytest.raises(ib.InputError, match="tokens must give a whole number from 0"):
         next(run.steps(run.loader(range(8)), tokens=lambda _: 0.5))
     run.wrap(net)
     with pytest.raises(ib.InputError, match="call backward inside"):
-        for micro in next(run.steps(run.loader(range(8)))):
+        for micro in next(steps := run.steps(run.loader(range(8)))):
             with micro.sync(net):
                 pass
             net(micro.batch.float()[:, None]).sum().backward()

@@ -1,4 +1,4 @@
-"""The steps of elastic runs, of datasets, streams and batch ramps: the same at every count, also after a restart."""
+"""The steps of elastic runs, of datasets, streams and batch ramps: the same at every count."""
 
 import itertools
 import pickle

@@ -134,7 +134,7 @@ class GlobalLoader:
         least: int = 1,
         join: Join | None = None,
     ) -> Self:
-        """Makes the loader of a run, at the run's place, with `least` passes or more in a step; a trainer
+        """Makes the loader of a run, at the run's place, with `least` passes or more in a step. A trainer
         that divides by them gets each batch joined with its factor."""
         loader = cls.__new__(cls)
         loader._load(share, dataset, options, equal, least, join)

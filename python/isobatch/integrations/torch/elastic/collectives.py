@@ -98,7 +98,7 @@ class Cord:
                 raise RuntimeError(f"gloo: a collective took longer than {limit:g} s")
 
     def apart(self, waiting: Callable[[], Any]) -> Any:
-        """Calls a function of gloo in a thread, which is left behind when the cord is cut."""
+        """Calls a function of gloo in a thread; the thread is left behind when the cord is cut."""
         answer: Answer[Any] = Answer()
 
         def call() -> None:

@@ -221,7 +221,7 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the run's state, in a void step that before it; raises LeftOut if the run went on."""
+        """Returns the run's state, and raises LeftOut if the run went on; a void step does not count."""
         self._crew.check_current()
         written = self.written() if self._crew.void else super().state_dict()
         self._members.note_saved(written["step"])

@@ -1,4 +1,4 @@
-"""The gradients of a run in chunks, and digests that show where two runs begin to differ.
+"""The gradients of a run in chunks, and the digests of runs.
 
 Each chunk's gradient is kept separate. The step's gradient is their sum in a tree of fixed order, bit for bit
 the same at any number of ranks.

@@ -105,7 +105,7 @@ class CrewGroup:
         return model
 
     def meet(self) -> None:
-        """Waits until all ranks are here, by a barrier, which sends less than an all_reduce of one number."""
+        """Waits until all ranks are here, by a barrier: it sends less than an all_reduce of one number."""
         group: Any = dist.group.WORLD
         self._cord.wait(group.gloo.barrier())
 

@@ -30,12 +30,12 @@ class _Window(NamedTuple):
 
 
 class NoLoop:
-    """What a run has before its first loop."""
+    """Stands for the loop of a run before its first one."""
 
     source: Iterable[Any] = ()
     current: Step | None = None
     unfinished: str | None = None
-    asked = stopping = joining = False
+    is_asked = stopping = joining = False
 
     def free(self) -> None:
         """Frees nothing."""
@@ -101,7 +101,7 @@ class Loop(NoLoop):
             if window is not None and self._tokens is not None:
                 self._agreements.begin_step(False, sum(window.counts))
             while window is not None:
-                is_asked = signals.received or self.asked
+                is_asked = signals.received or self.is_asked
                 total, ahead = 0.0, None
                 joining = self._watch.is_awaited
                 if self._tokens is None:
@@ -244,7 +244,7 @@ class TrainerLoop(NoLoop):
 
     def begin_step(self) -> None:
         """Begins a step: if it is time, the ranks agree on whether to stop after it."""
-        self._agreements.begin_step(self._signals.received or self.asked)
+        self._agreements.begin_step(self._signals.received or self.is_asked)
 
     def end_step(self) -> None:
         """Counts a step, also if the optimizer's step was skipped."""

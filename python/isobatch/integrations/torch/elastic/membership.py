@@ -62,7 +62,7 @@ class Membership:
         self.beat(store, 0)
 
     def beat(self, store: Store, count: int, *, is_last: bool = False) -> None:
-        """Writes a heartbeat; the last one says that this process leaves the run."""
+        """Writes a heartbeat; after the last one this process takes no further part in the run."""
         store.write(f"beat/{self.id}", Beat(count, is_last))
 
     # ---- facts ----
@@ -97,7 +97,7 @@ class Membership:
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Writes the lists of the first and the present crew if the store lacks them, for ranks that join."""
+        """Writes the lists of the first and the present crew if the store lacks them, for new ranks."""
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
@@ -170,7 +170,7 @@ class Membership:
         return self.store.read(f"{before.mark}/next", Roster)
 
     def _newest(self, known: Roster) -> Roster:
-        """Returns the newest crew in the store, else the known one; the key contains the digest of the first
+        """Returns the newest crew in the store, else the known one. The key contains the digest of the first
         crew's list, so that a crew of an earlier run with the same name never fits."""
         if self.number < 0:
             self._origin = self._next(START) or self._origin

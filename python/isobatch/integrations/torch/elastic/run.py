@@ -404,7 +404,7 @@ class ElasticRun:
         Ranks agree on stopping every 50 ms or every ten steps, whichever comes first: with steps of 50 ms or
         more the run ends after this step or the next.
         """
-        self._loop.asked = True
+        self._loop.is_asked = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the run's state for a checkpoint: JSON types, the same on all ranks, under 4 kB after a
