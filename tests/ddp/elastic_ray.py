@@ -10,14 +10,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-RECIPE = {
-    "effective_batch": 12,
-    "lr": 0.05,
-    "optimizer": "sgd",
-    "dataset_size": 70,
-    "duration": "3ep",
-    "warmup": "1ep",
-}
+RECIPE = {"effective_batch": 12, "lr": 0.05, "optimizer": "sgd", "dataset_size": 70}
+RECIPE |= {"duration": "3ep", "warmup": "1ep"}
 SETTINGS = {"split": "uneven", "max_micro_batch": 2}
 EVERY, CHANGES, CHANGES_AGAIN = 3, 6, 12
 
@@ -37,11 +31,10 @@ def train(config):
     model = ray.train.torch.prepare_model(own) if config["ray"] else own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     recipe, settings = ib.Recipe(**RECIPE | config.get("recipe", {})), config.get("settings", SETTINGS)
-    run, saved = (
-        elastic_run(recipe, **settings)
-        if config["ray"]
-        else (ib.integrations.torch.ElasticRun(recipe, **settings), {})
-    )
+    if config["ray"]:
+        run, saved = elastic_run(recipe, **settings)
+    else:
+        run, saved = ib.integrations.torch.ElasticRun(recipe, **settings), {}
     if saved:
         own.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])

@@ -1,6 +1,4 @@
-"""Mutations of each message of a run.
-
-What is not the signed message to the last bit is refused, and nothing else ever happens.
+"""Mutations of each message of a run: all but the signed message, to the last bit, is refused.
 
 python tests/ddp/mutations.py 1000000
 """
@@ -49,14 +47,8 @@ MESSAGES = {
     f"{TABLE.mark}/sent/{MEMBER}": Announced(0, "ef" * 32),
     f"{TABLE.mark}/answer/{MEMBER}": Parcel(error="net.0.weight is float32 (3,) there, missing here"),
 }
-OWN, OTHERS = (
-    Seal(b"the key of this run", "run"),
-    (
-        Seal(b"the key of another", "run"),
-        Seal(b"the key of this run", "elsewhere"),
-        Seal(),
-    ),
-)
+OWN = Seal(b"the key of this run", "run")
+FOREIGN = Seal(b"the key of another", "run"), Seal(b"the key of this run", "elsewhere"), Seal()
 STATE = {
     "net": torch.nn.BatchNorm1d(2).state_dict(),
     "optimizer": {
@@ -100,10 +92,7 @@ def read(place: str, written: bytes):
 
 
 def play(count: int, seed: int = 0) -> Counter:
-    """Plays so many mutations, and counts what came of them.
-
-    Raises where it is anything but refused or the message itself.
-    """
+    """Plays so many mutations; counts the refused and the read ones, and fails at any other outcome."""
     chance, outcomes = random.Random(seed), Counter()
     places = [*MESSAGES]
     layout = msgspec.json.encode(parcels.layout_of(STATE)[0])
@@ -114,7 +103,7 @@ def play(count: int, seed: int = 0) -> Counter:
         match chance.randrange(6):
             case 0:  # The message of another place, another run or another key.
                 elsewhere = chance.choice(places)
-                seal = chance.choice([OWN, *OTHERS])
+                seal = chance.choice([OWN, *FOREIGN])
                 written = seal.write(elsewhere, MESSAGES[elsewhere])
                 same = elsewhere == place and seal is OWN
                 outcome = read(place, written)

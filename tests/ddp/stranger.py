@@ -1,7 +1,4 @@
-"""A stranger who reaches the store of a run and has no key.
-
-He reads all, and writes, deletes and replays what he likes.
-"""
+"""A stranger who reaches the store of a run and has no key: he reads all, and writes, deletes and replays."""
 
 import os
 import pickle
@@ -32,11 +29,7 @@ class Canary:
 
 
 class Stranger(threading.Thread):
-    """Attacks what the run has in the store, one thing every `pause` seconds, until `end`.
-
-    Args:
-        alike: of a key that is not the run's; what he signs with it looks like a message.
-    """
+    """Attacks the run's keys in the store, one every `pause` seconds, until `end`; signs by a foreign key."""
 
     def __init__(self, address: str, folder: Path, alike: Seal, seed: int = 0, pause: float = 0.02) -> None:
         super().__init__(name="stranger", daemon=True)
@@ -46,10 +39,8 @@ class Stranger(threading.Thread):
         self.evil = pickle.dumps(Canary(folder))
         self.seen: dict[str, list[bytes]] = {}
         self.attacks = 0
-        # As a rank would come, with another key.
-        self.member = Membership(
-            Store(address, 5.0, alike), "a-stranger", ranks=1, min_ranks=1, lease=2.0, timeout=5.0
-        )
+        options = {"ranks": 1, "min_ranks": 1, "lease": 2.0, "timeout": 5.0}
+        self.member = Membership(Store(address, 5.0, alike), "a-stranger", **options)
 
     def read(self, key: str) -> bytes | None:
         value = self.store.compare_set(f"run/{key}", ABSENT, ABSENT)
@@ -74,7 +65,7 @@ class Stranger(threading.Thread):
         return keys + [f"beat/{member}" for member in members]
 
     def forged(self, key: str) -> bytes:
-        """What a rank that is far ahead would say in this place."""
+        """Signs the message of a rank that is far ahead, for this place."""
         seat = Seat(self.member.id, 10**6)
         messages = {
             "next": Roster(9, (seat,)),

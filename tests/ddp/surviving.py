@@ -10,7 +10,7 @@ fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing s
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
 half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
 training's own in each step), unwrapped (no crew.wrap), compiled, chunk, dropout, phases (log when each part
-of forming begins and ends), netns (the network namespace to be in), environment (variables, such as the run's key).
+of forming begins and ends), netns (the network namespace to be in), environment (variables, as of a key).
 """
 
 import hashlib

@@ -163,10 +163,7 @@ def fits_37(model, batch, _):
 
 
 def fits_6_with_batch_norm():
-    """Memory runs out above 6 samples, on rank 1 only.
-
-    Of a model whose buffers DDP shares before each forward.
-    """
+    """Memory runs out above 6 samples, on rank 1 only, of a model whose buffers DDP shares."""
 
     class Tight(nn.Module):
         def __init__(self):
@@ -245,10 +242,7 @@ def dies_at_once():
 
 
 def _hang(call, at):
-    """Waits for something that never comes, on the rank of $HANGS, in that call.
-
-    With $HANGS_LOCKED in C, and keeps Python's lock.
-    """
+    """Hangs on the rank of $HANGS, in that call; with $HANGS_LOCKED in C, and keeps Python's lock."""
     if call == at and dist.get_rank() == int(os.environ.get("HANGS", "1")):
         ctypes.PyDLL(None).sleep(1000) if "HANGS_LOCKED" in os.environ else time.sleep(1000)
 
@@ -297,10 +291,7 @@ def hangs_together():
 
 
 def known_noise():
-    """A linear loss, so that each sample's gradient is its x.
-
-    |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples.
-    """
+    """A loss whose gradient is each sample: |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples."""
 
     class Dot(nn.Module):
         def __init__(self):
@@ -364,10 +355,9 @@ def fills_the_device(model, batch, _):
 
 
 def as_much_as_the_job():
-    """What a training has on its device, and no more.
-
-    An optimizer, the micro-batch under way and the next, a wrapper, and no gradient
-    in float32 where the plan has another format. Above 64 samples memory runs out."""
+    """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a
+    wrapper, and no float32 gradient of a plan in another format. Above 64 samples memory runs out.
+    """
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
 
     def wrappers():
