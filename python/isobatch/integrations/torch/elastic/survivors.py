@@ -19,7 +19,6 @@ from isobatch.errors import InputError, first_line, must_be
 from isobatch.integrations.torch.elastic import parcels
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
-from isobatch.integrations.torch.elastic.applied import watch_steps
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
 from isobatch.integrations.torch.elastic.healing import NoReplica, heal
@@ -30,7 +29,7 @@ from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
-from isobatch.integrations.torch.elastic.training import TrainingState, check_whole
+from isobatch.integrations.torch.elastic.training import TrainingState, check_whole, watch_steps
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.system import require_posix

@@ -1,8 +1,11 @@
-"""The state of a training: all that a step changes, in a form to be sent."""
+"""A training: the state that its steps change, in a form to be sent, and the steps of its optimizer."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from types import MethodType
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 import torch
@@ -170,3 +173,39 @@ def _bits(tensor: torch.Tensor) -> str:
 
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+# ---- the steps of an optimizer ----
+
+
+Apply: TypeAlias = Callable[[Callable[[], Any]], Any]
+"""Takes an optimizer's step, or skips it."""
+
+_WATCHERS: WeakKeyDictionary[Optimizer, Apply | None] = WeakKeyDictionary()
+"""The present watcher of each optimizer; several runs may use an optimizer one after another."""
+
+
+def watch_steps(optimizer: Optimizer, apply: Apply) -> Callable[[], None]:
+    """Passes an optimizer's steps to a watcher in place of the previous one; returns a function to end it."""
+    if optimizer not in _WATCHERS:
+        _install(optimizer)
+    _WATCHERS[optimizer] = apply
+
+    def end() -> None:
+        if _WATCHERS.get(optimizer) is apply:
+            _WATCHERS[optimizer] = None
+
+    return end
+
+
+def _install(optimizer: Optimizer) -> None:
+    step = optimizer.step
+
+    @wraps(step)
+    def watched(owner: Optimizer, *args: Any, **options: Any) -> Any:
+        apply = _WATCHERS.get(owner)
+        if apply is None:
+            return step(*args, **options)
+        return apply(lambda: step(*args, **options))
+
+    optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]
