@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import json
 import multiprocessing
 import os
@@ -15,8 +16,6 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
-
-from ddp import surviving
 
 CLOSE = 1e-12
 
@@ -38,7 +37,7 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     # Its loader's workers are started as a training's are, not by a server of their own.
     multiprocessing.set_start_method("fork", force=True)
-    surviving.main(store, folder, name, options)
+    importlib.import_module(options.get("module", "ddp.surviving")).main(store, folder, name, options)
 
 
 class Ranks:

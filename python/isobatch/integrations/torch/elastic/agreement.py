@@ -60,8 +60,7 @@ def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
         if replicas != size:
             raise InputError(
                 f"replica is missing: {size} processes hold {replicas} replicas; pass replica=, a number or "
-                "the mesh's "
-                'data-parallel dimension, such as mesh["dp"]',
+                'the mesh\'s data-parallel dimension, such as mesh["dp"]',
                 field="replica",
             )
         return rank
