@@ -1,6 +1,7 @@
 """`GlobalLoader`: steps with the same samples at every number of ranks, for any loop or trainer."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias
 
@@ -120,7 +121,9 @@ class GlobalLoader:
             raise InputError(f"the dataset has {size:,} samples, and no step of {batch:,}", field="dataset")
         recipe = Recipe(effective_batch=batch, lr=1.0, dataset_size=size, convention="exact", duration="1st")
         own_plan = plan(recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True)
-        share = _EpochShare(own_plan.require(), replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last)
+        share = _EpochShare(
+            plan=own_plan.require(), replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
+        )
         self._load(share, dataset, options, equal_passes, share.rounds if equal_passes else 1, None)
 
     @classmethod
@@ -248,14 +251,13 @@ class GlobalLoader:
         return {"seed": seed, "batch": recipe.effective_batch, "dataset_size": recipe.dataset_size}
 
 
+@dataclass(eq=False, kw_only=True)
 class _EpochShare(ReplicaShare):
     """The rest of an epoch, from the loader's own place."""
 
-    epoch = offset = 0
-
-    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool, drop_last: bool) -> None:
-        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
-        self._drop = drop_last
+    drop_last: bool
+    epoch: int = 0
+    offset: int = 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -265,7 +267,7 @@ class _EpochShare(ReplicaShare):
     def spans(self) -> Iterator[Span]:
         """Yields the samples of the epoch's remaining steps, numbered within the epoch."""
         size, batch = self.plan.recipe.dataset_size, self.plan.recipe.effective_batch or 1
-        least = batch if self._drop else 1
+        least = batch if self.drop_last else 1
         epoch, offset = self.place
         while size is None or size - offset >= least:
             samples = batch if size is None else min(batch, size - offset)

@@ -4,6 +4,7 @@ dataset or a stream.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -24,12 +25,15 @@ PassesOf: TypeAlias = Callable[[Span], list[Pass]]
 """Lists the passes of a replica in a step."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ReplicaShare(ABC):
     """A replica's share of the steps from a place in the data on, by the plan of a step."""
 
-    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
-        self.plan, self.replica, self.seed, self.shuffle = plan, replica, seed, shuffle
-        self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
+    plan: Plan
+    replica: int
+    seed: int
+    shuffle: bool
+    _alike: dict[tuple[int, bool, bool], list[Pass]] = field(default_factory=dict, init=False)
 
     @property
     def rounds(self) -> int:
@@ -72,6 +76,7 @@ class ReplicaShare(ABC):
         return portions
 
 
+@dataclass(eq=False, kw_only=True)
 class RunShare(ReplicaShare):
     """A run's progress and its remaining steps on this replica; its data, loop and schedulers share this.
 
@@ -83,22 +88,11 @@ class RunShare(ReplicaShare):
         chunk: the samples of a chunk; None: steps are not in chunks.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        course: Plan,
-        *,
-        replica: int,
-        processes: int,
-        step: int,
-        seed: int,
-        shuffle: bool,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
-        self.chunk = chunk
-        self.course, self.processes, self.step = course, processes, step
-        self.schedulers: list[ElasticLR] = []
+    course: Plan
+    processes: int
+    step: int
+    chunk: int | None = None
+    schedulers: list[ElasticLR] = field(default_factory=list, init=False)
 
     def spans(self) -> Iterator[Span]:
         """Yields the samples of each remaining step."""

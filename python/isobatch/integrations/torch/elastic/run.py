@@ -114,7 +114,8 @@ class ElasticRun:
             self._resume(state, accept)
             replicas = self._run_plan.plan.data_parallel or 0
             self._progress = RunShare(
-                *self._run_plan,
+                plan=self.plan,
+                course=self._run_plan.course,
                 replica=replica_of(replica, self.world.rank, replicas, self.world.size),
                 processes=self.world.size,
                 step=self._start,
@@ -122,7 +123,6 @@ class ElasticRun:
                 shuffle=shuffle,
                 chunk=chunk,
             )
-            self._facts = self._description()
         except InputError as error:
             if self._ranks.connected:
                 self._ranks.agree(error)
@@ -253,7 +253,7 @@ class ElasticRun:
 
     # ---- agreement ----
 
-    def _description(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """Returns this rank's facts for the comparison with all ranks."""
         names = "micro_batch accumulation data_parallel effective_batch lr total_steps warmup_steps"
         return {
@@ -269,7 +269,7 @@ class ElasticRun:
 
     def _agree(self) -> None:
         if not self._agreed:
-            self._ranks.agree(self._facts)
+            self._ranks.agree(self._facts())
             self._agreed = True
             if self._watch is ALL_THERE:  # `survivors` has a store of its own.
                 check_rendezvous(self.world.rank)
