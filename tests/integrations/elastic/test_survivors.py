@@ -217,7 +217,8 @@ UNLIKE = "do not match: broadcast of 3 float64 on rank 0, broadcast of 1,000 flo
     ids=["weights drift", "collectives unlike", "own collective", "compiled"],
 )
 def test_ranks_end_with_advice(tmp_path, options, each, codes, why):
-    with Ranks(tmp_path, {**OPTIONS, "ranks": 2, "steps": 15, **options}) as ranks:
+    settings = {**OPTIONS, "ranks": 2, "steps": 15, "recipe": {"warmup": None}, **options}
+    with Ranks(tmp_path, settings) as ranks:
         ranks.start_all(each=each, seed=0)
         printed = [ranks.said(name) for name in ranks.wait(60)]
         assert [process.exitcode for process in ranks.processes.values()] == codes, printed
