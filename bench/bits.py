@@ -76,15 +76,8 @@ def compare_losses(events: int, seed: int) -> None:
     """Prints the SHA of a run through kills and joins, and of the run on one rank."""
     draw = random.Random(seed)
     pause, steps, kills, joins = 0.02, 10 * events, 0, 0
-    options = {
-        "module": "ddp.chunked",
-        "ranks": 4,
-        "min_ranks": 1,
-        "lease": 5.0,
-        "timeout": 120.0,
-        "steps": steps,
-        "pause": pause,
-    }
+    options = {"module": "bits_rank", "ranks": 4, "min_ranks": 1, "lease": 5.0, "timeout": 120.0}
+    options |= {"steps": steps, "pause": pause}
     with tempfile.TemporaryDirectory() as name, Ranks(Path(name), options) as ranks:
         for rank in range(4):
             ranks.start(f"r{rank}")

@@ -1,16 +1,10 @@
-"""Small trainings in chunks, in torch's plain float32.
-
-What each comes to at any number of ranks, to be compared by SHA.
-"""
+"""Small trainings in chunks, in torch's plain float32, to be compared by SHA at any number of ranks."""
 
 import copy
 import io
-import json
 import os
 import random
-import time
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,8 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun, survivors
-from isobatch.integrations.torch.elastic.digest import digest
+from isobatch.integrations.torch import ElasticRun
 
 SAMPLES, VOCABULARY, LENGTH, CHUNKS, SIZE = 120, 32, 9, 8, 2
 
@@ -104,9 +97,15 @@ def _optimizers(workload, net):
     if workload == "vit":
         return [torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)]
     if workload == "muon":
-        matrices = [one for name, one in net.named_parameters() if one.ndim == 2 and "embedding" not in name]
-        others = [one for one in net.parameters() if all(one is not matrix for matrix in matrices)]
-        return [torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW(others, lr=0.003)]
+        matrices = [
+            parameter
+            for name, parameter in net.named_parameters()
+            if parameter.ndim == 2 and "embedding" not in name
+        ]
+        vectors = [
+            parameter for parameter in net.parameters() if all(parameter is not matrix for matrix in matrices)
+        ]
+        return [torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW(vectors, lr=0.003)]
     return [torch.optim.AdamW(net.parameters(), lr=0.003)]
 
 
@@ -128,6 +127,11 @@ def loss_of(workload, model, batch):
     return cross_entropy(scores.flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
+def recipe_of(steps):
+    fields = {"effective_batch": CHUNKS * SIZE, "dataset_size": SAMPLES, "duration": f"{steps}st"}
+    return ib.Recipe(lr=0.003, optimizer="adamw", **fields)
+
+
 def train(
     workload="gpt",
     checkpoint=None,
@@ -140,12 +144,8 @@ def train(
     device="cpu",
     **settings,
 ):
-    """Trains from a checkpoint to step `stop` or the end.
-
-    The checkpoint, and a digest after each `every` steps and the last.
-
-    Args:
-        planted: (step, chunk) whose gradient has one ulp more in one number.
+    """Trains from a checkpoint to step `stop` or the end, with an ulp planted in the gradient of a (step,
+    chunk); returns the checkpoint, and a digest after each `every` steps and the last.
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -153,13 +153,7 @@ def train(
     torch.manual_seed(1000 + int(os.environ.get("RANK", 0)))  # What the user draws is no part of it.
     data = Images() if workload == "vit" else Sentences(unequal=workload == "muon")
     optimizers = _optimizers(workload, net)
-    recipe = ib.Recipe(
-        effective_batch=CHUNKS * SIZE,
-        lr=0.003,
-        optimizer="adamw",
-        dataset_size=SAMPLES,
-        duration=f"{steps}st",
-    )
+    recipe = recipe_of(steps)
     workers = settings.pop("workers", 0)
     options = {"chunk": SIZE, "seed": 5, **settings}
     run = ElasticRun(recipe, state=None if checkpoint is None else checkpoint["run"], **options)
@@ -187,8 +181,8 @@ def train(
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-        for kept, weight in zip(average.parameters(), net.parameters(), strict=True):
-            kept.detach().lerp_(weight.detach(), 0.1)
+        for mean, weight in zip(average.parameters(), net.parameters(), strict=True):
+            mean.detach().lerp_(weight.detach(), 0.1)
         if every and step.number % every == 0:
             digests[step.number] = run.digest(net, *optimizers)
         if stop is not None and step.number + 1 == stop:
@@ -255,10 +249,7 @@ def linear():
 
 
 def gradients_of_a_net_with_branches():
-    """Whether each of three parameters has a gradient.
-
-    All chunks use the first, some the second, none the third.
-    """
+    """Whether each of three parameters has a gradient: all chunks use one, some the next, none the last."""
     recipe = ib.Recipe(effective_batch=8, lr=0.1, optimizer="sgd", dataset_size=8, duration="1ep")
     run = ElasticRun(recipe, chunk=2, shuffle=False)
     net = run.wrap(nn.ParameterList([nn.Parameter(torch.ones(1)) for _ in range(3)]))
@@ -271,10 +262,7 @@ def gradients_of_a_net_with_branches():
 
 
 def two_networks():
-    """The digest of two networks that are trained by one loop, in steps of 5 chunks.
-
-    Which three ranks cannot share evenly.
-    """
+    """Trains two networks in one loop, in steps of 5 chunks: three ranks cannot share them evenly."""
     torch.manual_seed(0)
     nets = [nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.2), nn.Linear(8, 1)) for _ in range(2)]
     recipe = ib.Recipe(effective_batch=10, lr=0.1, optimizer="sgd", dataset_size=50, duration="1ep")
@@ -323,54 +311,3 @@ def with_threads_of_the_rank():
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
-
-
-def main(store, folder, name, options):
-    """Trains the GPT among ranks that come and go, and writes the digest that it comes to."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    net, data = Gpt(), Sentences(unequal=False)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
-    average = copy.deepcopy(net)
-    recipe = ib.Recipe(
-        effective_batch=CHUNKS * SIZE,
-        lr=0.003,
-        optimizer="adamw",
-        dataset_size=SAMPLES,
-        duration=f"{options['steps']}st",
-    )
-    given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
-    log = (Path(folder) / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
-
-    def say(**what):
-        log.write(json.dumps({"t": time.time(), **what}) + "\n")
-
-    crews = survivors(
-        recipe,
-        net,
-        optimizer,
-        store=store,
-        name=name,
-        chunk=SIZE,
-        seed=5,
-        extra={"average": average},
-        **given,
-    )
-    for crew in crews:
-        say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
-        model = crew.wrap(net)
-        for step in crew.run.steps(crew.run.loader(data)):
-            for micro in step:
-                with micro.sync(model):
-                    (loss_of("gpt", model, micro.batch) * micro.weight).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
-            crew.scheduler.step()
-            optimizer.zero_grad()
-            for kept, weight in zip(average.parameters(), net.parameters(), strict=True):
-                kept.detach().lerp_(weight.detach(), 0.1)
-            if not crew.void:
-                say(done=step.number, crew=crew.number)
-            time.sleep(options.get("pause", 0.0))
-    (Path(folder) / f"final-{name}").write_text(digest(net, average, optimizer))
-    say(ended=True)

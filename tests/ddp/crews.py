@@ -1,7 +1,4 @@
-"""Ranks as processes around a store, to be killed, paused and joined.
-
-And whether their run was the undisturbed one.
-"""
+"""Ranks as processes around a store, to be killed, paused and joined: their run is the undisturbed one."""
 
 import contextlib
 import ctypes
@@ -44,11 +41,7 @@ def _serve(store: str, folder: Path, name: str, options: dict) -> None:
 
 
 class Ranks:
-    """The processes of one run, with their store; `with Ranks(folder, options) as ranks`.
-
-    Args:
-        host: of the store, and its network namespace.
-    """
+    """The processes of one run, with their store, on a host with a network namespace."""
 
     def __init__(self, folder: Path, options: dict, host: tuple[str, str] | None = None) -> None:
         self.folder, self.options, self.processes = folder, {**options}, {}
@@ -76,11 +69,22 @@ class Ranks:
 
     def start(self, name: str, **options):
         """Starts a rank."""
-        asked = {**self.options, **options}
-        args = f"{self.host}:{self.port}", self.folder, name, asked
+        settings = {**self.options, **options}
+        args = f"{self.host}:{self.port}", self.folder, name, settings
         process = self.processes[name] = CONTEXT.Process(target=_serve, args=args)
         process.start()
         return process
+
+    def start_all(self, kills: dict | None = None, each: dict | None = None, **options) -> None:
+        """Starts the ranks of the first crew; some are killed, or have options of their own."""
+        for rank in range(self.options["ranks"]):
+            own = {
+                "kills": (kills or {}).get(rank, []),
+                "seed": rank,
+                **options,
+                **(each or {}).get(rank, {}),
+            }
+            self.start(f"r{rank}", **own)
 
     def signal(self, name: str, number: int) -> None:
         """Sends a rank a signal."""
@@ -93,10 +97,23 @@ class Ranks:
             process.join(max(0.1, until - time.monotonic()))
         return {name: process.exitcode for name, process in self.processes.items()}
 
-    def wait_for(self, what, seconds: float = 60.0) -> None:
+    def finish(
+        self, alone: tuple[dict, dict], expected: dict[str, int], seconds: float = 150.0
+    ) -> list[tuple]:
+        """Waits until all have ended, in the undisturbed run; returns each crew's number, size and step."""
+        codes = self.wait(seconds)
+        assert codes == expected, [self.said(name) for name in codes]
+        assert faults(self.folder, alone)[0] == []
+        return [*dict.fromkeys((line["crew"], line["of"], line["at"]) for line in self.lines if "at" in line)]
+
+    @property
+    def lines(self) -> list[dict]:
+        return lines(self.folder)
+
+    def wait_for(self, is_awaited, seconds: float = 60.0) -> None:
         """Waits until a log's line is there."""
         until = time.monotonic() + seconds
-        while not any(what(line) for line in lines(self.folder)):
+        while not any(map(is_awaited, self.lines)):
             assert time.monotonic() < until, "what was waited for did not come"
             time.sleep(0.05)
 
@@ -106,44 +123,44 @@ class Ranks:
 
 def lines(folder: Path) -> list[dict]:
     """All whole lines of the ranks' logs, by time."""
-    found = []
+    rows = []
     for path in folder.glob("log-*.jsonl"):
         for line in path.read_text().split("\n")[:-1]:
             with contextlib.suppress(json.JSONDecodeError):
-                found.append({**json.loads(line), "rank_of": path.name})
-    return sorted(found, key=lambda line: line["t"])
+                rows.append({**json.loads(line), "rank_of": path.name})
+    return sorted(rows, key=lambda line: line["t"])
 
 
 def faults(folder: Path, alone: tuple[dict, dict], *, cut_off: bool = False) -> tuple[list[str], float]:
-    """What differs from the undisturbed run, or from its part up to where this one was cut off.
-
-    And how far the weights are apart, over
-    each tensor's largest value."""
+    """Compares a run with the undisturbed one, or with its part up to where this one was cut off; returns the
+    differences, and how far the weights are apart, over each tensor's largest value."""
     steps, weights = alone
     log = lines(folder)
-    found, applied, ranks, shared = [], {}, Counter(), Counter()
+    differences, applied, ranks, shared = [], {}, Counter(), Counter()
     for line in log:
         if "done" in line:
             applied.setdefault(line["done"], set()).add(line["crew"])
             ranks[line["rank_of"], line["done"]] += 1
-    asked = range(max(applied, default=-1) + 1) if cut_off else steps
-    if missing := sorted({*asked} - {*applied}):
-        found.append(f"{len(missing)} steps were not done")
+    expected = range(max(applied, default=-1) + 1) if cut_off else steps
+    if missing := sorted({*expected} - {*applied}):
+        differences.append(f"{len(missing)} steps were not done")
     for step, crews in applied.items():
         shared.update(combinations(sorted(crews), 2))
         for crew in crews:
             took = [line for line in log if line.get("take") == step and line["crew"] == crew]
             if sorted(index for line in took for index in line["ids"]) != steps[step][0]:
-                found.append(f"step {step} has other samples in crew {crew}")
+                differences.append(f"step {step} has other samples in crew {crew}")
             if {line["lr"] for line in took} != {steps[step][1]}:
-                found.append(f"step {step} has another learning rate")
+                differences.append(f"step {step} has another learning rate")
     # A rank that is lost may have done the step under way, which the next crew then does: one step, and never
     # the same rank.
-    found += [f"{rank} did step {step} {times} times" for (rank, step), times in ranks.items() if times > 1]
-    found += [f"crews {crews} did {count} steps both" for crews, count in shared.items() if count > 1]
+    differences += [
+        f"{rank} did step {step} {count} times" for (rank, step), count in ranks.items() if count > 1
+    ]
+    differences += [f"crews {crews} did {count} steps both" for crews, count in shared.items() if count > 1]
     finals = [torch.load(path, map_location="cpu") for path in folder.glob("final-*.pt")]
     if not finals and not cut_off:
-        found.append("no rank came to the end")
+        differences.append("no rank came to the end")
     distances = [
         _apart(final[name], whole, final.get("place"))
         for final in finals
@@ -152,28 +169,27 @@ def faults(folder: Path, alone: tuple[dict, dict], *, cut_off: bool = False) -> 
     ]
     apart = float(torch.tensor([0.0, *distances]).max())  # NaN where one is.
     if not apart <= CLOSE:
-        found.append(f"the weights are {apart:.1e} apart")
-    return found, apart
+        differences.append(f"the weights are {apart:.1e} apart")
+    return differences, apart
 
 
-def _apart(mine: torch.Tensor, whole: torch.Tensor, place: tuple[int, int] | None) -> float:
-    """How far a tensor is from the undisturbed run's, or from its rows in this shard."""
+def _apart(part: torch.Tensor, whole: torch.Tensor, place: tuple[int, int] | None) -> float:
+    """Returns how far a tensor is from the undisturbed run's, or from its rows in this shard."""
     index, shards = place or (0, 1)
     rows = -(-len(whole) // shards)
-    theirs = whole[index * rows : (index + 1) * rows]
-    return float((mine - theirs).abs().max() / whole.abs().max()) if theirs.numel() else float(mine.numel())
+    rows_of_shard = whole[index * rows : (index + 1) * rows]
+    if not rows_of_shard.numel():
+        return float(part.numel())
+    return float((part - rows_of_shard).abs().max() / whole.abs().max())
 
 
 def gaps(folder: Path) -> list[float]:
-    """The seconds from each kill to the next step that is done by a later crew."""
-    log, found = lines(folder), []
-    for kill in log:
-        if "kill" in kill:
-            crews = [line["crew"] for line in log if "crew" in line and line["t"] <= kill["t"]]
-            after = [
-                line["t"]
-                for line in log
-                if "done" in line and line["t"] > kill["t"] and line["crew"] > max(crews)
-            ]
-            found += [min(after) - kill["t"]] if after else []
-    return found
+    """Returns the seconds from each kill to the next step of a later crew."""
+    log, seconds = lines(folder), []
+    for kill in (line for line in log if "kill" in line):
+        crew = max(line["crew"] for line in log if "crew" in line and line["t"] <= kill["t"])
+        after = [
+            line["t"] for line in log if "done" in line and line["crew"] > crew and line["t"] > kill["t"]
+        ]
+        seconds += [min(after) - kill["t"]] if after else []
+    return seconds

@@ -20,16 +20,8 @@ import isobatch as ib
 from isobatch.integrations.torch import ElasticRun, GlobalLoader
 from isobatch.integrations.torch.elastic import agreement
 
-RECIPE = {
-    "effective_batch": 12,
-    "lr": 0.05,
-    "optimizer": "sgd",
-    "momentum": 0.9,
-    "dataset_size": 70,
-    "duration": "3ep",
-    "warmup": "1ep",
-}
-
+RECIPE = {"effective_batch": 12, "lr": 0.05, "optimizer": "sgd", "momentum": 0.9, "dataset_size": 70}
+RECIPE |= {"duration": "3ep", "warmup": "1ep"}
 WHOLE = whole.StateDictOptions(full_state_dict=True)
 
 
@@ -99,10 +91,9 @@ def train(
     augmented=False,
     **settings,
 ):
-    """Trains from a checkpoint to step `stop` or the end.
-
-    Gives the checkpoint, and each step's samples, rate and stand-ins. Where they are
-    augmented, the samples are (index, what the model saw)."""
+    """Trains from a checkpoint to step `stop` or the end; returns the checkpoint, and each step's samples,
+    rate and stand-ins. Where they are augmented, the samples are (index, input of the model).
+    """
     torch.manual_seed(0)
     # A clock of which each step takes a second.
     agreement.monotonic = itertools.count().__next__ if slow else time.monotonic
@@ -114,9 +105,8 @@ def train(
     if checkpoint is not None:
         # Pipes share memory, and an optimizer goes on in the very tensors that it loads.
         checkpoint = copied(checkpoint)
-        if (
-            sharded
-        ):  # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
+        if sharded:
+            # Its loader knows only what the optimizer's groups have already: a scheduler gives them more.
             scheduler = run.scheduler(optimizer)
             both = {"model_state_dict": checkpoint["model"], "optim_state_dict": checkpoint["optimizer"]}
             whole.set_state_dict(net, optimizer, **both, options=WHOLE)
@@ -125,22 +115,22 @@ def train(
             optimizer.load_state_dict(checkpoint["optimizer"])
     if checkpoint is None or not sharded:
         scheduler = run.scheduler(optimizer)
-    seen = []
+    rows_of_steps = []
     tokens = (lambda batch: batch[3].sum()) if by_tokens else None
     rows = Rows(recipe.dataset_size) if stream is None else Flowing(stream)
     data = run.loader(rows, **(loader or {}))
     for step in run.steps(data, tokens):
         ids, stand_ins = [], 0
         for micro in step:
-            index, x, *others = micro.batch
+            index, x, *targets = micro.batch
             if augmented:
                 x = x + torch.stack([noise(run.seed_of(sample)) for sample in index.tolist()])
             with micro.sync(model):
-                (loss_of(model, (index, x, *others), by_tokens) * micro.weight).backward()
+                (loss_of(model, (index, x, *targets), by_tokens) * micro.weight).backward()
             stand_ins += micro.stand_in
             own = zip(index.tolist(), map(tuple, x.tolist()), strict=True) if augmented else index.tolist()
             ids += [] if micro.stand_in else own
-        seen.append((step.number, step.epoch, ids, optimizer.param_groups[0]["lr"], stand_ins))
+        rows_of_steps.append((step.number, step.epoch, ids, optimizer.param_groups[0]["lr"], stand_ins))
         if signal_at == (step.number, run.world.rank):
             os.kill(os.getpid(), signal.SIGTERM)
         optimizer.step()
@@ -150,8 +140,8 @@ def train(
             break
     own = net.state_dict(), optimizer.state_dict()
     parts = whole.get_state_dict(net, optimizer, options=WHOLE) if sharded else own
-    run._loop.free()  # A loader's workers end here: the garbage collector would wait for them in some later test.
-    return {"model": parts[0], "optimizer": parts[1], "run": run.state_dict()}, seen
+    run._loop.free()  # Else the garbage collector waits for a loader's workers in some later test.
+    return {"model": parts[0], "optimizer": parts[1], "run": run.state_dict()}, rows_of_steps
 
 
 def wrapped(net, *, sharded):
@@ -188,9 +178,9 @@ def counting(counts, **settings):
     """What each rank is told where `counts` has the tokens of each rank's micro-batches, by step."""
     run = ElasticRun(ib.Recipe(**{**RECIPE, "duration": "4st"}), **settings)
     loader = run.loader(range(RECIPE["dataset_size"]))
-    mine, weights = iter(counts[dist.get_rank()]), []
+    own_counts, weights = iter(counts[dist.get_rank()]), []
     try:
-        for step in run.steps(loader, lambda batch: next(mine)):
+        for step in run.steps(loader, lambda batch: next(own_counts)):
             factors = [micro.weight for micro in step]
             weights.append(factors)
     except ib.InputError as error:
@@ -208,8 +198,8 @@ def taken(become, size, recipe, data=None, **settings):
         rows.append([])
         for span in run._progress.spans():
             own = run._progress.passes(span, equal=False)
-            ids = [(next(batches).tolist(), one) for one in own]
-            rows[-1].append((span, [i for batch, one in ids if not one.stand_in for i in batch], own))
+            ids = [(next(batches).tolist(), portion) for portion in own]
+            rows[-1].append((span, [i for batch, portion in ids if not portion.stand_in for i in batch], own))
         assert next(batches, None) is None
     return rows, run
 
@@ -223,23 +213,20 @@ def steps_of(run, until=None, data=None):
     """Steps without a model; gives each step's learning rate and samples."""
     optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=run.recipe.lr)
     scheduler = run.scheduler(optimizer)
-    seen = []
+    rows_of_steps = []
     for step in run.steps(run.loader(range(run.recipe.dataset_size) if data is None else data)):
         ids = [index for micro in step for index in micro.batch.tolist()]
-        seen.append((optimizer.param_groups[0]["lr"], ids))
-        assert seen[-1][0] == run.plan.lr_at(step.number)
+        rows_of_steps.append((optimizer.param_groups[0]["lr"], ids))
+        assert rows_of_steps[-1][0] == run.plan.lr_at(step.number)
         optimizer.step()
         scheduler.step()
         if step.number + 1 == until:
             break
-    return seen
+    return rows_of_steps
 
 
 class Gathered(nn.SyncBatchNorm):
-    """What torch's SyncBatchNorm computes, which runs on GPUs only.
-
-    Statistics of all ranks' samples, gathered in forward and backward.
-    """
+    """Gathers the statistics of all ranks' samples, as torch's SyncBatchNorm does on GPUs only."""
 
     def forward(self, x):
         count = torch.tensor([float(len(x))], dtype=x.dtype)
@@ -253,9 +240,8 @@ class Gathered(nn.SyncBatchNorm):
 
 
 def normed():
-    """Four steps of a network with statistics of all ranks.
-
-    Gives its running mean, what counted, the expected mean, and whether each step had gradients.
+    """Trains four steps with statistics of all ranks; returns the running mean, the samples that counted, the
+    expected mean, and whether each step had gradients.
     """
     torch.manual_seed(0)
     net = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
@@ -272,11 +258,8 @@ def normed():
         gradients.append(all(bool(parameter.grad.any()) for parameter in net.parameters()))
         if step.number == 3:
             break
-    expected, order = (
-        torch.zeros(5, dtype=torch.float64),
-        torch.randperm(70, generator=torch.Generator().manual_seed(0)),
-    )
-    at = 0
+    order = torch.randperm(70, generator=torch.Generator().manual_seed(0))
+    expected, at = torch.zeros(5, dtype=torch.float64), 0
     for count in counts:
         expected += 0.1 * (rows.x[order[at : at + count]].mean(0) - expected)
         at += count
@@ -285,14 +268,14 @@ def normed():
 
 def loaded(state=None, stop=None):
     """What this rank of a process group loads, by step, and the loader's state."""
-    loader, seen, ids = GlobalLoader(range(50), 12, max_micro_batch=2, split="uneven"), [], []
+    loader, rows_of_steps, ids = GlobalLoader(range(50), 12, max_micro_batch=2, split="uneven"), [], []
     if state is not None:
         loader.load_state_dict(state)
     for batch in loader:
         ids += batch.tolist()
         if loader.last:
-            seen.append(ids)
+            rows_of_steps.append(ids)
             ids = []
-            if len(seen) == stop:
+            if len(rows_of_steps) == stop:
                 break
-    return seen, loader.state_dict()
+    return rows_of_steps, loader.state_dict()

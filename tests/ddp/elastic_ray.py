@@ -10,14 +10,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-RECIPE = {
-    "effective_batch": 12,
-    "lr": 0.05,
-    "optimizer": "sgd",
-    "dataset_size": 70,
-    "duration": "3ep",
-    "warmup": "1ep",
-}
+RECIPE = {"effective_batch": 12, "lr": 0.05, "optimizer": "sgd", "dataset_size": 70}
+RECIPE |= {"duration": "3ep", "warmup": "1ep"}
 SETTINGS = {"split": "uneven", "max_micro_batch": 2}
 EVERY, CHANGES, CHANGES_AGAIN = 3, 6, 12
 
@@ -37,11 +31,10 @@ def train(config):
     model = ray.train.torch.prepare_model(own) if config["ray"] else own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     recipe, settings = ib.Recipe(**RECIPE | config.get("recipe", {})), config.get("settings", SETTINGS)
-    run, saved = (
-        elastic_run(recipe, **settings)
-        if config["ray"]
-        else (ib.integrations.torch.ElasticRun(recipe, **settings), {})
-    )
+    if config["ray"]:
+        run, saved = elastic_run(recipe, **settings)
+    else:
+        run, saved = ib.integrations.torch.ElasticRun(recipe, **settings), {}
     if saved:
         own.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
@@ -56,11 +49,7 @@ def train(config):
 
     first, then, last = config.get("sizes", (2, 1, 2))
     changed, again = (folder / "change").exists(), (folder / "again").exists()
-    if (
-        config["ray"]
-        and run.world.size != (wanted := last if again else then if changed else first)
-        and wanted
-    ):
+    if config["ray"] and run.world.size != (size := last if again else then if changed else first) and size:
         wait("other")
     log = folder / f"steps-{run.position.step}-{run.world.size}-{run.world.rank}.jsonl"
     with log.open("a", encoding="utf-8") as lines:
@@ -82,12 +71,12 @@ def train(config):
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            done = step.number + 1
-            if config["ray"] and (run.finished or done % EVERY == 0):
+            finished_steps = step.number + 1
+            if config["ray"] and (run.finished or finished_steps % EVERY == 0):
                 report(run, {}, {"model": own.state_dict(), "optimizer": optimizer.state_dict()})
-                if (done, changed) == (CHANGES, False):
+                if (finished_steps, changed) == (CHANGES, False):
                     wait("change")
-                if (done, again) == (CHANGES_AGAIN, False):
+                if (finished_steps, again) == (CHANGES_AGAIN, False):
                     wait("again")
     if run.world.rank == 0:
         torch.save(own.state_dict(), folder / "model.pt")

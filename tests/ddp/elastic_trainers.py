@@ -1,7 +1,4 @@
-"""Elastic runs inside trainers, stopped and gone on.
-
-Each gives its weights, and the samples and rate of each step.
-"""
+"""Elastic runs inside trainers, stopped and gone on: each gives its weights, and the rate of each step."""
 
 import itertools
 import logging
@@ -18,14 +15,8 @@ from ddp.quiet import LIGHTNING, stay_offline
 from isobatch.integrations.torch import ElasticRun
 from isobatch.integrations.torch.elastic import agreement
 
-RECIPE = {
-    "effective_batch": 9,
-    "lr": 0.05,
-    "optimizer": "sgd",
-    "dataset_size": 40,
-    "duration": "2ep",
-    "warmup": "3st",
-}
+RECIPE = {"effective_batch": 9, "lr": 0.05, "optimizer": "sgd", "dataset_size": 40}
+RECIPE |= {"duration": "2ep", "warmup": "3st"}
 SETTINGS = {"split": "uneven", "max_micro_batch": 3}
 
 
@@ -45,10 +36,7 @@ class Words(torch.utils.data.Dataset):
 
 
 class Model(nn.Module):
-    """Predicts words; its loss is the mean over its labels.
-
-    Or over those of the whole step where it is told how many.
-    """
+    """Predicts words; its loss is the mean over its labels, or over those of the step where it is told."""
 
     def __init__(self):
         super().__init__()
@@ -70,10 +58,7 @@ class Averaging(Model):
 
 
 def every_step_agrees():
-    """Each step takes a second, on a clock of its own.
-
-    So that ranks stop at the step after the one that asks for it.
-    """
+    """Lets each step take a second, so that ranks stop at the step after the one that asks for it."""
     agreement.monotonic = itertools.count().__next__
 
 
@@ -86,17 +71,14 @@ def sgd(parameters):
 
 
 def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=sgd, **options):
-    """Trains a run in the Trainer of transformers.
-
-    Gives it, the run, the rate of each step, and what was evaluated and saved when.
-    """
+    """Trains a run in transformers; returns its Trainer, the run, each step's rate, and the events."""
     stay_offline()
     import transformers as hf
 
     from isobatch.integrations.transformers import ElasticTrainer, arguments, state_in
 
     every_step_agrees()
-    rates, done = {}, []
+    rates, events = {}, []
 
     class Trainer(ElasticTrainer, hf.Trainer):
         pass
@@ -110,23 +92,24 @@ def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=
                 run.stop()
 
         def on_evaluate(self, args, state, control, **_):
-            done.append(("evaluate", state.global_step, state.epoch))
+            events.append(("evaluate", state.global_step, state.epoch))
 
         def on_save(self, args, state, control, **_):
-            done.append(("save", state.global_step, state.epoch))
+            events.append(("save", state.global_step, state.epoch))
 
     checkpoint = str(Path(folder) / f"checkpoint-{resume}") if resume else None
     run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(checkpoint), **SETTINGS)
     torch.manual_seed(0)
     model = model()
     quiet = {"report_to": [], "disable_tqdm": True, "logging_strategy": "no", "save_strategy": "no"}
-    made = {"use_cpu": True, "ddp_backend": "gloo", "remove_unused_columns": False, "label_names": ["labels"]}
+    quiet |= {"use_cpu": True, "ddp_backend": "gloo", "remove_unused_columns": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = Trainer(
             model,
             hf.TrainingArguments(
-                folder, **{**quiet, **made, **arguments(run), "max_grad_norm": 0.0, **options}
+                folder,
+                **{**quiet, "label_names": ["labels"], "max_grad_norm": 0.0, **arguments(run), **options},
             ),
             train_dataset=Words(),
             eval_dataset=Words(),
@@ -135,7 +118,7 @@ def in_transformers(folder, model=Averaging, stop=None, resume=False, optimizer=
             callbacks=[Watch()],
         )
         trainer.train(resume_from_checkpoint=checkpoint)
-    return trainer, run, rates, done
+    return trainer, run, rates, events
 
 
 def transformers(folder, counts, stop=None, resume=False):
@@ -146,8 +129,10 @@ def transformers(folder, counts, stop=None, resume=False):
 
 def epochs(folder, stop=None, resume=False):
     """What the Trainer does where it evaluates and saves every epoch."""
-    *_, done = in_transformers(folder, stop=stop, resume=resume, eval_strategy="epoch", save_strategy="epoch")
-    return done
+    *_, events = in_transformers(
+        folder, stop=stop, resume=resume, eval_strategy="epoch", save_strategy="epoch"
+    )
+    return events
 
 
 class Normed(Averaging):
@@ -164,71 +149,37 @@ def own_optimizer(folder):
     return [group["weight_decay"] for group in trainer.optimizer.param_groups], [*rates.values()]
 
 
-def validated(every=1):
-    """The steps and epochs at which Lightning validates, and its epoch at the end."""
+def in_lightning(path=None, stop=None, resume=False, data=None, **options):
+    """Trains a run in Lightning's Trainer; returns the module, the Trainer, the run, and each step's rate and
+    epoch; `validated` has the steps and epochs at which it validates.
+    """
     import lightning.pytorch as pl
-
-    from isobatch.integrations.lightning import ElasticLightning
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    every_step_agrees()
-    steps = []
-    elastic = ElasticLightning(ElasticRun(ib.Recipe(**RECIPE), **SETTINGS))
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = Averaging()
-
-        def training_step(self, batch, index):
-            return self.model(**batch[0])["loss"] * batch[1]
-
-        def validation_step(self, batch, index):
-            pass
-
-        def on_validation_end(self):
-            steps.append((self.global_step, self.current_epoch))
-
-        def configure_optimizers(self):
-            return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
-
-    trainer = pl.Trainer(
-        **LIGHTNING,
-        devices=1,
-        callbacks=[elastic],
-        num_sanity_val_steps=0,
-        check_val_every_n_epoch=every,
-        **elastic.arguments,
-    )
-    trainer.fit(Module(), elastic.loader(Words()), torch.utils.data.DataLoader(Words(), 8))
-    return steps, trainer.current_epoch
-
-
-def lightning(path, stop=None, resume=False):
-    """With Lightning's Trainer."""
-    import lightning.pytorch as pl
-    from lightning.pytorch.strategies import DDPStrategy
 
     from isobatch.integrations.lightning import ElasticLightning, state_in
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     every_step_agrees()
-    rates = {}
     run = ElasticRun(ib.Recipe(**RECIPE), state=state_in(path if resume else None), **SETTINGS)
     elastic = ElasticLightning(run)
 
     class Module(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            self.model = Averaging()
+            self.model, self.rates, self.validated = Averaging(), {}, []
 
         def training_step(self, batch, index):
             batch, factor = batch
-            rates[self.global_step] = self.optimizers().param_groups[0]["lr"], self.current_epoch
+            self.rates[self.global_step] = self.optimizers().param_groups[0]["lr"], self.current_epoch
             return self.model(**batch)["loss"] * factor
 
+        def validation_step(self, batch, index):
+            pass
+
+        def on_validation_end(self):
+            self.validated.append((self.global_step, self.current_epoch))
+
         def configure_optimizers(self):
-            return elastic.configure_optimizers(torch.optim.SGD(self.parameters(), lr=0.05))
+            return elastic.configure_optimizers(sgd(self.parameters()))
 
         def on_train_batch_end(self, *_):
             if self.global_step == stop:
@@ -238,25 +189,33 @@ def lightning(path, stop=None, resume=False):
     module = Module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = pl.Trainer(
-            **LIGHTNING,
-            devices=size_of_world(),
-            strategy=DDPStrategy(process_group_backend="gloo"),
-            use_distributed_sampler=False,
-            callbacks=[elastic],
-            **elastic.arguments,
-        )
-        trainer.fit(module, elastic.loader(Words()), ckpt_path=path if resume else None)
+        trainer = pl.Trainer(**LIGHTNING, callbacks=[elastic], **elastic.arguments, **options)
+        trainer.fit(module, elastic.loader(Words()), data, ckpt_path=path if resume else None)
         if stop:
             trainer.save_checkpoint(path)
-    return module.model.net.state_dict(), rates, trainer.global_step, run.state_dict()["step"]
+    return module, trainer, run
+
+
+def validated(every=1):
+    """Returns the steps and epochs at which Lightning validates, and its epoch at the end."""
+    data = torch.utils.data.DataLoader(Words(), 8)
+    options = {"devices": 1, "num_sanity_val_steps": 0, "check_val_every_n_epoch": every}
+    module, trainer, _ = in_lightning(data=data, **options)
+    return module.validated, trainer.current_epoch
+
+
+def lightning(path, stop=None, resume=False):
+    """Returns the weights, the rate and epoch of each step, and how far the Trainer and the run are."""
+    from lightning.pytorch.strategies import DDPStrategy
+
+    strategy = DDPStrategy(process_group_backend="gloo")
+    options = {"devices": size_of_world(), "strategy": strategy, "use_distributed_sampler": False}
+    module, trainer, run = in_lightning(path, stop, resume, **options)
+    return module.model.net.state_dict(), module.rates, trainer.global_step, run.state_dict()["step"]
 
 
 def accelerate(checkpoint=None, stop=None):
-    """With a loop of one's own and Accelerate.
-
-    The model is prepared, the loader and the optimizer need not be.
-    """
+    """Trains in a loop with Accelerate: the model is prepared, the loader and the optimizer need not be."""
     stay_offline()
     from accelerate import Accelerator
 
@@ -287,8 +246,5 @@ def accelerate(checkpoint=None, stop=None):
         if step.number + 1 == stop:
             break
     accelerator.state._reset_state(reset_partial_state=True)
-    made = {
-        "model": {name: value.clone() for name, value in own.state_dict().items()},
-        "run": run.state_dict(),
-    }
-    return made, rates
+    weights = {name: value.clone() for name, value in own.state_dict().items()}
+    return {"model": weights, "run": run.state_dict()}, rates

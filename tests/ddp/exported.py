@@ -1,7 +1,4 @@
-"""Trainings by the files that a plan was exported to, in the tools themselves.
-
-What they report, step by step.
-"""
+"""Trainings by the files that a plan was exported to, in the tools themselves, reported step by step."""
 
 import tempfile
 import warnings
@@ -37,19 +34,17 @@ def over_ranks(counts):
 
 
 def transformers(file, dataset_size, *, extra=None):
-    """The Trainer with the arguments of an exported file.
-
-    Returns: the batch and the steps that it reports, and of every step its learning rate and its samples over
-    all ranks.
+    """Trains by the arguments of an exported file; returns the batch and the steps that the Trainer reports,
+    and of every step its learning rate and its samples over all ranks.
     """
     stay_offline()
     import transformers as hf
 
-    seen, samples, waiting = [], [], [0]
+    rates, samples, waiting = [], [], [0]
 
     class Watch(hf.TrainerCallback):
         def on_pre_optimizer_step(self, *_, optimizer=None, **__):
-            _record(optimizer, seen, samples, waiting)
+            _record(optimizer, rates, samples, waiting)
 
     class Trainer(hf.Trainer):
         def training_step(self, model, inputs, *rest):
@@ -59,10 +54,10 @@ def transformers(file, dataset_size, *, extra=None):
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
         parser = hf.HfArgumentParser(hf.TrainingArguments)
-        said = parser.parse_yaml_file(file)[0].to_dict()
-        asked = {name: value for name, value in said.items() if name not in _OWN}
+        config = parser.parse_yaml_file(file)[0].to_dict()
+        options = {name: value for name, value in config.items() if name not in _OWN}
         arguments = hf.TrainingArguments(
-            **{**asked, "output_dir": folder, **(extra or {})},
+            **{**options, "output_dir": folder, **(extra or {})},
             ddp_backend="gloo",
             disable_tqdm=True,
             logging_strategy="no",
@@ -70,34 +65,31 @@ def transformers(file, dataset_size, *, extra=None):
             report_to=[],
         )
         torch.manual_seed(0)
-        config = hf.GPT2Config(
+        shape = hf.GPT2Config(
             vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0
         )
         trainer = Trainer(
-            hf.GPT2LMHeadModel(config), arguments, train_dataset=Rows(dataset_size), callbacks=[Watch()]
+            hf.GPT2LMHeadModel(shape), arguments, train_dataset=Rows(dataset_size), callbacks=[Watch()]
         )
         trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
         return {
             "batch": trainer.get_total_train_batch_size(arguments),
             "steps": trainer.state.max_steps,
             "done": trainer.state.global_step,
-            "lr": seen,
+            "lr": rates,
             "samples": over_ranks(samples),
         }
 
 
-def _record(optimizer, seen, samples, waiting):
+def _record(optimizer, rates, samples, waiting):
     """Before a step of the optimizer: its learning rate, and the samples since the last."""
-    seen.append(optimizer.param_groups[0]["lr"])
+    rates.append(optimizer.param_groups[0]["lr"])
     samples.append(waiting[0])
     waiting[0] = 0
 
 
 def lightning(file, dataset_size, plan_json):
-    """Lightning's Trainer, optimizer and data by an exported configuration.
-
-    The scheduler as its comment says.
-    """
+    """Trains by Lightning's Trainer, optimizer and data of an exported configuration."""
     import importlib
 
     import lightning.pytorch as pl
@@ -107,9 +99,9 @@ def lightning(file, dataset_size, plan_json):
     from isobatch import Plan
     from isobatch.integrations.lightning import configure_optimizers
 
-    said = yaml.safe_load(Path(file).read_text())
+    config = yaml.safe_load(Path(file).read_text())
     plan = Plan.from_json(plan_json)
-    seen, samples, waiting = [], [], [0]
+    rates, samples, waiting = [], [], [0]
 
     class Module(pl.LightningModule):
         def __init__(self):
@@ -121,28 +113,30 @@ def lightning(file, dataset_size, plan_json):
             return self.layer(batch["input_ids"].float()).mean() * 1e-3
 
         def on_before_optimizer_step(self, optimizer):
-            _record(optimizer, seen, samples, waiting)
+            _record(optimizer, rates, samples, waiting)
 
         def configure_optimizers(self):
-            module, _, name = said["optimizer"]["class_path"].rpartition(".")
-            made = getattr(importlib.import_module(module), name)
-            return configure_optimizers(made(self.parameters(), **said["optimizer"]["init_args"]), plan)
+            module, _, name = config["optimizer"]["class_path"].rpartition(".")
+            make_optimizer = getattr(importlib.import_module(module), name)
+            return configure_optimizers(
+                make_optimizer(self.parameters(), **config["optimizer"]["init_args"]), plan
+            )
 
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
-        assert said["trainer"].pop("strategy") == "ddp"
+        assert config["trainer"].pop("strategy") == "ddp"
         trainer = pl.Trainer(
-            **said["trainer"],
+            **config["trainer"],
             **LIGHTNING,
             strategy=DDPStrategy(process_group_backend="gloo"),
             default_root_dir=folder,
         )
-        size = said["data"]["batch_size"]
+        size = config["data"]["batch_size"]
         trainer.fit(Module(), torch.utils.data.DataLoader(Rows(dataset_size), size, shuffle=True))
         return {
             "batch": size * trainer.accumulate_grad_batches * trainer.world_size,
             "steps": trainer.max_steps,
             "done": trainer.global_step,
-            "lr": seen,
+            "lr": rates,
             "samples": over_ranks(samples),
         }

@@ -1,7 +1,6 @@
-"""The whole validator on one process that takes itself for one of many.
-
-Torch's "fake" process group, whose collectives do nothing, and
-a control group that answers with this rank's own values and counts what a real one would gather."""
+"""The whole validator on one process that takes itself for one of many: in torch's "fake" process group,
+whose collectives do nothing, and a control group that answers with this rank's own values.
+"""
 
 import contextlib
 import pickle
@@ -65,18 +64,12 @@ class FakeGroup(Group):
         self.device, self.limit = torch.device("cpu"), timedelta(seconds=options.phase_seconds)
         self.emulated, self.backend, self.control = False, "fake", dist.group.WORLD
         self.counts, self.pulse = counts, Pulse(counts)
-        self.facts = [
-            Facts(
-                host=f"host{rank // PER_NODE}",
-                machine=f"machine{rank // PER_NODE}",
-                address=None,
-                ranks=world_size,
-                local_rank=rank % PER_NODE,
-                device="cpu",
-            )
-            for rank in range(world_size)
-        ]
+        self.facts = [self._facts_of(*divmod(rank, PER_NODE)) for rank in range(world_size)]
         self._place()
+
+    def _facts_of(self, node, local_rank):
+        place = {"host": f"host{node}", "machine": f"machine{node}", "address": None, "device": "cpu"}
+        return Facts(**place, ranks=self.world_size, local_rank=local_rank)
 
     def gather(self, value, kind=None):
         size = len(pickle.dumps(value)) * self.world_size
@@ -107,9 +100,9 @@ def validate(plan, options, world_size):
         return mse_loss(model(batch), batch[:, :3])
 
     def hook(_, bucket):  # DDP's own all-reduce fails in a fake group
-        done = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
 
     def factory():
         return Workload(
@@ -123,21 +116,14 @@ def validate(plan, options, world_size):
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
     try:
         with pytest.MonkeyPatch.context() as patch:
-            for part in (
-                all_reduce,
-                machine,
-                step_time,
-            ):  # the least number of repetitions, which is always the same
+            # The least number of repetitions, which is always the same; a busy machine shortens nothing.
+            for part in all_reduce, machine, step_time:
                 patch.setitem(part.SECONDS, options.extent, 0.0)
-            patch.setattr(
-                step_time, "SHORT_SECONDS", float("inf")
-            )  # steps run freely however busy the machine is
-            patch.setitem(trial.STEP_SECONDS, options.extent, 1e6)  # nor shortened
-            patch.setitem(
-                memory.SECONDS, options.extent, 600.0
-            )  # the search is never ended by a busy machine
-            patch.setattr(worker, "Group", lambda given: FakeGroup(given, counts, world_size))
-            patch.setattr(worker, "own_device", lambda given: None)
+            patch.setattr(step_time, "SHORT_SECONDS", float("inf"))
+            patch.setitem(trial.STEP_SECONDS, options.extent, 1e6)
+            patch.setitem(memory.SECONDS, options.extent, 600.0)
+            patch.setattr(worker, "Group", lambda options: FakeGroup(options, counts, world_size))
+            patch.setattr(worker, "own_device", lambda options: None)
             return worker.run(plan, options, factory=factory), counts
     finally:
         dist.destroy_process_group()

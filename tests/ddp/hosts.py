@@ -29,11 +29,8 @@ def kill(processes: list[subprocess.Popen[str]]) -> None:
 
 
 class Hosts:
-    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only.
-
-    `name` begins the names of
-    links and namespaces: two users of one machine take different ones. `burst` may leave a link at full
-    speed.
+    """Hosts 1 … n with the addresses 10.77.0.1 … n, inside of their namespaces only; the names of links and
+    namespaces begin with `name`. A link may be at full speed for a `burst`.
     """
 
     def __init__(self, count: int, rate: str, *, name: str = "ibt", burst: str = "128k") -> None:
@@ -76,8 +73,7 @@ class Hosts:
         environment.pop("RANK", None)
         processes = []
         for host in range(1, self.count + 1):
-            # Before other programs: two cores carry all hosts and their links, and the link shall be the
-            # limit.
+            # Before other programs: two cores carry all hosts and links, and the link shall be the limit.
             launch = ["nice", "-n", "-15", "ip", "netns", "exec", f"{self.name}-h{host}"]
             launch += ["unshare", "--uts", "bash", "-c"]
             launch += [
@@ -91,9 +87,8 @@ class Hosts:
             launch += ["--rdzv-backend", "static", "--rdzv-endpoint", f"{NETWORK}.1:29517"]
             launch += ["--rdzv-id", "isobatch", "--local-addr", f"{NETWORK}.{host}", *command]
             with (cwd / f"host{host}.log").open("w") as log:
-                processes.append(
-                    subprocess.Popen(launch, env=environment, cwd=cwd, stdout=log, stderr=log, text=True)
-                )
+                options = {"env": environment, "cwd": cwd, "stdout": log, "stderr": log, "text": True}
+                processes.append(subprocess.Popen(launch, **options))
         return processes
 
     def run(self, command: list[str], cwd: Path, seconds: float = 240, **env: str) -> list[int]:
@@ -105,12 +100,9 @@ class Hosts:
             kill(processes)
 
     def __exit__(self, *_: object) -> None:
-        for host in range(1, 9):
+        things = []
+        for host in range(1, 9):  # Links first: else the next start meets them.
+            things += [("link", f"{self.name}-v{host}"), ("netns", f"{self.name}-h{host}")]
+        for kind, name in [*things, ("link", f"{self.name}-br")]:
             with contextlib.suppress(subprocess.CalledProcessError):
-                _sh(
-                    "ip", "link", "del", f"{self.name}-v{host}"
-                )  # links first: else the next start meets them
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _sh("ip", "netns", "del", f"{self.name}-h{host}")
-        with contextlib.suppress(subprocess.CalledProcessError):
-            _sh("ip", "link", "del", f"{self.name}-br")
+                _sh("ip", kind, "del", name)

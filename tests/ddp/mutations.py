@@ -1,6 +1,4 @@
-"""Mutations of each message of a run.
-
-What is not the signed message to the last bit is refused, and nothing else ever happens.
+"""Mutations of each message of a run: all but the signed message, to the last bit, is refused.
 
 python tests/ddp/mutations.py 1000000
 """
@@ -31,7 +29,7 @@ from isobatch.integrations.torch.elastic.messages import (
 )
 
 MEMBER = "node|1/0|10.0.0.1:4711|" + "5f" * 16
-TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "other"), -1)))
+TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "elsewhere"), -1)))
 MESSAGES = {
     f"beat/{MEMBER}": Beat(3),
     "facts": RunFacts({"recipe's lr": 0.1, "settings": {"seed": "1"}}),
@@ -49,14 +47,8 @@ MESSAGES = {
     f"{TABLE.mark}/sent/{MEMBER}": Announced(0, "ef" * 32),
     f"{TABLE.mark}/answer/{MEMBER}": Parcel(error="net.0.weight is float32 (3,) there, missing here"),
 }
-OWN, OTHERS = (
-    Seal(b"the key of this run", "run"),
-    (
-        Seal(b"the key of another", "run"),
-        Seal(b"the key of this run", "other"),
-        Seal(),
-    ),
-)
+OWN = Seal(b"the key of this run", "run")
+FOREIGN = Seal(b"the key of another", "run"), Seal(b"the key of this run", "elsewhere"), Seal()
 STATE = {
     "net": torch.nn.BatchNorm1d(2).state_dict(),
     "optimizer": {
@@ -100,10 +92,7 @@ def read(place: str, written: bytes):
 
 
 def play(count: int, seed: int = 0) -> Counter:
-    """Plays so many mutations, and counts what came of them.
-
-    Raises where it is anything but refused or the message itself.
-    """
+    """Plays so many mutations; counts the refused and the read ones, and fails at any other outcome."""
     chance, outcomes = random.Random(seed), Counter()
     places = [*MESSAGES]
     layout = msgspec.json.encode(parcels.layout_of(STATE)[0])
@@ -113,16 +102,16 @@ def play(count: int, seed: int = 0) -> Counter:
         written = OWN.write(place, message)
         match chance.randrange(6):
             case 0:  # The message of another place, another run or another key.
-                other = chance.choice(places)
-                seal = chance.choice([OWN, *OTHERS])
-                written = seal.write(other, MESSAGES[other])
-                same = other == place and seal is OWN
+                elsewhere = chance.choice(places)
+                seal = chance.choice([OWN, *FOREIGN])
+                written = seal.write(elsewhere, MESSAGES[elsewhere])
+                same = elsewhere == place and seal is OWN
                 outcome = read(place, written)
                 assert outcome == (message if same else None), (place, written)
             case 1:  # A signature of another message.
-                other = OWN.write(chance.choice(places), message)
-                outcome = read(place, other[:65] + mutate(written[65:], chance))
-                assert outcome is None or other == written, (place, written)
+                elsewhere = OWN.write(chance.choice(places), message)
+                outcome = read(place, elsewhere[:65] + mutate(written[65:], chance))
+                assert outcome is None or elsewhere == written, (place, written)
             case 2:  # Who has the key, and writes nonsense: the fields are checked.
                 outcome = read(place, _signed(place, mutate(written[65:], chance)))
                 assert outcome is None or type(outcome) is type(message)

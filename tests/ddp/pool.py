@@ -28,9 +28,7 @@ def _serve(rank, world_size, port, pipe):
     while (job := pipe.recv()) is not None:
         function, args, kwargs = job
         try:
-            with (
-                gc_frozen()
-            ):  # a test's own garbage is looked for, and not in all that torch and trainers have made
+            with gc_frozen():  # Looks for a test's own garbage, not in all that torch and trainers have made.
                 pipe.send((True, function(*args, **kwargs)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
@@ -52,10 +50,12 @@ class Pool:
         context.set_forkserver_preload(["torch", "torch._dynamo", "ddp.pool", "isobatch.validate.worker"])
         self.pipes, self.processes = [], []
         for rank in range(world_size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, world_size, port, theirs), daemon=False)
+            pipe, pipe_of_rank = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(rank, world_size, port, pipe_of_rank), daemon=False
+            )
             process.start()
-            self.pipes.append(ours)
+            self.pipes.append(pipe)
             self.processes.append(process)
 
     limit = 600

@@ -3,9 +3,8 @@
 import os
 import sys
 
-LIGHTNING = {
-    "accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
-}  # fmt: skip
+LIGHTNING = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+LIGHTNING |= {"enable_progress_bar": False, "enable_model_summary": False}
 """Arguments of Lightning's Trainer."""
 
 

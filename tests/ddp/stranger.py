@@ -1,7 +1,4 @@
-"""A stranger who reaches the store of a run and has no key.
-
-He reads all, and writes, deletes and replays what he likes.
-"""
+"""A stranger who reaches the store of a run and has no key: he reads all, and writes, deletes and replays."""
 
 import os
 import pickle
@@ -32,11 +29,7 @@ class Canary:
 
 
 class Stranger(threading.Thread):
-    """Attacks what the run has in the store, one thing every `pause` seconds, until `end`.
-
-    Args:
-        alike: of a key that is not the run's; what he signs with it looks like a message.
-    """
+    """Attacks the run's keys in the store, one every `pause` seconds, until `end`; signs by a foreign key."""
 
     def __init__(self, address: str, folder: Path, alike: Seal, seed: int = 0, pause: float = 0.02) -> None:
         super().__init__(name="stranger", daemon=True)
@@ -46,10 +39,8 @@ class Stranger(threading.Thread):
         self.evil = pickle.dumps(Canary(folder))
         self.seen: dict[str, list[bytes]] = {}
         self.attacks = 0
-        # As a rank would come, with another key.
-        self.member = Membership(
-            Store(address, 5.0, alike), "a-stranger", ranks=1, min_ranks=1, lease=2.0, timeout=5.0
-        )
+        options = {"ranks": 1, "min_ranks": 1, "lease": 2.0, "timeout": 5.0}
+        self.member = Membership(Store(address, 5.0, alike), "a-stranger", **options)
 
     def read(self, key: str) -> bytes | None:
         value = self.store.compare_set(f"run/{key}", ABSENT, ABSENT)
@@ -57,7 +48,7 @@ class Stranger(threading.Thread):
 
     def keys(self) -> list[str]:
         """All keys but gloo's, by the lists that anybody can read."""
-        found, marks, members, table = ["facts", "refused", "saved", "key"], [START.mark], set(), START
+        keys, marks, members, table = ["facts", "refused", "saved", "key"], [START.mark], set(), START
         while True:
             for value in (self.read(f"{table.mark}/next"), *self.seen.get(f"{table.mark}/next", [])):
                 with suppress(Exception):
@@ -70,11 +61,11 @@ class Stranger(threading.Thread):
             marks.append(after.mark)
             members |= {*after.ids}
             table = after
-        found += [f"{mark}/{purpose}" for mark in marks for purpose in PURPOSES]
-        return found + [f"beat/{member}" for member in members]
+        keys += [f"{mark}/{purpose}" for mark in marks for purpose in PURPOSES]
+        return keys + [f"beat/{member}" for member in members]
 
     def forged(self, key: str) -> bytes:
-        """What a rank that is far ahead would say in this place."""
+        """Signs the message of a rank that is far ahead, for this place."""
         seat = Seat(self.member.id, 10**6)
         messages = {
             "next": Roster(9, (seat,)),
@@ -84,7 +75,9 @@ class Stranger(threading.Thread):
             "refused": Note("r0", "it is refused"),
         }
         kind = key.rsplit("/", 1)[-1]
-        message = Beat(0, left=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
+        message = (
+            Beat(0, is_last=True) if key.startswith("beat/") else messages.get(kind, Here(self.member.id))
+        )
         return self.seal.write(key, message)
 
     def attack(self) -> None:
@@ -93,7 +86,7 @@ class Stranger(threading.Thread):
             value = self.read(key)
             if value is not None and len(value) < 1 << 16 and value not in self.seen.setdefault(key, []):
                 self.seen[key].append(value)
-        key, recorded = self.chance.choice(keys), [one for values in self.seen.values() for one in values]
+        key, recorded = self.chance.choice(keys), [value for values in self.seen.values() for value in values]
         match self.chance.randrange(6):
             case 0:
                 self.store.set(

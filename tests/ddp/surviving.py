@@ -9,8 +9,8 @@ steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the 
 fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
 half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
-training's own in each step), unwrapped (no crew.wrap), compiled, phases (log when each part of forming
-begins and ends), netns (the network namespace to be in), environment (variables, such as the run's key).
+training's own in each step), unwrapped (no crew.wrap), compiled, chunk, dropout, phases (log when each part
+of forming begins and ends), netns (the network namespace to be in), environment (variables, as of a key).
 """
 
 import hashlib
@@ -31,14 +31,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
 import isobatch as ib
-from isobatch.integrations.torch import ElasticRun, LeftOut, exchange, survivors
+from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
 from isobatch.integrations.torch.elastic import collectives, healing
 from isobatch.integrations.torch.elastic import survivors as survivors_module
-from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import NEW, OUT, Held, Roster, Seal, Seat
+from isobatch.integrations.torch.elastic.messages import OUT, Circle, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}
@@ -63,17 +62,21 @@ class Averages:
         self.net, self.kept = net, [parameter.detach().clone() for parameter in net.parameters()]
 
     def move(self) -> None:
-        for kept, parameter in zip(self.kept, self.net.parameters(), strict=True):
-            kept.lerp_(parameter.detach(), 0.1)
+        for average, parameter in zip(self.kept, self.net.parameters(), strict=True):
+            average.lerp_(parameter.detach(), 0.1)
+
+    def final(self):
+        """Returns the weights and their averages."""
+        return {**self.net.state_dict(), **{f"average {n}": value for n, value in enumerate(self.kept)}}
 
     def state_dict(self):
-        return {"kept": self.kept}
+        return {"average": self.kept}
 
     def load_state_dict(self, state):
-        self.kept = [one.clone() for one in state["kept"]]
+        self.kept = [value.clone() for value in state["average"]]
 
 
-def made(seed: int = 0, device: torch.device | str = "cpu"):
+def made(seed: int = 0, device: torch.device | str = "cpu", dropout: float = 0.0):
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
@@ -82,9 +85,15 @@ def made(seed: int = 0, device: torch.device | str = "cpu"):
     x = torch.randn(500, 8)
     data = torch.utils.data.TensorDataset(torch.arange(500), x, torch.sin(x.sum(1, keepdim=True)))
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)).to(
-        device
-    )
+    layers = [
+        nn.Linear(8, 32),
+        nn.Tanh(),
+        nn.Dropout(dropout),
+        nn.Linear(32, 32),
+        nn.Tanh(),
+        nn.Linear(32, 1),
+    ]
+    net = nn.Sequential(*layers).to(device)
     parameters = [*net.parameters()]
     halves = [{"params": parameters[:3]}, {"params": parameters[3:]}]
     optimizer = ByHalves(halves, lr=0.01, foreach=False)
@@ -97,14 +106,17 @@ def recipe_of(options) -> ib.Recipe:
 
 def undisturbed(options) -> tuple[dict, dict]:
     """The same run on one rank: each step's samples and learning rate; the weights and their averages."""
-    data, net, optimizer, averages = made()
-    run = ElasticRun(recipe_of(options), **SETTINGS)
+    before = torch.get_default_dtype()
+    data, net, optimizer, averages = made(dropout=options.get("dropout", 0.0))
+    run = ElasticRun(recipe_of(options), **SETTINGS, chunk=options.get("chunk"))
+    model = run.wrap(net)
     scheduler, steps = run.scheduler(optimizer), {}
     for step in run.steps(run.loader(data)):
         ids: list[int] = []
         for micro in step:
             index, x, y = micro.batch
-            (mse_loss(net(x), y) * micro.weight).backward()
+            with micro.sync(model):
+                (mse_loss(model(x), y) * micro.weight).backward()
             ids += index.tolist()
         if options.get("clip"):
             nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
@@ -113,7 +125,8 @@ def undisturbed(options) -> tuple[dict, dict]:
         scheduler.step()
         optimizer.zero_grad()
         averages.move()
-    return steps, {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}}
+    torch.set_default_dtype(before)
+    return steps, averages.final()
 
 
 def shard(net, mesh) -> None:
@@ -136,9 +149,9 @@ def _say_phases(say) -> None:
 def _around(function, phase, say):
     def around(*args, **options):
         say(begins=phase)
-        found = function(*args, **options)
+        result = function(*args, **options)
         say(ends=phase)
-        return found
+        return result
 
     return around
 
@@ -153,13 +166,13 @@ def write(disk: Path, net, optimizer, crew) -> None:
 def train(store: str, folder: Path, name: str, options: dict) -> None:
     gpus = options.get("gpus", 0)
     device = torch.device("cuda", int(name) % gpus) if gpus else torch.device("cpu")
-    data, net, optimizer, averages = made(options.get("seed", 0), device)
+    data, net, optimizer, averages = made(options.get("seed", 0), device, options.get("dropout", 0.0))
     log = (folder / f"log-{name}-{os.getpid()}.jsonl").open("w", buffering=1)
 
-    def say(**what):
-        log.write(json.dumps({"t": time.time(), **what}) + "\n")
+    def say(**facts):
+        log.write(json.dumps({"t": time.time(), **facts}) + "\n")
 
-    kills = {tuple(one) for one in options.get("kills", [])}
+    kills = {tuple(value) for value in options.get("kills", [])}
 
     def at(step: int, where: str) -> None:
         if (step, where) in kills:
@@ -185,9 +198,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
     new_group = torch.distributed.new_group
 
     def connecting(*args, **settings):
-        if any(
-            where == "connecting" for _, where in kills
-        ):  # A moment later its address is known, and it is gone.
+        if any(where == "connecting" for _, where in kills):
+            # A moment later its address is known, and it is gone.
             say(kill="connecting")
             threading.Timer(0.003, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return new_group(*args, **settings)
@@ -206,34 +218,29 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         _say_phases(say)
     if options.get("gloo"):
         collectives._C10D.ProcessGroupNCCL = collectives._C10D.ProcessGroupGloo
-    given = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
+    timing = {key: options[key] for key in ("ranks", "min_ranks", "lease", "timeout") if key in options}
     shards = options.get("shards", 1)
     if shards > 1:
-        given |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
+        timing |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
-        given["extra"] = {"averages": averages}
-    crews = survivors(recipe_of(options), net, optimizer, store=store, name=name, **given, **SETTINGS)
+        timing["extra"] = {"averages": averages}
+    timing |= {"store": store, "name": name, "chunk": options.get("chunk"), **SETTINGS}
+    crews = survivors(recipe_of(options), net, optimizer, **timing)
     for crew in crews:
         say(crew=crew.number, rank=crew.rank, of=crew.size, at=crew.run.position.step)
         with crew if options.get("inside") else nullcontext():
-            model = (
-                net
-                if options.get("unwrapped")
-                else crew.wrap(net, **({"device_ids": [device.index]} if gpus else {}))
-            )
+            own = {"device_ids": [device.index]} if gpus else {}
+            model = net if options.get("unwrapped") else crew.wrap(net, **own)
             if options.get("compiled"):
                 model = torch.compile(model, backend="eager")
             own = {"worker_init_fn": lambda _: time.sleep(3600)} if options.get("stuck") else {}
-            loader = crew.run.loader(
-                data, num_workers=options.get("workers", 0), equal_passes=shards > 1, **own
-            )
+            own |= {"num_workers": options.get("workers", 0), "equal_passes": shards > 1}
+            loader = crew.run.loader(data, **own)
             for step in crew.run.steps(loader):
                 ids: list[int] = []
                 at(step.number, "forward")
                 if step.number == options.get("fails"):
-                    raise RuntimeError(
-                        "ProcessGroupNCCL: CUDA error: an illegal memory access was encountered"
-                    )
+                    raise RuntimeError("ProcessGroupNCCL: CUDA error: an illegal memory access was met")
                 for micro in step:
                     index, x, y = micro.batch
                     ids += [] if micro.stand_in else index.tolist()
@@ -264,17 +271,11 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                     say(state=crew.run.state_dict()["step"])
                     if "disk" in options:
                         write(Path(options["disk"]), net, optimizer, crew)
+    final = averages.final()
     if shards > 1:
-        whole = {name: one.to_local().detach() for name, one in net.named_parameters()}
-        torch.save(
-            {"place": (crew.rank % shards, shards), **whole}, folder / f"final-{name}-{os.getpid()}.pt"
-        )
-        say(ended=True)
-        return
-    torch.save(
-        {**net.state_dict(), **{f"average {n}": one for n, one in enumerate(averages.kept)}},
-        folder / f"final-{name}-{os.getpid()}.pt",
-    )
+        shard_of_rank = {key: value.to_local().detach() for key, value in net.named_parameters()}
+        final = {"place": (crew.rank % shards, shards), **shard_of_rank}
+    torch.save(final, folder / f"final-{name}-{os.getpid()}.pt")
     say(ended=True)
 
 
@@ -295,18 +296,13 @@ def healed() -> str:
     training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
     ahead = torch.distributed.get_rank() == 0
     try:
-        held = Held(5 if ahead else OUT, ahead, str(ahead), None)
-        healing.heal(training, held, 5.0, circle_of(5, OUT))
+        state = Held(5 if ahead else OUT, ahead, str(ahead), None)
+        healing.heal(training, state, 5.0, circle_of(5, OUT))
     except ib.InputError as error:
         return str(error)
     finally:
         torch.set_default_dtype(torch.float32)
     return "healed"
-
-
-def exchanged() -> list:
-    """What two ranks tell each other."""
-    return exchange.gather_values((1.5, None, "x", [torch.distributed.get_rank()]))
 
 
 def forged(how: str) -> str:
@@ -327,31 +323,16 @@ def forged(how: str) -> str:
     return "read"
 
 
-def _heal(held: Held, *votes: int):
-    _, net, optimizer, _ = made()
-    try:
-        return healing.heal(healing.TrainingState(net, optimizer, {}), held, 5.0, circle_of(*votes))
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def claimed() -> int:
-    """The step to which a crew is healed, among which a newcomer with the run's key claims another."""
-    _, net, optimizer, _ = made()
-    checksum = healing.TrainingState(net, optimizer, {}).checksum()
-    ahead = torch.distributed.get_rank() == 1
-    return _heal(Held(10**6 if ahead else 5, True, "of a stranger" if ahead else checksum, None), 5, NEW).step
-
-
 def drifted() -> str:
-    """The warnings where two ranks of a crew hold other weights at the same step."""
+    """Returns the warnings where two ranks of a crew hold other weights at the same step."""
     _, net, optimizer, _ = made()
-    checksum = healing.TrainingState(net, optimizer, {}).checksum()
-    own = torch.distributed.get_rank() == 0
-    with warnings.catch_warnings(record=True) as seen:
+    training = healing.TrainingState(net, optimizer, {})
+    checksum = training.checksum() if torch.distributed.get_rank() == 0 else "other"
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _heal(Held(5, True, checksum if own else "other", None), 5, 5)
-    return " ".join(str(one.message) for one in seen)
+        healing.heal(training, Held(5, True, checksum, None), 5.0, circle_of(5, 5))
+    torch.set_default_dtype(torch.float32)
+    return " ".join(str(warning.message) for warning in caught)
 
 
 def changed_on_the_way() -> str:
@@ -369,35 +350,25 @@ def changed_on_the_way() -> str:
 
 
 def passed_on(store, late, patience):
-    """The sum of a state that rank 0 sent to one that came late, or the error.
-
-    In a group whose ranks had a second to connect.
+    """Returns the sum of a state that rank 0 sent to one that came late, or the error; the ranks of their
+    group had a second to connect.
     """
-    torch.distributed.destroy_process_group()
-    rank = int(os.environ["RANK"])
-    torch.distributed.init_process_group(
-        "gloo",
-        store=torch.distributed.FileStore(store, 2),
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=1),
-    )
-    state = torch.full((healing._CHUNK + 7,), 1 - rank, dtype=torch.uint8)
+    distributed, rank = torch.distributed, int(os.environ["RANK"])
+    distributed.destroy_process_group()
+    options = {"store": distributed.FileStore(store, 2), "rank": rank, "world_size": 2}
+    distributed.init_process_group("gloo", **options, timeout=timedelta(seconds=1))
+    state = torch.full((healing._PIECE + 7,), 1 - rank, dtype=torch.uint8)
     time.sleep(late * rank)
+    begin = distributed.isend if rank == 0 else distributed.irecv
     try:
-        healing._pass_on(
-            state,
-            torch.distributed.isend if rank == 0 else torch.distributed.irecv,
-            [1 - rank],
-            timedelta(seconds=patience),
-        )
+        healing._pass_on(state, begin, [1 - rank], timedelta(seconds=patience))
     except RuntimeError as error:
         return is_loss(error)
     return int(state.long().sum())
 
 
 def main(store: str, folder: Path, name: str, options: dict) -> None:
-    """Trains, and ends with 3 where the run refuses to go on, and with 4 where it went on without this rank."""
+    """Trains; ends with 3 where the run refuses to go on, and with 4 where it went on without this rank."""
     try:
         train(store, folder, name, options)
     except ib.InputError as error:

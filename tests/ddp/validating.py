@@ -13,10 +13,9 @@ from isobatch.validate.proofs import all_reduce, gradient, machine, step_time
 
 
 def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, **options):
-    """The report, as JSON.
-
-    `path` is where the workload's module lies; `memory_above_gib` limits the memory to what the rank has
-    now and so much more; `alone_ranks` is how many ranks' samples one process goes through."""
+    """Returns the report, as JSON, of a workload at `path`, with memory for `memory_above_gib` more than now;
+    one process goes through the samples of `alone_ranks`.
+    """
     if memory_above_gib is not None:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
         options["memory_limit_gib"] = resident / 2**30 + memory_above_gib
@@ -49,9 +48,6 @@ def threads():
 
 
 def failed(report):
-    """The diagnoses of what failed but `ranks`.
-
-    Windows of no length, as above, tell nothing of speed, one hiccup of the host may fill them.
-    """
+    """Returns the diagnoses of failures but `ranks`: windows of no length tell nothing of speed."""
     failures = [proof for proof in report.proofs if proof.verdict is Verdict.FAIL]
     return {proof.name: proof.diagnosis for proof in failures if proof.name != "ranks"}

@@ -1,4 +1,4 @@
-"""Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make in one."""
+"""Users' workloads for `--workload ddp.workloads:NAME`: a good one, and the mistakes that people make."""
 
 import ctypes
 import dataclasses
@@ -36,12 +36,12 @@ def _model(dropout=0.5):
 
 
 def with_loss(loss, **parts):
-    """A good workload but for its loss, which is given how often it was called, and for what else is named."""
+    """A good workload but for its loss, a function of the number of its call too, and for the named parts."""
 
     def factory():
         calls, make = itertools.count(1), parts.get("model", _model)
-        others = {"optimizer": _sgd, "batch": _batch, **parts, "model": make()}
-        return Workload(loss=lambda model, batch: loss(model, batch, next(calls)), **others)
+        options = {"optimizer": _sgd, "batch": _batch, **parts, "model": make()}
+        return Workload(loss=lambda model, batch: loss(model, batch, next(calls)), **options)
 
     return factory
 
@@ -78,8 +78,8 @@ def tokens():
     """A mean over the tokens that count, which are not equally many in each sample."""
 
     def batch(n, generator, device):
-        found = _batch(n, generator, device)
-        return {**found, "mask": (torch.rand(n, 3, generator=generator) < 0.5).float().to(device)}
+        data = _batch(n, generator, device)
+        return {**data, "mask": (torch.rand(n, 3, generator=generator) < 0.5).float().to(device)}
 
     def loss(model, b):
         return ((model(b["x"]) - b["y"]).square() * b["mask"]).sum() / b["mask"].sum()
@@ -109,9 +109,9 @@ def _summing(_, bucket):
 
 
 def _leaving(_, bucket):
-    done = torch.futures.Future()
-    done.set_result(bucket.buffer())
-    return done
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 summed_over_ranks, never_averaged = with_loss(_loss, hook=_summing), with_loss(_loss, hook=_leaving)
@@ -163,10 +163,7 @@ def fits_37(model, batch, _):
 
 
 def fits_6_with_batch_norm():
-    """Memory runs out above 6 samples, on rank 1 only.
-
-    Of a model whose buffers DDP shares before each forward.
-    """
+    """Memory runs out above 6 samples, on rank 1 only, of a model whose buffers DDP shares."""
 
     class Tight(nn.Module):
         def __init__(self):
@@ -245,10 +242,7 @@ def dies_at_once():
 
 
 def _hang(call, at):
-    """Waits for something that never comes, on the rank of $HANGS, in that call.
-
-    With $HANGS_LOCKED in C, and keeps Python's lock.
-    """
+    """Hangs on the rank of $HANGS, in that call; with $HANGS_LOCKED in C, and keeps Python's lock."""
     if call == at and dist.get_rank() == int(os.environ.get("HANGS", "1")):
         ctypes.PyDLL(None).sleep(1000) if "HANGS_LOCKED" in os.environ else time.sleep(1000)
 
@@ -297,10 +291,7 @@ def hangs_together():
 
 
 def known_noise():
-    """A linear loss, so that each sample's gradient is its x.
-
-    |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples.
-    """
+    """A loss whose gradient is each sample: |G|² = 256, tr Σ = 256·9, a noise scale of 9 samples."""
 
     class Dot(nn.Module):
         def __init__(self):
@@ -364,14 +355,13 @@ def fills_the_device(model, batch, _):
 
 
 def as_much_as_the_job():
-    """What a training has on its device, and no more.
-
-    An optimizer, the micro-batch under way and the next, a wrapper, and no gradient
-    in float32 where the plan has another format. Above 64 samples memory runs out."""
+    """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a
+    wrapper, and no float32 gradient of a plan in another format. Above 64 samples memory runs out.
+    """
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()
 
     def wrappers():
-        return sum(isinstance(one, nn.parallel.DistributedDataParallel) for one in gc.get_objects())
+        return sum(isinstance(thing, nn.parallel.DistributedDataParallel) for thing in gc.get_objects())
 
     before = wrappers()  # torch keeps those of validations before this one in the same process
 
@@ -383,19 +373,19 @@ def as_much_as_the_job():
             return Samples(self.x[part], self.y[part])
 
     def batch(n, generator, device):
-        found = _batch(n, generator, device)
-        made = Samples(found["x"], found["y"])
-        batches.add(made)
+        data = _batch(n, generator, device)
+        samples = Samples(data["x"], data["y"])
+        batches.add(samples)
         assert len(batches) <= 2, f"{len(batches)} micro-batches at once"
-        return made
+        return samples
 
     def optimizer(params):
         gc.collect()
         assert not len(optimizers), "another optimizer"
-        found = wrappers() - before
-        assert found <= 1, f"{found} wrappers"
-        optimizers.add(made := _sgd(params))
-        return made
+        count = wrappers() - before
+        assert count <= 1, f"{count} wrappers"
+        optimizers.add(sgd := _sgd(params))
+        return sgd
 
     def loss(model, samples):
         if not torch.is_autocast_enabled("cpu"):

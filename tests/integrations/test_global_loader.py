@@ -1,4 +1,4 @@
-"""GlobalLoader: the steps of one undisturbed rank, at any number of ranks, stopped anywhere and gone on at any other."""
+"""GlobalLoader: the steps of an undisturbed rank, at any number of ranks, stopped anywhere."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from isobatch.integrations.torch import GlobalLoader  # noqa: E402
 
 
 def steps_of(make, ranks, state=None, stop=None, epochs=1):
-    """What pretended ranks load: per step its samples and the sum of its weighted ones, and the state after each step."""
+    """Returns each step's samples on pretended ranks, and the state after it."""
     rows = []
     for rank in range(ranks):
         loader, own = make(rank=rank, ranks=ranks), []
@@ -37,12 +37,12 @@ def steps_of(make, ranks, state=None, stop=None, epochs=1):
                     break
         assert not ids
         rows.append(own)
-    made = []
+    steps = []
     for each in zip(*rows, strict=True):
         assert all(row[2] == each[0][2] for row in each)
         assert sum(sum(row[1]) for row in each) / ranks == pytest.approx(1.0)
-        made.append((sorted(itertools.chain.from_iterable(row[0] for row in each)), each[0][2]))
-    return made
+        steps.append((sorted(itertools.chain.from_iterable(row[0] for row in each)), each[0][2]))
+    return steps
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,7 +50,7 @@ def steps_of(make, ranks, state=None, stop=None, epochs=1):
 def test_a_stop_anywhere_and_another_size_change_no_step(data):
     size, batch = data.draw(st.integers(1, 40)), data.draw(st.integers(4, 16))
     drop = size >= batch and data.draw(st.booleans())
-    asked = {
+    options_of_run = {
         "max_micro_batch": data.draw(st.sampled_from([1, 2, 3, None])),
         "split": "ragged",
         "seed": data.draw(st.integers(0, 3)),
@@ -60,20 +60,20 @@ def test_a_stop_anywhere_and_another_size_change_no_step(data):
     }
 
     def make(**world):
-        return GlobalLoader(range(size), batch, **asked, **world)
+        return GlobalLoader(range(size), batch, **options_of_run, **world)
 
     expected = steps_of(make, 1, epochs=4)
     per_epoch = size // batch if drop else -(-size // batch)
     assert len(expected) == 4 * per_epoch
-    state, made = None, []
+    state, steps = None, []
     stops = data.draw(st.lists(st.integers(1, 3), max_size=3))
     for stop in stops:
-        made += steps_of(make, data.draw(st.integers(1, 4)), state, stop, epochs=4)
-        state = made[-1][1]
-    done = len(made)
-    rest = -(-(4 * per_epoch - done) // per_epoch) if done < 4 * per_epoch else 0
-    made += steps_of(make, data.draw(st.integers(1, 4)), state, epochs=rest) if rest else []
-    assert made[: len(expected)] == expected[: len(made)]
+        steps += steps_of(make, data.draw(st.integers(1, 4)), state, stop, epochs=4)
+        state = steps[-1][1]
+    finished = len(steps)
+    rest = -(-(4 * per_epoch - finished) // per_epoch) if finished < 4 * per_epoch else 0
+    steps += steps_of(make, data.draw(st.integers(1, 4)), state, epochs=rest) if rest else []
+    assert steps[: len(expected)] == expected[: len(steps)]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,8 @@ def test_a_step_that_was_not_finished_is_done_again():
     for _ in range(4):
         next(batches)
     assert isinstance(loader, Stateful)
-    assert loader.state_dict() == {
-        "schema": "isobatch.loader/1", "epoch": 0, "offset": 12, "seed": None, "batch": 12, "dataset_size": 24,
-    }  # fmt: skip
+    place = {"schema": "isobatch.loader/1", "epoch": 0, "offset": 12}
+    assert loader.state_dict() == {**place, "seed": None, "batch": 12, "dataset_size": 24}
     assert [batch.tolist()[0] for batch in loader] == [12, 16, 20]
     assert (loader.state_dict()["epoch"], len(loader), loader.passes) == (1, 6, 1)
     loader.set_epoch(3)
@@ -117,7 +116,7 @@ def test_a_step_that_was_not_finished_is_done_again():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"seed": 1}, "seed must be 1 as in the state, got 0"),
         ({"batch": 8}, "batch must be 8 as in the state, got 12"),
@@ -129,23 +128,23 @@ def test_a_step_that_was_not_finished_is_done_again():
         ({"offset": None}, "offset must be a whole number from 0, got None"),
     ],
 )
-def test_a_state_of_another_loader_is_refused_by_name(change, told):
+def test_a_state_of_another_loader_is_refused_by_name(change, message):
     loader = GlobalLoader(range(50), 12)
     with pytest.raises(ib.InputError) as error:
         loader.load_state_dict({**loader.state_dict(), **change})
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_a_state_without_a_number_is_refused():
     loader = GlobalLoader(range(50), 12)
+    state = loader.state_dict()
+    del state["offset"]
     with pytest.raises(ib.InputError, match="state is damaged: it has no offset"):
-        loader.load_state_dict(
-            {name: value for name, value in loader.state_dict().items() if name != "offset"}
-        )
+        loader.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "batch", "options", "told"),
+    ("dataset", "batch", "options", "message"),
     [
         (range(50), 0, {}, "batch must be a whole number from 1, got 0"),
         (range(50), 12, {"rank": 2, "ranks": 2}, "rank must be 0 to 1, got 2"),
@@ -159,8 +158,8 @@ def test_a_state_without_a_number_is_refused():
         (Numbers(50), 12, {"num_workers": 2}, "num_workers must be 0 or 1 for a stream"),
     ],
 )
-def test_what_cannot_be_is_refused(dataset, batch, options, told):
-    with pytest.raises(ib.InputError, match=told):
+def test_what_cannot_be_is_refused(dataset, batch, options, message):
+    with pytest.raises(ib.InputError, match=message):
         GlobalLoader(dataset, batch, **options)
 
 
@@ -188,5 +187,5 @@ def test_the_process_group_says_the_rank(two):
     answers = two(elastic.loaded, stop=2)
     assert answers[0][1] == answers[1][1]
     later, _ = elastic.loaded(answers[0][1])
-    both = [sorted(a + b) for a, b in zip(*(seen for seen, _ in answers), strict=True)]
+    both = [sorted(a + b) for a, b in zip(*(steps_of_rank for steps_of_rank, _ in answers), strict=True)]
     assert both + [sorted(ids) for ids in later] == [sorted(ids) for ids in expected]

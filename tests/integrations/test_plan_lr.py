@@ -18,12 +18,12 @@ def optimizer_of(default=1.0, kind=torch.optim.SGD, **second):
 
 
 def run(optimizer, scheduler, steps):
-    seen = []
+    rates = []
     for _ in range(steps):
-        seen.append([float(group["lr"]) for group in optimizer.param_groups])
+        rates.append([float(group["lr"]) for group in optimizer.param_groups])
         optimizer.step()
         scheduler.step()
-    return seen
+    return rates
 
 
 def through_a_file(state):
@@ -56,10 +56,10 @@ def test_a_groups_own_lr_is_its_multiplier_and_survives_a_reload():
 def test_a_tensor_learning_rate_stays_the_same_tensor():
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(layer.parameters(), lr=torch.tensor(1.0), capturable=False, foreach=False)
-    held = optimizer.param_groups[0]["lr"]
+    rate = optimizer.param_groups[0]["lr"]
     run(optimizer, PlanLR(optimizer, ib.plan(RECIPE, 8)), 5)
-    assert optimizer.param_groups[0]["lr"] is held
-    assert float(held) == pytest.approx(0.05)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert float(rate) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_progress_survives_another_plan(recipe, gpus, settings, steps, optimizer
     states = [(1, optimizer.state_dict()), (2, scheduler.state_dict())]
     plan, resumed = ib.plan(recipe, gpus, **settings), optimizer_of()
     successor = PlanLR(resumed, plan)
-    for which, state in states if not optimizer_last else reversed(states):
-        (resumed if which == 1 else successor).load_state_dict(through_a_file(state))
+    for owner, state in states if not optimizer_last else reversed(states):
+        (resumed if owner == 1 else successor).load_state_dict(through_a_file(state))
     assert [group["lr"] for group in resumed.param_groups] == [plan.lr_at(steps)] * 2
     assert successor.state_dict()["samples"] == 20 * 256
     assert run(resumed, successor, 3) == [[plan.lr_at(steps + x)] * 2 for x in range(3)]

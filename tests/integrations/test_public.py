@@ -1,4 +1,4 @@
-"""The integrations by their attributes, as documents write them; and anything but a plan or a recipe is refused."""
+"""The integrations by their attributes; and anything but a plan or a recipe is refused."""
 
 import pytest
 
@@ -18,22 +18,22 @@ def lr(plan):
 
 @pytest.mark.parametrize("use", [lr, lambda plan: PlanSampler(range(3000), plan), guard])
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "says"),
     [
         (RECIPE, r"plan must be a Plan, got a Recipe: isobatch\.plan\(recipe, gpus\) makes one"),
         ("p1.json", r"plan must be a Plan, got the path 'p1\.json': Plan\.load\(path\) reads one"),
         (8, r"plan must be a Plan, got 8: isobatch\.plan\(recipe, gpus\) makes one"),
     ],
 )
-def test_what_is_no_plan(use, given, says):
+def test_what_is_no_plan(use, value, says):
     with pytest.raises(ib.InputError, match=says):
-        use(given)
+        use(value)
 
 
-@pytest.mark.parametrize("given", ["recipe.toml", {"effective_batch": 64}, None])
-def test_what_is_no_recipe(given):
+@pytest.mark.parametrize("value", ["recipe.toml", {"effective_batch": 64}, None])
+def test_what_is_no_recipe(value):
     with pytest.raises(ib.InputError, match=r"recipe must be a Recipe or a Plan, got .*Recipe\.load"):
-        ElasticRun(given)
+        ElasticRun(value)
 
 
 def test_a_sampler_under_fewer_processes_names_the_ways_out(monkeypatch):
@@ -45,8 +45,8 @@ def test_a_sampler_under_fewer_processes_names_the_ways_out(monkeypatch):
 
 def test_the_integrations_are_there_by_their_names():
     """Also those that nobody has imported; that their libraries are not, tests/test_guards.py shows."""
-    found = ib.integrations.__getattr__  # what a name asks that is not there yet
-    assert found("torch").PlanLR is PlanLR and found("elastic_ray").report
-    assert found("lightning").configure_optimizers and found("transformers").optimizers
+    module_of = ib.integrations.__getattr__  # what a name asks that is not there yet
+    assert module_of("torch").PlanLR is PlanLR and module_of("elastic_ray").report
+    assert module_of("lightning").configure_optimizers and module_of("transformers").optimizers
     with pytest.raises(AttributeError, match="no attribute 'keras'"):
         ib.integrations.keras  # noqa: B018

@@ -12,22 +12,20 @@ from isobatch.integrations.torch import PlanSampler  # noqa: E402
 DROPS = [False, True, "sampler", "loader"]
 
 
-def plan_of(size, gpus, batch, *, drop=False, convention="torch", **asked):
-    recipe = ib.Recipe(
-        effective_batch=batch, lr=0.1, dataset_size=size, drop_last=drop, convention=convention
-    )
-    return ib.plan(recipe, gpus, **asked)
+def plan_of(size, gpus, batch, *, drop=False, convention="torch", **settings):
+    fields = {"dataset_size": size, "drop_last": drop, "convention": convention}
+    return ib.plan(ib.Recipe(effective_batch=batch, lr=0.1, **fields), gpus, **settings)
 
 
 def feasible(plans):
-    found = [plan for plan in plans if plan.status != "infeasible"]
-    assert found
-    return found
+    feasible_plans = [plan for plan in plans if plan.status != "infeasible"]
+    assert feasible_plans
+    return feasible_plans
 
 
-def samplers(plan, **asked):
+def samplers(plan, **settings):
     size = plan.recipe.dataset_size
-    return [PlanSampler(range(size), plan, rank=rank, **asked) for rank in range(plan.data_parallel)]
+    return [PlanSampler(range(size), plan, rank=rank, **settings) for rank in range(plan.data_parallel)]
 
 
 @pytest.mark.parametrize("drop", DROPS)
@@ -38,14 +36,8 @@ def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
     for plan in plans:
         served = 0
         for rank, sampler in enumerate(samplers(plan, seed=3, shuffle=shuffle)):
-            peer = DistributedSampler(
-                range(plan.recipe.dataset_size),
-                plan.data_parallel,
-                rank,
-                shuffle,
-                3,
-                drop in (True, "sampler"),
-            )
+            data, drops = range(plan.recipe.dataset_size), drop in (True, "sampler")
+            peer = DistributedSampler(data, plan.data_parallel, rank, shuffle, 3, drops)
             for epoch in range(2):
                 peer.set_epoch(epoch)
                 expected = list(BatchSampler(peer, plan.micro_batch, drop in (True, "loader")))
@@ -57,27 +49,24 @@ def test_a_plain_plan_is_torchs_distributed_sampler(drop, shuffle):
 
 
 @pytest.mark.parametrize("drop", DROPS)
-@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven"}])
+@pytest.mark.parametrize("settings", [{}, {"split": "ragged"}, {"split": "uneven"}])
 @pytest.mark.parametrize("convention", ["torch", "transformers", "exact"])
-def test_an_epoch_is_what_the_plan_counts(drop, asked, convention):
+def test_an_epoch_is_what_the_plan_counts(drop, settings, convention):
     if (drop, convention) == ("sampler", "transformers"):
         pytest.skip("the planner refuses it: Transformers' sampler drops nothing")
     if convention == "exact" and drop in ("sampler", "loader"):
         pytest.skip("the planner refuses it: exact epochs drop all of the rest, or nothing")
     shapes = itertools.product((41, 57, 101), (1, 2, 3, 5, 7), (16, 20, 30), (1, 2, 3, 7))
     plans = feasible(
-        plan_of(n, w, b, drop=drop, convention=convention, max_micro_batch=m, **asked)
+        plan_of(n, w, b, drop=drop, convention=convention, max_micro_batch=m, **settings)
         for n, w, b, m in shapes
     )
     for plan in plans:
         rows = [(list(sampler), list(sampler.weights())) for sampler in samplers(plan)]
-        seen = [i for row in rows for batch, how in zip(*row, strict=True) if how.weight for i in batch]
-        assert len(seen) == plan.samples_per_epoch
-        assert (
-            len(set(seen))
-            == len(seen) - plan.padded_samples
-            == plan.recipe.dataset_size - plan.dropped_samples
-        )
+        samples = [i for row in rows for batch, how in zip(*row, strict=True) if how.weight for i in batch]
+        assert len(samples) == plan.samples_per_epoch
+        assert len({*samples}) == len(samples) - plan.padded_samples
+        assert len({*samples}) == plan.recipe.dataset_size - plan.dropped_samples
         assert {sum(how.last for how in hows) for _, hows in rows} == {plan.steps_per_epoch}
         # The weights of a step average to 1 over the replicas.
         weight = sum(how.weight for _, hows in rows for how in hows)
@@ -117,26 +106,26 @@ def test_weights_make_every_step_the_mean_over_its_samples():
         assert sum(losses) / 5 == pytest.approx(value[samples].mean().item())
 
 
-@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
-def test_a_run_that_moves_sees_every_sample_once(asked):
+@pytest.mark.parametrize("settings", [{}, {"split": "uneven"}, {"split": "ragged"}])
+def test_a_run_that_moves_sees_every_sample_once(settings):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=960, duration="3ep")
     plan = ib.plan(recipe, 4, max_micro_batch=3)
-    seen = {0: [], 1: [], 2: []}
-    for stop, gpus in ((13, 2), (27, 5 if asked else 3), (61, 6), (plan.total_steps, None)):
+    samples_seen = {0: [], 1: [], 2: []}
+    for stop, gpus in ((13, 2), (27, 5 if settings else 3), (61, 6), (plan.total_steps, None)):
         for sampler in samplers(plan):
             step = plan.moves[-1].step if plan.moves else 0
             while step < stop:
                 epoch = sampler.epoch
                 for batch, (weight, last) in zip(sampler, sampler.weights(), strict=True):
-                    seen[epoch] += batch if weight else []
+                    samples_seen[epoch] += batch if weight else []
                     step += last
                     if step == stop:
                         break
             assert step == stop
         if gpus:
-            plan = ib.replan(plan, at_step=stop, cluster=gpus, **asked)
+            plan = ib.replan(plan, at_step=stop, cluster=gpus, **settings)
             assert plan.status != "infeasible"
-    assert {epoch: sorted(samples) for epoch, samples in seen.items()} == {
+    assert {epoch: sorted(samples) for epoch, samples in samples_seen.items()} == {
         epoch: list(range(960)) for epoch in range(3)
     }
 
@@ -151,26 +140,23 @@ def test_epochs_follow_each_other_without_set_epoch():
     assert [list(again)[2:], list(again)] == [rest, second]
     with pytest.raises(ib.InputError, match="epoch"):
         sampler.set_epoch(-1)
-
-
-def test_set_epoch_of_the_epoch_under_way_keeps_the_offset():
-    sampler = PlanSampler(range(20), plan_of(20, 1, 4), epoch=3, offset=8)
-    sampler.set_epoch(3)
+    sampler = PlanSampler(range(20), plan, epoch=3, offset=8)
+    sampler.set_epoch(3)  # under way
     assert (sampler.epoch, sampler.offset, len(sampler)) == (3, 8, 3)
 
 
-@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}, {"split": "ragged"}])
+@pytest.mark.parametrize("settings", [{}, {"split": "uneven"}, {"split": "ragged"}])
 @pytest.mark.parametrize("stop", [1, 4, 7, 100])
-def test_state_goes_on_where_it_was(asked, stop):
-    plan = plan_of(61, 5 if asked else 3, 12, max_micro_batch=2, **asked)
-    for one, other in zip(samplers(plan), samplers(plan), strict=True):
-        whole = list(one) + list(one)
-        one.set_epoch(0)
-        done = len(list(itertools.islice(one, stop)))
-        other.load_state_dict(one.state_dict())
-        left = list(other)
-        assert len(list(other.weights())) == len(left)
-        assert (left + list(other))[: len(whole) - done] == whole[done:]
+def test_state_goes_on_where_it_was(settings, stop):
+    plan = plan_of(61, 5 if settings else 3, 12, max_micro_batch=2, **settings)
+    for first, second in zip(samplers(plan), samplers(plan), strict=True):
+        whole = list(first) + list(first)
+        first.set_epoch(0)
+        drawn = len(list(itertools.islice(first, stop)))
+        second.load_state_dict(first.state_dict())
+        rest = list(second)
+        assert len(list(second.weights())) == len(rest)
+        assert (rest + list(second))[: len(whole) - drawn] == whole[drawn:]
 
 
 def test_a_state_from_the_middle_of_a_step_needs_the_same_steps():
@@ -195,10 +181,10 @@ def test_it_works_with_loader_workers():
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("asked", [{}, {"split": "uneven"}])
-def test_torchdatas_loader_saves_and_loads_it(workers, asked):
+@pytest.mark.parametrize("settings", [{}, {"split": "uneven"}])
+def test_torchdatas_loader_saves_and_loads_it(workers, settings):
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="saves through torchdata's loader")
-    plan = plan_of(61, 5 if asked else 2, 12, max_micro_batch=2, **asked)
+    plan = plan_of(61, 5 if settings else 2, 12, max_micro_batch=2, **settings)
 
     def loader():
         sampler = PlanSampler(range(61), plan, rank=1)
@@ -220,32 +206,33 @@ def test_torchdatas_loader_saves_and_loads_it(workers, asked):
     assert [batch.tolist() for batch in second] == epochs[2]
 
 
-def test_wrong_use():
-    plan = plan_of(40, 2, 8)
-    for asked, message in (
-        ({}, "has 2 replicas, and there is no process group: start the script by torchrun"),
-        ({"rank": 2}, "0 to 1"),
-        ({"rank": True}, "rank"),
-        ({"rank": 0, "offset": 200}, "offset"),
-        ({"rank": 0, "epoch": -1}, "epoch"),
-    ):
-        with pytest.raises(ib.InputError, match=message):
-            PlanSampler(range(40), plan, **asked)
-    with pytest.raises(ib.InputError, match="41 samples, the recipe's dataset_size is 40"):
-        PlanSampler(range(41), plan, rank=0)
-    with pytest.raises(ib.InputError, match="infeasible"):
-        PlanSampler(range(40), plan_of(40, 3, 8), rank=0)
-    with pytest.raises(ib.InputError, match="megatron has no epochs"):
-        PlanSampler(range(40), plan_of(40, 2, 8, convention="megatron"), rank=0)
-    with pytest.raises(ib.InputError, match="empty"):
-        PlanSampler([], ib.plan(ib.Recipe(effective_batch=8, lr=0.1), 1))
+PLAIN, RANK_0 = {"effective_batch": 8, "dataset_size": 40}, {"rank": 0}
 
 
-@pytest.mark.parametrize("asked", [{}, {"split": "ragged"}, {"split": "uneven", "max_micro_batch": 4}])
-def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
+@pytest.mark.parametrize(
+    ("fields", "gpus", "data", "settings", "message"),
+    [
+        (PLAIN, 2, range(40), {}, "has 2 replicas, and there is no process group: start the script by torch"),
+        (PLAIN, 2, range(40), {"rank": 2}, "0 to 1"),
+        (PLAIN, 2, range(40), {"rank": True}, "rank"),
+        (PLAIN, 2, range(40), {"rank": 0, "offset": 200}, "offset"),
+        (PLAIN, 2, range(40), {"rank": 0, "epoch": -1}, "epoch"),
+        (PLAIN, 2, range(41), RANK_0, "41 samples, the recipe's dataset_size is 40"),
+        (PLAIN, 3, range(40), RANK_0, "infeasible"),
+        ({**PLAIN, "convention": "megatron"}, 2, range(40), RANK_0, "megatron has no epochs"),
+        ({"effective_batch": 8}, 1, [], {}, "empty"),
+    ],
+)
+def test_wrong_use(fields, gpus, data, settings, message):
+    with pytest.raises(ib.InputError, match=message):
+        PlanSampler(data, ib.plan(ib.Recipe(lr=0.1, **fields), gpus), **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"split": "ragged"}, {"split": "uneven", "max_micro_batch": 4}])
+def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(settings):
     recipe = ib.Recipe(effective_batch=24, lr=0.1, dataset_size=500, ramp="8 8 160", duration="500sp")
-    plan = ib.plan(recipe, 3 if asked else 4, **asked).require()
-    taken = []
+    plan = ib.plan(recipe, 3 if settings else 4, **settings).require()
+    rows = []
     for sampler in samplers(plan, shuffle=False):
         steps, weight = [[]], 0.0
         for batch, (factor, last) in zip(sampler, sampler.weights(), strict=True):
@@ -253,16 +240,16 @@ def test_a_ramp_is_served_stage_by_stage_on_counts_that_divide_no_stage(asked):
             weight += factor
             if last:
                 steps.append([])
-        taken.append(steps[:-1])
-        if asked.get("split") == "uneven":
+        rows.append(steps[:-1])
+        if settings.get("split") == "uneven":
             assert {len(batch) for batch in itertools.islice(sampler, 12)} == {plan.micro_batch}
-    found = [sorted(itertools.chain(*step)) for step in zip(*taken, strict=True)]
+    feasible_plans = [sorted(itertools.chain(*step)) for step in zip(*rows, strict=True)]
     begun = 0
-    for step, samples in enumerate(found):
+    for step, samples in enumerate(feasible_plans):
         after = begun + plan.batch_at(step)
         assert samples == sorted(place % 500 for place in range(begun, after)), step
         begun = after
-    assert len(found) == plan.total_steps
+    assert len(feasible_plans) == plan.total_steps
     assert begun == 520
 
 

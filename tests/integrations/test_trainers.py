@@ -29,7 +29,7 @@ class Numbers(torch.utils.data.Dataset):
 def lightning_run(plan, configure):
     """Trains in Lightning; gives the learning rate of every optimizer step."""
     lightning = pytest.importorskip("lightning", reason="trains in Lightning's Trainer")
-    seen = []
+    rates = []
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -40,7 +40,7 @@ def lightning_run(plan, configure):
             return ((self.layer(batch["x"])[:, 0] - batch["labels"]) ** 2).mean() * 1e-3
 
         def on_before_optimizer_step(self, optimizer):
-            seen.append(optimizer.param_groups[0]["lr"])
+            rates.append(optimizer.param_groups[0]["lr"])
 
         def configure_optimizers(self):
             return configure(torch.optim.SGD(self.parameters(), lr=1.0), plan)
@@ -49,7 +49,7 @@ def lightning_run(plan, configure):
         **LIGHTNING, devices=1, accumulate_grad_batches=plan.accumulation, max_steps=plan.total_steps
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(Numbers(), batch_size=plan.micro_batch))
-    return seen
+    return rates
 
 
 def test_lightning_steps_it_once_a_step():
@@ -76,29 +76,29 @@ def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
 
     plan = ib.plan(ib.Recipe(**RECIPE, convention="transformers"), 1, max_micro_batch=4)
     config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-    data = [
-        {"input_ids": torch.tensor([i % 11, 1, 2]), "labels": torch.tensor([i % 11, 1, 2])} for i in range(42)
-    ]
-    seen = []
+    data = [dict.fromkeys(("input_ids", "labels"), torch.tensor([i % 11, 1, 2])) for i in range(42)]
+    rates = []
 
     class Watch(transformers.TrainerCallback):
         def on_pre_optimizer_step(self, *_, optimizer=None, **__):
-            seen.append(optimizer.param_groups[0]["lr"])
+            rates.append(optimizer.param_groups[0]["lr"])
 
     def trainer(stop):
         model = transformers.GPT2LMHeadModel(config)
-        asked = transformers.TrainingArguments(
+        arguments = transformers.TrainingArguments(
             output_dir=str(tmp_path), per_device_train_batch_size=plan.micro_batch,
             gradient_accumulation_steps=plan.accumulation, max_steps=stop, save_steps=5, use_cpu=True,
             report_to=[], disable_tqdm=True, logging_strategy="no",
         )  # fmt: skip
         pair = optimizers(torch.optim.SGD(model.parameters(), lr=1.0), plan)
-        return transformers.Trainer(model, asked, train_dataset=data, optimizers=pair, callbacks=[Watch()])
+        return transformers.Trainer(
+            model, arguments, train_dataset=data, optimizers=pair, callbacks=[Watch()]
+        )
 
     trainer(5).train()
     trainer(plan.total_steps).train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
     assert plan.total_steps == 18
-    assert seen == [plan.lr_at(x) for x in range(18)]
+    assert rates == [plan.lr_at(x) for x in range(18)]
 
 
 def test_accelerates_step_for_every_process_is_loud():
@@ -141,13 +141,13 @@ def test_optax_looks_it_up_inside_jit():
         updates, state = optimizer.update(jnp.ones(()), state)
         return optax.apply_updates(weight, updates), state
 
-    seen = []
+    changes = []
     for _ in range(plan.total_steps + 2):
         after, state = step(weight, state)
-        seen.append(float(weight - after))
+        changes.append(float(weight - after))
         weight = after
     rates = plan.schedule.values(range(plan.total_steps + 2))
-    assert seen == pytest.approx(rates, abs=1e-6)  # differences of a float32 sum
+    assert changes == pytest.approx(rates, abs=1e-6)  # differences of a float32 sum
     at = schedule(plan)
     assert [np.float32(at(x)) for x in range(plan.total_steps)] == list(rates[:-2].astype(np.float32))
     assert float(at(10**9)) == float(np.float32(rates[-1]))
@@ -157,7 +157,7 @@ def test_optax_looks_it_up_inside_jit():
 
 
 def steps_in_lightning(state, micro, stop, folder):
-    """The samples of each step of Lightning's Trainer until a step, from its own checkpoint where there is one."""
+    """Returns the samples of each step of Lightning's Trainer until a step, and its own checkpoint."""
     lightning = pytest.importorskip("lightning.pytorch")
     from isobatch.integrations.torch import GlobalLoader
 
@@ -190,7 +190,7 @@ def steps_in_lightning(state, micro, stop, folder):
 
 
 def steps_in_accelerate(state, micro, stop, folder):
-    """The same in a loop of Accelerate's, with its own checkpoint."""
+    """Returns the same of a loop with Accelerate."""
     accelerate = pytest.importorskip("accelerate")
     from isobatch.integrations.torch import GlobalLoader
 
@@ -226,11 +226,11 @@ def steps_in_accelerate(state, micro, stop, folder):
 def test_a_trainer_goes_on_in_a_step_of_another_number_of_micro_batches(trained, tmp_path):
     """As on another number of ranks, where a rank's micro-batches of a step are more or fewer."""
     expected, _ = trained(None, 2, 8, tmp_path)
-    made, state = trained(None, 2, 3, tmp_path)
-    assert len(made) == 3
+    steps, state = trained(None, 2, 3, tmp_path)
+    assert len(steps) == 3
     for micro, stop in ((3, 6), (4, 8)):
         later, state = trained(state, micro, stop, tmp_path)
-        made |= later
-    assert {step: sorted(ids) for step, ids in made.items()} == {
+        steps |= later
+    assert {step: sorted(ids) for step, ids in steps.items()} == {
         step: sorted(ids) for step, ids in expected.items()
     }

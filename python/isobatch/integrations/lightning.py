@@ -57,9 +57,8 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
     except Exception as error:  # On a damaged file torch's reader may raise anything.
         raise InputError(
             f"the checkpoint cannot be read without executing what is in it ({first_line(error)}): "
-            "keep objects of your own, as in hyperparameters, out of "
-            "it, "
-            'or read it yourself where you trust it: torch.load(path, weights_only=False)["isobatch"]',
+            "keep objects of your own, as in hyperparameters, out of it, or read it yourself where you trust "
+            'it: torch.load(path, weights_only=False)["isobatch"]',
             file=str(checkpoint),
         ) from None
     return state

@@ -1,4 +1,6 @@
-"""One rank, with a process group as under torchrun."""
+"""One rank, with a process group as under torchrun; and a store of a run."""
+
+from contextlib import closing
 
 import pytest
 
@@ -8,9 +10,8 @@ def single():
     pytest.importorskip("torch", reason="ElasticRun drives a torch training")
     from ddp.pool import Pool
 
-    pool = Pool(1)
-    yield pool
-    pool.close()
+    with closing(Pool(1)) as pool:
+        yield pool
 
 
 @pytest.fixture
@@ -22,3 +23,18 @@ def rank(monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", str(size))
 
     return become
+
+
+@pytest.fixture
+def raw():
+    """A store, as anybody may write to it."""
+    torch = pytest.importorskip("torch", reason="survivors drives a torch training")
+    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield server
+    del server
+
+
+@pytest.fixture
+def store(raw):
+    """The address of a store."""
+    return f"127.0.0.1:{raw.port}"

@@ -5,6 +5,7 @@ ranks behind.
 import threading
 import time
 import weakref
+from contextlib import closing
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -157,11 +158,8 @@ def test_a_wait_ends_at_its_own_limit():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("late", "patience", "gives"), [(2.5, 20, [healing._CHUNK + 7] * 2), (6.0, 2, [True, True])]
+    ("late", "patience", "gives"), [(2.5, 20, [healing._PIECE + 7] * 2), (6.0, 2, [True, True])]
 )
 def test_a_state_is_waited_for_as_long_as_the_lease(tmp_path, late, patience, gives):
-    pool = Pool(2)
-    try:
+    with closing(Pool(2)) as pool:
         assert pool(surviving.passed_on, str(tmp_path / "store"), late, patience) == gives
-    finally:
-        pool.close()

@@ -1,21 +1,14 @@
 """How often the ranks agree: by what all of them know, so that none waits for another."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from isobatch.integrations.torch.elastic import agreement  # noqa: E402
-from isobatch.integrations.torch.elastic.agreement import Agreement, Agreements  # noqa: E402
-
-
-class Pending:
-    def __init__(self, agreed):
-        self.agreed = agreed
-
-    def result(self):
-        return self.agreed
+from isobatch.integrations.torch.elastic.agreement import Agreements  # noqa: E402
 
 
 class Two:
@@ -26,10 +19,15 @@ class Two:
     def __init__(self, micros, asked_at=None):
         self.micros, self.asked_at, self.begun = micros, asked_at, []
 
-    def begin(self, stopping, count, micros, joining=False):
+    def group(self):
+        return self
+
+    def allreduce(self, tensors):
+        (values,) = tensors
         is_asked = len(self.begun) == self.asked_at
-        self.begun.append((stopping, count, micros))
-        return Pending(Agreement(stopping or is_asked, count, micros + self.micros))
+        self.begun.append(values.tolist())
+        values += torch.tensor([is_asked, 0.0, self.micros, 0.0])
+        return SimpleNamespace(wait=lambda: None)
 
 
 def clock(monkeypatch, step):
@@ -91,7 +89,7 @@ def test_counts_are_agreed_on_in_every_step(monkeypatch):
     for step in range(5):
         agreements.begin_step(False, float(step))
         tick()
-    assert [count for _, count, _ in ranks.begun] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [count for _, count, *_ in ranks.begun] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_stopping_is_that_of_the_last_agreement_and_stays(monkeypatch):
@@ -99,7 +97,7 @@ def test_stopping_is_that_of_the_last_agreement_and_stays(monkeypatch):
     agreements, agreed = Agreements(ranks), []
     for _ in range(20):
         agreements.begin_step(False)
-        agreed.append(agreements.stopping)
+        agreed.append(agreements.last.stopping)
         tick()
     # Agreements in steps 0, 1, 9, 17: in the third the other rank says that it was asked.
     assert agreed == [False] * 9 + [True] * 11

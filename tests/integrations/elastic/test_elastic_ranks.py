@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -23,10 +24,10 @@ def apart(first, second):
     return max(float((first[name] - second[name]).abs().max() / second[name].abs().max()) for name in second)
 
 
-def merged(legs):
+def merged(stretches):
     """step → (epoch, samples over all ranks, learning rates); each leg has a list of steps for each rank."""
     steps = {}
-    for ranks in legs:
+    for ranks in stretches:
         for rows in zip(*ranks, strict=True):
             (number,) = {row[0] for row in rows}
             assert number not in steps
@@ -35,10 +36,10 @@ def merged(legs):
     return steps
 
 
-def through(legs, **settings):
+def through(stretches, **settings):
     """Trains through legs of (pool or None, stop)."""
     checkpoint, steps = None, []
-    for pool, stop in legs:
+    for pool, stop in stretches:
         if pool is None:
             checkpoint, rows = elastic.train(checkpoint, stop=stop, **settings)
             steps.append([rows])
@@ -50,15 +51,22 @@ def through(legs, **settings):
     return checkpoint, merged(steps)
 
 
-def check(legs, **settings):
-    checkpoint, steps = through(legs, **settings)
+def same_as_alone(stretches, own=None, **settings):
+    """Trains through stretches, which must be the undisturbed run; returns its steps and weights."""
+    checkpoint, steps = through(stretches, **(own or {}), **settings)
     alone, expected = through([(None, None)], **settings)
     assert steps == expected
-    assert [*steps] == [*range(18)]
+    assert [*steps] == [*range(len(steps))]
+    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
+    return steps, alone["model"]
+
+
+def check(stretches, **settings):
+    steps, _ = same_as_alone(stretches, **settings)
+    assert len(steps) == 18
     for epoch in range(3):
         samples = itertools.chain(*(ids for at, ids, _ in steps.values() if at == epoch))
         assert sorted(samples) == [*range(70)]
-    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -67,25 +75,19 @@ def test_two_ranks_one_and_two_again(two, by_tokens):
 
 
 def test_augmented_samples_and_weights_are_the_same_at_two_splits(two):
-    checkpoint, steps = through([(two, 4), (None, 11), (two, None)], augmented=True, **UNEVEN)
-    alone, expected = through([(None, None)], augmented=True, **UNEVEN)
-    assert steps == expected
-    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
+    steps, weights = same_as_alone([(two, 4), (None, 11), (two, None)], augmented=True, **UNEVEN)
     samples_of_run = {sample for _, samples, _ in steps.values() for sample in samples}
     assert len(samples_of_run) == 3 * 70  # A sample is another in each epoch.
-    assert apart(through([(None, None)], **UNEVEN)[0]["model"], alone["model"]) > 0.01
+    assert apart(elastic.train(**UNEVEN)[0]["model"], weights) > 0.01
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_tokens", [False, True])
 @pytest.mark.parametrize("settings", [UNEVEN, {"split": "ragged", "max_micro_batch": 2}, {"split": "ragged"}])
 def test_four_three_five_two(two, by_tokens, settings):
-    pools = {size: Pool(size) for size in (3, 4, 5)}
-    try:
-        check([(pools[4], 5), (pools[3], 8), (pools[5], 13), (two, None)], by_tokens=by_tokens, **settings)
-    finally:
-        for pool in pools.values():
-            pool.close()
+    with ExitStack() as stack:
+        four, three, five = (stack.enter_context(closing(Pool(size))) for size in (4, 3, 5))
+        check([(four, 5), (three, 8), (five, 13), (two, None)], by_tokens=by_tokens, **settings)
 
 
 @pytest.mark.slow
@@ -93,19 +95,10 @@ def test_four_three_five_two(two, by_tokens, settings):
 def test_sharded_by_fsdp_two_ranks_one_and_two_again(two, by_tokens):
     # 6 micro-batches of 2 on 2 ranks, and an epoch's last step of 10: passes that one of them lacks are
     # stand-ins.
-    settings = {
-        "recipe": {"effective_batch": 10, "dataset_size": 68},
-        "split": "uneven",
-        "max_micro_batch": 2,
-    }
-    legs = [(two, 4), (None, 11), (two, None)]
-    checkpoint, steps = through(
-        legs, by_tokens=by_tokens, sharded=True, loader={"equal_passes": True}, **settings
-    )
-    alone, expected = through([(None, None)], by_tokens=by_tokens, sharded=True, **settings)
-    assert steps == expected
-    assert [*steps] == [*range(21)]
-    assert apart(checkpoint["model"], alone["model"]) <= CLOSE
+    recipe = {"effective_batch": 10, "dataset_size": 68}
+    settings = {"recipe": recipe, "by_tokens": by_tokens, "sharded": True, **UNEVEN}
+    stretches = [(two, 4), (None, 11), (two, None)]
+    assert len(same_as_alone(stretches, {"loader": {"equal_passes": True}}, **settings)[0]) == 21
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ def test_only_counts_that_work_are_taken(good_counts):
         scaling, ib.counts(ib.Recipe(effective_batch=12, lr=0.1), range(1, 17)).working
     )
     nodes = {f"node-{number}": {"slot": slots} for number, slots in enumerate((1, 2, 2, 6))}
-    taken = [policy._count_possible_workers(dict([*nodes.items()][:number])) for number in range(5)]
-    assert (policy.counts, taken) == ([2, 3, 4, 6], [0, 0, 3, 4, 6])
+    workers = [policy._count_possible_workers(dict([*nodes.items()][:number])) for number in range(5)]
+    assert (policy.counts, workers) == ([2, 3, 4, 6], [0, 0, 3, 4, 6])
     assert policy._get_num_workers_for_resource_request() == 6
 
 

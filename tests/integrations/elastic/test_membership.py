@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic
 from types import SimpleNamespace
 
@@ -22,66 +23,81 @@ from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E4
 
 
 @pytest.fixture
-def store():
-    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{server.port}"
-    while MADE:
-        MADE.pop().leave()
-    del server
+def member(store):
+    """Makes a member of a run."""
+    members = []
+
+    def make(name, **options):
+        settings = {"ranks": 1, "min_ranks": 1, "lease": 2.0, "timeout": 5.0, **options}
+        members.append(Membership(Store(store, 5.0), name, **settings))
+        return members[-1]
+
+    yield make
+    for rank in members:
+        rank.leave()
 
 
-MADE = []
+@pytest.fixture
+def members(member):
+    """Makes so many members of a run."""
+    return lambda count, **options: [member(f"r{rank}", ranks=count, **options) for rank in range(count)]
 
 
-def member(store, name, **options):
-    settings = {"ranks": 1, "min_ranks": 1, "lease": 2.0, "timeout": 5.0, **options}
-    MADE.append(Membership(Store(store, 5.0), name, **settings))
-    return MADE[-1]
+@pytest.fixture
+def crew(members):
+    """Makes so many members, formed as the first crew."""
 
+    def make(count, **options):
+        ranks = members(count, **options)
+        formed(ranks, [NEW] * count)
+        return ranks
 
-def members(store, count, **options):
-    return [member(store, f"r{number}", ranks=count, **options) for number in range(count)]
+    return make
 
 
 def formed(ranks, votes):
     """Returns the roster of each rank forming at the same time; an error is its text."""
-    rosters = [None] * len(ranks)
+    return [answer.result(30) for answer in forming(ranks, votes)]
 
-    def form(at):
+
+def forming(ranks, votes):
+    """Lets ranks form at the same time; returns the answers to be waited for."""
+    pool = ThreadPoolExecutor(len(ranks))
+
+    def form(rank, vote):
         try:
-            rosters[at] = ranks[at].form(votes[at], NEW if votes[at] == NEW else OUT)
+            return rank.form(vote, NEW if vote == NEW else OUT)
         except ib.InputError as error:
-            rosters[at] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=form, args=(at,)) for at in range(len(ranks))]
-    [thread.start() for thread in threads]
-    [thread.join(30) for thread in threads]
-    return rosters
+    return [pool.submit(form, rank, vote) for rank, vote in zip(ranks, votes, strict=True)]
 
 
-def test_all_have_one_list_in_the_order_of_their_names(store):
-    ranks = members(store, 3)
+def seats(table):
+    return [(seat.name, seat.vote) for seat in table.seats]
+
+
+def test_all_have_one_list_in_the_order_of_their_names(members):
+    ranks = members(3)
     rosters = formed(ranks[::-1], [NEW] * 3)
     assert rosters[0] == rosters[1] == rosters[2]
     assert [seat.name for seat in rosters[0].seats] == ["r0", "r1", "r2"]
 
 
-def test_a_rank_that_left_is_missed_at_once_and_a_silent_one_after_its_lease(store):
-    ranks = members(store, 3)
-    formed(ranks, [NEW] * 3)
+def test_a_rank_that_left_is_missed_at_once_and_a_silent_one_after_its_lease(crew):
+    ranks = crew(3)
     ranks[2].leave()
     (first, second) = formed(ranks[:2], [4, 5])
     assert first == second
-    assert [(seat.name, seat.vote) for seat in first.seats] == [("r0", 4), ("r1", 5)]
+    assert seats(first) == [("r0", 4), ("r1", 5)]
     (alone,) = formed(ranks[:1], [6])  # r1 does not beat
     assert [seat.name for seat in alone.seats] == ["r0"]
     assert not ranks[1].is_current()
     assert ranks[0].is_current()
 
 
-def test_more_than_half_go_on_or_nobody(store):
-    ranks = members(store, 3, min_ranks=None, timeout=1.0)
-    formed(ranks, [NEW] * 3)
+def test_more_than_half_go_on_or_nobody(crew):
+    ranks = crew(3, min_ranks=None, timeout=1.0)
     for rank in ranks[1:]:
         rank.leave()
     assert formed(ranks[:1], [3]) == [
@@ -89,9 +105,8 @@ def test_more_than_half_go_on_or_nobody(store):
     ]
 
 
-def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
-    (old,) = members(store, 1)
-    formed([old], [NEW])
+def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store, member, crew):
+    (old,) = crew(1)
     old.say_over("it does not come back")
     ended = threading.Event()
 
@@ -104,7 +119,7 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
 
     beats = threading.Thread(target=beat)
     beats.start()
-    rosters = formed([member(store, "late", timeout=1.5)], [NEW])
+    rosters = formed([member("late", timeout=1.5)], [NEW])
     ended.set()
     beats.join()
     assert rosters == ["the ranks that hold the run's state did not come in 3 s: r0"]
@@ -113,40 +128,33 @@ def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store):
 HALVES = "no replica is left: r0, r1 applied half of a step; start a new run from a checkpoint"
 
 
-def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_come(store):
-    ranks = members(store, 3)
-    formed(ranks, [NEW] * 3)
+def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_come(crew, member):
+    ranks = crew(3)
     ranks[2].leave()
-    late = [member(store, f"late {number}", ranks=3) for number in range(3)]
+    late = [member(f"late {number}", ranks=3) for number in range(3)]
     messages = formed([*ranks[:2], *late], [HALF, HALF, NEW, NEW, NEW])
     assert messages[:2] == [HALVES] * 2
-    assert all(
-        HALVES in message for message in messages
-    )  # Who comes a moment later hears that the run has ended.
-    (message,) = formed([member(store, "later")], [NEW])
+    # Who comes a moment later hears that the run has ended.
+    assert all(HALVES in message for message in messages)
+    (message,) = formed([member("later")], [NEW])
     assert message.startswith(f"the run of this store has ended ({HALVES})")
 
 
-def test_who_holds_half_a_step_goes_on_with_who_holds_a_whole_one(store):
-    ranks = members(store, 3)
-    formed(ranks, [NEW] * 3)
+def test_who_holds_half_a_step_goes_on_with_who_holds_a_whole_one(crew):
+    ranks = crew(3)
     (table,) = {*formed(ranks, [HALF, 5, HALF])}
-    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", HALF), ("r1", 5), ("r2", HALF)]
+    assert seats(table) == [("r0", HALF), ("r1", 5), ("r2", HALF)]
 
 
-def test_who_holds_half_a_step_waits_for_a_silent_rank_with_the_state(store):
-    ranks = members(store, 2, lease=0.5)
-    formed(ranks, [NEW] * 2)
+def test_who_holds_half_a_step_waits_for_a_silent_rank_with_the_state(crew):
+    ranks = crew(2, lease=0.5)
     ranks[0].say_over("it holds half a step")
-    rosters = []
-    thread = threading.Thread(target=lambda: rosters.append(ranks[0].form(HALF, OUT)), daemon=True)
-    thread.start()
-    thread.join(2.0)
-    assert not rosters
+    (half,) = forming(ranks[:1], [HALF])
+    wait([half], 2.0)
+    assert not half.done()
     (table,) = formed(ranks[1:], [5])
-    thread.join(10)
-    assert rosters == [table]
-    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", HALF), ("r1", 5)]
+    assert half.result(10) == table
+    assert seats(table) == [("r0", HALF), ("r1", 5)]
 
 
 def test_a_store_that_does_not_answer_is_gone_after_its_time():
@@ -167,13 +175,12 @@ def test_a_store_that_does_not_answer_is_gone_after_its_time():
         assert monotonic() - begun < 10
 
 
-def test_a_store_whose_run_has_ended_says_so(store):
-    ranks = members(store, 3, min_ranks=None, timeout=1.0)
-    formed(ranks, [NEW] * 3)
+def test_a_store_whose_run_has_ended_says_so(crew, member):
+    ranks = crew(3, min_ranks=None, timeout=1.0)
     for rank in ranks[1:]:
         rank.leave()
     formed(ranks[:1], [3])
-    (message,) = formed([member(store, "of another run", ranks=2)], [NEW])
+    (message,) = formed([member("of another run", ranks=2)], [NEW])
     assert message.startswith("the run of this store has ended (1 of 3 ranks are left")
     assert message.endswith("a new run needs a new store")
 
@@ -185,19 +192,15 @@ def test_a_store_that_was_never_started_is_asked_for():
         Store("127.0.0.1:1", 1.0)
 
 
-def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(store):
-    ranks = members(store, 1, timeout=30.0)
-    formed(ranks, [NEW])
-    late = member(store, "late", lease=0.2, timeout=30.0)
-    rosters = []
-    thread = threading.Thread(target=lambda: rosters.append(late.form(NEW, NEW)), daemon=True)
-    thread.start()
-    thread.join(1.5)
-    assert not rosters
+def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(crew, member):
+    ranks = crew(1, timeout=30.0)
+    late = member("late", lease=0.2, timeout=30.0)
+    (comes,) = forming([late], [NEW])
+    wait([comes], 1.5)
+    assert not comes.done()
     (table,) = formed(ranks, [7])
-    thread.join(10)
-    assert [(seat.name, seat.vote) for seat in table.seats] == [("r0", 7), ("late", NEW)]
-    assert rosters == [table]
+    assert seats(table) == [("r0", 7), ("late", NEW)]
+    assert comes.result(10) == table
 
 
 @pytest.mark.parametrize(
@@ -235,8 +238,8 @@ def test_bad_settings_are_refused_before_the_store_is_asked(monkeypatch, setting
         survivors(recipe, net, torch.optim.SGD(net.parameters(), lr=0.1), store="127.0.0.1:1", **settings)
 
 
-def test_a_rank_unlike_the_first_that_came_is_not_said_to_be_the_wrong_one(store):
-    first, second = members(store, 2)
+def test_a_rank_unlike_the_first_that_came_is_not_said_to_be_the_wrong_one(members):
+    first, second = members(2)
     first.compare({"seed": 1, "lr": 0.1})
     with pytest.raises(
         ib.InputError,

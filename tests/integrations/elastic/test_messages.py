@@ -1,14 +1,17 @@
 """Messages between ranks: read where it is signed for its place to the last bit, and never executed."""
 
-import ast
 import math
 import pickle
+import re
 import socket
 import stat
+import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import isobatch as ib
@@ -19,17 +22,17 @@ from torch import nn  # noqa: E402
 
 from ddp import mutations, surviving  # noqa: E402
 from ddp.stranger import Canary  # noqa: E402
-from isobatch.integrations.torch import exchange  # noqa: E402
+from isobatch.integrations.torch import exchange, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import parcels  # noqa: E402
 from isobatch.integrations.torch.elastic import server as stores  # noqa: E402
-from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
-from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
+from isobatch.integrations.torch.elastic.group import _meet  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import START, Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     MAX_BYTES,
     NEW,
     OUT,
     Beat,
+    Circle,
     Held,
     Here,
     Roster,
@@ -43,17 +46,10 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     name_of,
 )
 from isobatch.integrations.torch.elastic.store import Beats, Store  # noqa: E402
+from isobatch.integrations.torch.elastic.training import TrainingState  # noqa: E402
 
 PACKAGE = Path(ib.__file__).parent
 KEY = Seal(b"the key of this run alone")
-
-
-@pytest.fixture
-def raw():
-    """A store, as anybody may write to it."""
-    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield server
-    del server
 
 
 @pytest.fixture
@@ -63,48 +59,27 @@ def store(raw):
 
 # ---- no pickle ----
 
-FORBIDDEN = {
-    "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list",
-    "recv_object_list", "Unpickler", "loads", "weights_only",
-}  # fmt: skip
-LOCAL = {
-    "validate/launching.py": {
-        "loads"
-    },  # A file that this process's own children wrote, in a folder of its own.
-}
+UNPICKLING = re.compile(
+    r"\b(all_gather_object|broadcast_object_list|gather_object|scatter_object_list|send_object_list"
+    r"|recv_object_list|Unpickler|from (pickle|marshal) import"
+    r"|(pickle|marshal|dill|cloudpickle|shelve)\.loads?)\b"
+    r"|[=(\[,] ?torch\.load\((?!.*weights_only=True)"
+)
 
 
 def test_nothing_that_a_peer_sends_is_unpickled():
-    """By the source: each call that unpickles is one of these names, or torch.load."""
-    calls = {}
-    for path in PACKAGE.rglob("*.py"):
-        names = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN - {"loads"}:
-                names.add(node.attr)
-            if isinstance(node, ast.Attribute) and node.attr in ("load", "loads"):
-                owner = getattr(node.value, "id", "")
-                names |= (
-                    {node.attr} if owner in ("pickle", "marshal", "dill", "cloudpickle", "shelve") else set()
-                )
-            if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal"):
-                names |= {alias.name for alias in node.names}
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
-                keywords = {word.arg: ast.unparse(word.value) for word in node.keywords}
-                names |= set() if keywords.get("weights_only") == "True" else {"weights_only"}
-        if names:
-            calls[path.relative_to(PACKAGE).as_posix()] = names
-    assert calls == LOCAL
+    """Except files that this process's own children wrote, in a folder of its own."""
+    calls = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if UNPICKLING.search(path.read_text())
+    ]
+    assert calls == ["validate/launching.py"]
 
 
 def test_no_clock_counts_in_the_crews_of_a_run():
     for path in (PACKAGE / "integrations/torch/elastic").glob("*.py"):
-        words = {
-            ast.unparse(node)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Attribute)
-        }
-        assert not words & {"time.time", "datetime.now", "time.time_ns"}, path
+        assert not re.search(r"\btime\.time|datetime\.now|import time\b", path.read_text()), path
 
 
 # ---- signatures ----
@@ -113,17 +88,8 @@ def test_no_clock_counts_in_the_crews_of_a_run():
 def test_mutations_of_every_message_are_refused():
     outcomes = mutations.play(20_000)
     assert outcomes["refused"] > 18_000
-
-
-def test_a_message_of_another_run_place_or_key_is_as_if_not_there():
-    written = KEY.write("saved", Saved(3))
-    assert KEY.read("saved", written, Saved) == Saved(3)
-    assert KEY.read("beat/x", written, Saved) is None
-    assert KEY.read("saved", written, Beat) is None
-    assert Seal(b"the key of another run", "run").read("saved", written, Saved) is None
-    assert Seal(b"the key of this run alone", "other").read("saved", written, Saved) is None
-    assert Seal().read("saved", written, Saved) is None
-    assert KEY.read("saved", KEY.write("saved", RunFacts({"x": "y" * MAX_BYTES})), RunFacts) is None
+    too_large = KEY.write("saved", RunFacts({"x": "y" * MAX_BYTES}))
+    assert KEY.read("saved", too_large, RunFacts) is None
 
 
 def test_a_name_with_a_bar_or_a_line_s_end_stays_one_rank(store):
@@ -137,15 +103,8 @@ def test_a_name_with_a_bar_or_a_line_s_end_stays_one_rank(store):
 
 # ---- the store ----
 
-GARBAGE = [
-    b"",
-    b"\0nothing",
-    b"\xff\x00",
-    b"not signed",
-    b"0" * 64 + b" {}",
-    b"x" * (5 << 20),
-    pickle.dumps({}),
-]
+GARBAGE = [b"", b"\0nothing", b"\xff\x00", b"not signed", b"0" * 64 + b" {}", b"x" * (5 << 20)]
+GARBAGE += [pickle.dumps({})]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
@@ -159,12 +118,6 @@ def test_what_a_stranger_wrote_is_replaced_by_what_is_signed(store, raw, garbage
     assert store.once("saved", Saved(4)) == Saved(3)
     raw.append("run/lines", garbage + b"\n")
     assert store.messages("lines", Saved, Saved(1)) == [Saved(1)]
-
-
-def test_a_key_that_is_deleted_is_not_waited_for(store, raw):
-    store.write("saved", Saved(3))
-    raw.delete_key("run/saved")
-    assert store.read("saved", Saved) is None
 
 
 def test_another_key_or_none_is_refused_by_name(store, raw):
@@ -216,26 +169,26 @@ def test_a_list_that_was_deleted_is_not_closed_anew(raw, store):
 
 def test_a_beat_of_a_stranger_ends_no_rank(raw, store):
     members = Membership(store, "r0", ranks=1, min_ranks=1, lease=0.3, timeout=5.0)
-    beats, ended = Beats(store, 0.3), stores.threading.Event()
+    beats, ended = Beats(store, 0.3), threading.Event()
 
     def answer():
         while not ended.wait(0.02):
             members.lifeline.answer()
 
-    thread = stores.threading.Thread(target=answer)
+    thread = threading.Thread(target=answer)
     thread.start()
     for written in (
         b"left",
-        Seal().write(f"beat/{members.id}", Beat(0, left=True)),
-        KEY.write("beat/x", Beat(9, left=True)),
+        Seal().write(f"beat/{members.id}", Beat(0, is_last=True)),
+        KEY.write("beat/x", Beat(9, is_last=True)),
     ):
         raw.set(f"run/beat/{members.id}", written)
         for _ in range(5):
             assert not beats.gone(members.id)
-            stores.threading.Event().wait(0.1)
+            time.sleep(0.1)
     ended.set()
     thread.join()
-    stores.threading.Event().wait(0.4)
+    time.sleep(0.4)
     assert beats.gone(members.id)  # It neither beats nor answers, as one that is paused.
     members.leave()
 
@@ -268,20 +221,13 @@ TREE = {
 
 def test_a_state_comes_back_to_the_bit():
     layout, tensors = parcels.layout_of(TREE)
-    sent = ib_json(layout)
+    sent, _ = parcels.read_layout(msgspec.json.encode(layout))
     again = parcels.read_tree(sent.tree, parcels.from_bytes(sent, parcels.to_bytes(layout, tensors)))
     assert repr(again) == repr(
         {**TREE, "turned": TREE["turned"].contiguous(), "complex": TREE["complex"].resolve_conj()}
     )
     assert [type(number) for number in again["numbers"]] == [type(number) for number in TREE["numbers"]]
-    nan = parcels.read_tree(parcels.write_tree(math.nan)[0], [])
-    assert math.isnan(nan)
-
-
-def ib_json(layout):
-    import msgspec
-
-    return parcels.read_layout(msgspec.json.encode(layout))[0]
+    assert math.isnan(parcels.read_tree(parcels.write_tree(math.nan)[0], []))
 
 
 def test_a_module_s_state_keeps_its_versions():
@@ -341,18 +287,10 @@ def test_a_state_that_announces_other_bytes_than_it_describes_is_refused():
         training_of(nn.Linear(4, 2)).check_layout(layout, tensors.numel() + 1)
 
 
-def test_ranks_exchange_data_that_is_announced(two):
-    assert two(surviving.exchanged) == [[[1.5, None, "x", [0]], [1.5, None, "x", [1]]]] * 2
-
-
 @pytest.mark.parametrize("how", ["unsigned", "another", "swapped", "huge"])
 def test_a_rank_of_the_group_without_the_key_is_a_loss_and_no_vote(two, how):
     messages = two(surviving.forged, how)
     assert messages[0].startswith("gloo: ")
-
-
-def test_a_newcomer_in_the_group_cannot_claim_the_step(two):
-    assert two(surviving.claimed) == [5, 5]
 
 
 def test_ranks_that_drifted_apart_are_named(two):
@@ -365,8 +303,6 @@ def test_bytes_that_are_not_the_announced_state_are_a_loss(two):
 
 
 def test_an_extra_with_a_function_ends_all_ranks_before_the_first_step(raw, monkeypatch):
-    from isobatch.integrations.torch import survivors
-
     monkeypatch.delenv("ISOBATCH_RUN_KEY", raising=False)
     net = nn.Linear(1, 1)
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
@@ -417,25 +353,13 @@ def test_a_rank_without_a_key_trains_on_its_own_host_only(monkeypatch):
     assert key_for("node0:29400", is_local=False) == b""
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--port", "65536"], "--port must be 0 to 65535, got 65536"),
-        (["--port", "-1"], "--port must be 0 to 65535, got -1"),
-        (
-            ["--port", "0", "--bind", "192.0.2.254"],
-            "--bind must be an address of this host, got '192.0.2.254'",
-        ),
-    ],
-)
-def test_a_store_that_cannot_listen_says_why(ran, words, why):
-    assert why in ran(["store", *words], 2).err
-
-
-def test_a_port_in_use_is_named(ran):
+def test_a_store_that_cannot_listen_says_why(ran):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert f"--port must be a free port, got {port}" in ran(["store", "--port", str(port)], 2).err
+        in_use = str(server.getsockname()[1])
+        for port, why in ("65536", "0 to 65535"), ("-1", "0 to 65535"), (in_use, "a free port"):
+            assert f"--port must be {why}, got {port}" in ran(["store", "--port", port], 2).err
+    printed = ran(["store", "--port", "0", "--bind", "192.0.2.254"], 2).err
+    assert "--bind must be an address of this host, got '192.0.2.254'" in printed
 
 
 def started(monkeypatch, capsys, environment, *words):
@@ -486,13 +410,8 @@ def test_a_rank_in_a_crew_is_known_by_the_list_that_all_have(store):
     """Two lists of one number, as a stranger may bring about by deleting the first: none of their ranks
     train.
     """
-    from isobatch.integrations.torch.elastic.group import _meet
-
     ids = [f"r{rank}|127.0.0.1:1|{rank:032x}" for rank in range(2)]
-    first, swapped = (
-        Roster(1, (Seat(ids[0], 3), Seat(ids[1], 3))),
-        Roster(1, (Seat(ids[1], 3), Seat(ids[0], 3))),
-    )
+    first, swapped = (Roster(1, tuple(Seat(name, 3) for name in names)) for names in (ids, ids[::-1]))
     store.add(f"{swapped.mark}/here", Here(ids[1]))
     with pytest.raises(RuntimeError, match="not all 2 ranks came"):
         _meet(store, first, 0, 0.2)

@@ -4,34 +4,25 @@ were not there.
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from ddp import surviving  # noqa: E402
-from ddp.crews import Ranks, faults, lines  # noqa: E402
+from ddp.crews import Ranks  # noqa: E402
 from ddp.stranger import Stranger  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import Seal  # noqa: E402
 
 KEY = "the-key-of-this-run-alone"
-OPTIONS = {
-    "ranks": 3,
-    "min_ranks": 1,
-    "lease": 3.0,
-    "timeout": 60.0,
-    "steps": 40,
-    "recipe": {"warmup": "5st"},
-    "pause": 0.1,
-    "environment": {"ISOBATCH_RUN_KEY": KEY},
-}
+OPTIONS = {"ranks": 3, "min_ranks": 1, "lease": 3.0, "timeout": 60.0, "steps": 40, "pause": 0.1}
+OPTIONS |= {"recipe": {"warmup": "5st"}, "environment": {"ISOBATCH_RUN_KEY": KEY}}
 
 
 @pytest.fixture(scope="module")
 def alone():
-    before = torch.get_default_dtype()
-    yield surviving.undisturbed(OPTIONS)
-    torch.set_default_dtype(before)
+    return surviving.undisturbed(OPTIONS)
 
 
 @pytest.fixture
@@ -47,66 +38,47 @@ def attacked(tmp_path):
     assert not any("a-stranger" in (path.read_text()) for path in tmp_path.glob("out-*"))
 
 
-def ended(ranks, folder, alone, expected):
-    codes = ranks.wait(150)
-    assert codes == expected, [ranks.said(name) for name in codes]
-    assert faults(folder, alone)[0] == []
-    return [*dict.fromkeys((line["crew"], line["of"]) for line in lines(folder) if "at" in line)]
-
-
-def test_a_stranger_does_not_end_a_quiet_run(tmp_path, alone, attacked):
-    for rank in range(3):
-        attacked.start(f"r{rank}", seed=rank)
-    assert ended(attacked, tmp_path, alone, {"r0": 0, "r1": 0, "r2": 0})[-1][1] == 3
+def test_a_stranger_does_not_end_a_quiet_run(alone, attacked):
+    attacked.start_all()
+    assert attacked.finish(alone, {"r0": 0, "r1": 0, "r2": 0})[-1][1] == 3
 
 
 @pytest.mark.slow
-def test_a_stranger_moves_no_vote_when_ranks_are_lost_and_join(tmp_path, alone, attacked):
-    for rank in range(3):
-        attacked.start(f"r{rank}", seed=rank, kills=[[8, "between"]] if rank == 1 else [])
+def test_a_stranger_moves_no_vote_when_ranks_are_lost_and_join(alone, attacked):
+    attacked.start_all({1: [[8, "between"]]})
     attacked.wait_for(lambda line: line.get("done") == 12)
     attacked.start("late", seed=9)
-    crews = ended(attacked, tmp_path, alone, {"r0": 0, "r1": -signal.SIGKILL, "r2": 0, "late": 0})
-    assert max(of for _, of in crews) == 3
+    crews = attacked.finish(alone, {"r0": 0, "r1": -signal.SIGKILL, "r2": 0, "late": 0})
+    assert max(size for _, size, _ in crews) == 3
 
 
 @pytest.mark.slow
-def test_a_rank_that_wakes_among_a_stranger_s_messages_is_out(tmp_path, alone, attacked):
-    for rank in range(3):
-        attacked.start(f"r{rank}", seed=rank, kills=[[6, "reduced"]] if rank == 0 else [], signal="SIGSTOP")
+def test_a_rank_that_wakes_among_a_stranger_s_messages_is_out(alone, attacked):
+    attacked.start_all({0: [[6, "reduced"]]}, signal="SIGSTOP")
     attacked.wait_for(lambda line: line.get("of") == 2 and line.get("done", 0) >= 12)
     attacked.signal("r0", signal.SIGCONT)
-    crews = ended(attacked, tmp_path, alone, {"r0": 0, "r1": 0, "r2": 0})
-    assert {of for _, of in crews} >= {2, 3}
+    crews = attacked.finish(alone, {"r0": 0, "r1": 0, "r2": 0})
+    assert {size for _, size, _ in crews} >= {2, 3}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        (
-            {"ISOBATCH_RUN_KEY": "the-key-of-another-run"},
-            "has a key, and this rank has another: set ISOBATCH_RUN_KEY",
-        ),
-        ({"ISOBATCH_RUN_KEY": "none"}, "has a key, and this rank has none: set ISOBATCH_RUN_KEY"),
-    ],
-)
-def test_who_has_another_key_is_refused_by_name_and_the_run_goes_on(tmp_path, alone, environment, why):
+@pytest.mark.parametrize(("key", "own"), [("the-key-of-another-run", "another"), ("none", "none")])
+def test_who_has_another_key_is_refused_by_name_and_the_run_goes_on(tmp_path, alone, key, own):
     with Ranks(tmp_path, OPTIONS) as ranks:
-        for rank in range(3):
-            ranks.start(f"r{rank}", seed=rank)
+        ranks.start_all()
         ranks.wait_for(lambda line: line.get("done") == 3)
-        ranks.start("other", environment=environment)
-        assert ended(ranks, tmp_path, alone, {"r0": 0, "r1": 0, "r2": 0, "other": 3}) == [(0, 3)]
-        assert f"the run 'run' of the store at 127.0.0.1:{ranks.port} {why}" in ranks.said("other")
+        ranks.start("other", environment={"ISOBATCH_RUN_KEY": key})
+        crews = ranks.finish(alone, {"r0": 0, "r1": 0, "r2": 0, "other": 3})
+        assert [(number, size) for number, size, _ in crews] == [(0, 3)]
+        owner = f"the run 'run' of the store at 127.0.0.1:{ranks.port}"
+        assert f"{owner} has a key, and this rank has {own}: set ISOBATCH_RUN_KEY" in ranks.said("other")
 
 
 @pytest.mark.slow
-def test_no_process_has_the_key_in_its_arguments(tmp_path, alone):
+def test_no_process_has_the_key_in_its_arguments(tmp_path):
     with Ranks(tmp_path, OPTIONS) as ranks:
         process = ranks.start("r0", ranks=1)
         ranks.wait_for(lambda line: "done" in line)
         for pid in process.pid, ranks.store.pid, os.getpid():
-            with open(f"/proc/{pid}/cmdline", "rb") as words:  # noqa: PTH123
-                assert KEY.encode() not in words.read()
+            assert KEY.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
         process.kill()

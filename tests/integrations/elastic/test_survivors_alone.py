@@ -1,10 +1,11 @@
-"""`survivors` on one rank: what it refuses, and where a run says it ends."""
+"""`survivors` on one rank: what it refuses, where a run says it ends, and the state beside the weights."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import msgspec
 import pytest
@@ -21,52 +22,63 @@ from ddp import surviving  # noqa: E402
 from isobatch.integrations.torch import LeftOut, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing  # noqa: E402
 from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
+from isobatch.integrations.torch.elastic.drift import _distances  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.healing import TrainingState  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import NEW, Saved  # noqa: E402
+from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
+from isobatch.integrations.torch.elastic.training import TrainingState, _bits  # noqa: E402
 
-RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep", warmup="1st")
-
-
-@pytest.fixture
-def store():
-    """The address of a store."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{server.port}"
-    del server
+RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep")
+LOSS = RuntimeError("gloo: the connection was closed")
 
 
-def crews(address, net=None, **options):
+class Net(nn.Module):
+    """A network with dropout and statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.BatchNorm1d(1), nn.Dropout(0.5), nn.Linear(1, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def crews_of(store, net=None, **options):
     net = net or nn.Linear(1, 1)
-    return survivors(
-        RECIPE, net, torch.optim.SGD(net.parameters(), lr=0.1), store=address, ranks=1, lease=2.0, **options
-    )
-
-
-def train(address, *, after=lambda crew: None, forget=(), **options):
-    """Trains alone; `after` is called after each step."""
-    net = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for crew in survivors(RECIPE, net, optimizer, store=address, ranks=1, lease=2.0, **options):
-        model = crew.wrap(net)
-        for step in [] if "steps" in forget else crew.run.steps(crew.run.loader(torch.ones(8, 1))):
-            for micro in step:
-                with micro.sync(model):
-                    (model(micro.batch).mean() * micro.weight).backward()
-            optimizer.step()
-            if "scheduler" not in forget:
-                crew.scheduler.step()
-            if "zero_grad" not in forget:
-                optimizer.zero_grad()
-            after(crew)
+    options = {"ranks": 1, "lease": 2.0, **options}
+    return survivors(RECIPE, net, optimizer, store=store, **options), optimizer
+
+
+def train(store, net=None, *, forget="", inside=False, in_pass=lambda *_: None, after=lambda *_: None):
+    """Trains alone, with calls in each pass and after each step; returns the training mode of each crew."""
+    net, modes = net or nn.Linear(1, 1), []
+    crews, optimizer = crews_of(store, net)
+    for crew in crews:
+        modes.append(net.training)
+        with crew if inside else nullcontext():
+            model = crew.wrap(net)
+            for step in [] if forget == "steps" else crew.run.steps(crew.run.loader(torch.ones(8, 1))):
+                for micro in step:
+                    with micro.sync(model):
+                        loss = model(micro.batch).mean() * micro.weight
+                        in_pass(crew, step)
+                        loss.backward()
+                optimizer.step()
+                if forget != "scheduler":
+                    crew.scheduler.step()
+                if forget != "zero_grad":
+                    optimizer.zero_grad()
+                after(crew, step)
+    return modes
 
 
 def test_a_run_that_nobody_disturbs_ends(store):
     steps = []
-    train(store, after=lambda crew: steps.append(crew.run.state_dict()["step"]))
+    train(store, after=lambda crew, _: steps.append(crew.run.state_dict()["step"]))
     assert steps == [1, 2, 3, 4, 5, 6]
     assert not dist.is_initialized()
 
@@ -74,14 +86,8 @@ def test_a_run_that_nobody_disturbs_ends(store):
 @pytest.mark.parametrize(
     ("forget", "why"),
     [
-        (
-            "steps",
-            r"the loop took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called",
-        ),
-        (
-            "scheduler",
-            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state_dict",
-        ),
+        ("steps", r"took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called"),
+        ("scheduler", "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state"),
         ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
 )
@@ -95,7 +101,7 @@ def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one():
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         address = f"127.0.0.1:{process.stdout.readline().split()[-1]}"
 
-        def after(crew):
+        def after(crew, _):
             if crew.run.position.step == 2:
                 process.kill()
                 process.wait()
@@ -116,7 +122,7 @@ def test_ranks_that_never_reach_each_other_end(store, monkeypatch):
         ib.InputError,
         match=r"formed 5 times .* \(RuntimeError: gloo: connect .* GLOO_SOCKET_IFNAME .* step 0",
     ):
-        next(crews(store))
+        next(crews_of(store)[0])
 
 
 @pytest.mark.parametrize(("changes", "loses"), [("settle", "heal"), ("heal", "CrewRun")])
@@ -124,7 +130,9 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     """The weights are of step 3 once settled or healed, and the next part loses a rank, once."""
     states, votes, owner = {}, [], TrainingState if changes == "settle" else module
     begins = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    train(f"127.0.0.1:{begins.port}", after=lambda crew: states.update({len(states): crew.run.state_dict()}))
+    train(
+        f"127.0.0.1:{begins.port}", after=lambda crew, _: states.update({len(states): crew.run.state_dict()})
+    )
     form, follows = Membership.form, getattr(module, loses)
 
     def ahead(_, own, *__):
@@ -142,7 +150,7 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     monkeypatch.setattr(owner, changes, ahead)
     monkeypatch.setattr(module, loses, lost)
     monkeypatch.setattr(Membership, "form", voted)
-    assert next(crews(store)).run.position.step == 3
+    assert next(crews_of(store)[0]).run.position.step == 3
     assert votes == [NEW, 3]
 
 
@@ -150,10 +158,8 @@ def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store)
     """Its script would save weights of no run."""
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    net = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with pytest.raises(LeftOut, match="was asked to stop while in no crew: its weights are not the run's"):
-        next(survivors(RECIPE, net, optimizer, store=store, ranks=2, lease=2.0))
+        next(crews_of(store, ranks=2)[0])
     timer.join()
 
 
@@ -163,10 +169,10 @@ def test_a_crew_without_a_whole_replica_ends_the_run_for_who_waits_too(store, mo
 
     monkeypatch.setattr(module, "heal", heal)
     with pytest.raises(ib.InputError, match="no replica is left; the run ends here"):
-        next(crews(store))
+        next(crews_of(store)[0])
     monkeypatch.undo()
     with pytest.raises(ib.InputError, match=r"the run of this store has ended \(no replica is left\)"):
-        next(crews(store))
+        next(crews_of(store)[0])
 
 
 def test_a_connection_that_torch_lets_wait_is_made_anew(store):
@@ -181,7 +187,7 @@ def test_a_connection_that_torch_lets_wait_is_made_anew(store):
     ("change", "why"),
     [
         ({"lr": 0.2}, "recipe's lr is 0.2 on this rank, 0.1 on the rank that came first"),
-        ({"warmup": None}, "recipe's warmup is None on this rank, '1st'"),
+        ({"warmup": "1st"}, "recipe's warmup is '1st' on this rank, None"),
         ({"dataset_size": 9}, "recipe's dataset_size is 9"),
         ({"seed": 1}, "settings is {'seed': '1'}"),
         ({"version": "9.9"}, "isobatch is .* '9.9' on the rank that"),
@@ -244,6 +250,104 @@ def test_a_process_group_of_a_trainer_is_refused():
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         with pytest.raises(ib.InputError, match="a process group is there already, .* use ElasticRun"):
-            crews("127.0.0.1:1")
+            crews_of("127.0.0.1:1")
     finally:
         dist.destroy_process_group()
+
+
+# ---- the surroundings of the loop ----
+
+
+def test_a_loss_in_an_evaluation_leaves_no_trace(store):
+    net = Net()
+    net.layers[0].eval()  # Frozen by the script.
+
+    def evaluate(crew, step):
+        net.eval()
+        handle = net.layers[2].register_forward_hook(lambda *_: None)
+        if step.number == 2 and crew.number == 0:
+            raise LOSS
+        handle.remove()
+        net.train()
+        net.layers[0].eval()
+
+    assert train(store, net, inside=True, after=evaluate) == [True, True]
+    assert not net.layers[0].training
+    assert not net.layers[2]._forward_hooks
+
+
+@pytest.mark.parametrize("place", ["in_pass", "after"])
+def test_a_lost_forward_does_not_count_in_statistics_and_an_applied_one_does(store, place):
+    net = Net()
+
+    def lose(crew, step):
+        if step.number == 2 and crew.number == 0:
+            raise LOSS
+
+    train(store, net, inside=True, **{place: lose})
+    assert net.layers[0].num_batches_tracked == 6
+
+
+def test_an_optimizer_trains_again_after_a_run_that_ended_in_a_void_step(store):
+    net = nn.Linear(1, 1)
+    crews, optimizer = crews_of(store, net)
+    crew, before = next(crews), net.weight.item()
+    crew.void = True
+    crews._crews.close()
+    net(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert net.weight.item() != before
+
+
+def test_a_loop_that_an_error_leaves_ends_though_the_script_holds_the_crews(store):
+    crews, _ = crews_of(store)
+    with pytest.raises(ValueError, match="a mistake"):
+        for _ in crews:
+            assert dist.is_initialized()
+            raise ValueError("a mistake")
+    assert not dist.is_initialized()
+
+
+def test_a_static_graph_with_more_than_one_pass_is_refused(store):
+    crews, _ = crews_of(store, max_micro_batch=2)
+    with pytest.raises(ib.InputError, match="static_graph must be False .* up to 2 here"):
+        next(crews).wrap(nn.Linear(1, 1), static_graph=True)
+    crews._crews.close()
+    model = nn.Linear(1, 1)
+    model.static_graph = True
+    with pytest.raises(ib.InputError, match="static_graph must be False for DDP"):
+        Micro(None, 1.0, last=False, stand_in=False, equal=True).sync(model)
+
+
+def test_groups_connect_when_they_are_made(store, monkeypatch):
+    """Otherwise a group's first collective waits for a rank already dead."""
+    monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
+    crews, _ = crews_of(store)
+    next(crews)
+    assert os.environ["TORCH_GLOO_LAZY_INIT"] == "0"
+    crews._crews.close()
+
+
+@pytest.mark.parametrize(
+    ("rows", "apart"),
+    [
+        ([[3.0, 2.0], [3.0, 2.0], [3.5, 2.0]], [0.0, 0.0, 0.25]),
+        ([[float("nan"), 1.0]] * 2, [0.0, 0.0]),
+        ([[0.0, 0.0]] * 3, [0.0] * 3),
+    ],
+)
+def test_weights_are_compared_over_their_norm(rows, apart):
+    assert _distances(rows) == apart
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.float32, torch.complex64, torch.bool])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_a_checksum_sees_each_element(kind, start):
+    """Also elements beside a multiple of eight bytes, and in a view starting elsewhere."""
+    tensor = torch.zeros(30, dtype=kind)[start : start + 21]
+    before = _bits(tensor)
+    for at in range(21):
+        tensor[at] = 1
+        assert _bits(tensor) != before
+        tensor[at] = 0
+    assert _bits(tensor) == before

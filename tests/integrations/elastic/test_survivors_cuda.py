@@ -42,9 +42,7 @@ def through(folder, each, **environment):
 @pytest.mark.parametrize("ends", ["killed", "CUDA error"])
 def test_nccl_is_aborted_and_the_other_rank_goes_on(tmp_path, ends):
     """By torchrun's variable, 1, torch's watchdog would end it."""
-    before = torch.get_default_dtype()
     alone = surviving.undisturbed(OPTIONS)
-    torch.set_default_dtype(before)
     loss = {"kills": [[9, "between"]]} if ends == "killed" else {"fails": 9}
     codes, (printed, lost) = through(tmp_path, [{}, loss], TORCH_NCCL_ASYNC_ERROR_HANDLING="1")
     assert codes == [0, -9 if ends == "killed" else 1], (printed, lost)

@@ -64,9 +64,7 @@ def wait_for(folder, is_there, seconds=240):
 
 @pytest.mark.netns
 def test_a_deleted_pod_comes_again_with_another_address(tmp_path):
-    before = torch.get_default_dtype()
     alone = surviving.undisturbed(OPTIONS)
-    torch.set_default_dtype(before)
     command_of = commands()
     with Hosts(4, "1gbit", name="ibk") as hosts, ExitStack() as stack:
 

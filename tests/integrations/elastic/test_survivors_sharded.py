@@ -4,8 +4,8 @@ disturbed.
 
 import gc
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -18,28 +18,26 @@ import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
-from ddp.crews import Ranks, faults, lines  # noqa: E402
+from ddp.crews import Ranks  # noqa: E402
 from isobatch.integrations.torch import survivors  # noqa: E402
 from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
-from isobatch.integrations.torch.elastic.circle import Circle  # noqa: E402
 from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+    HALF,
+    NEW,
+    OUT,
+    Circle,
+    Held,
+    Roster,
+    Seat,
+)
 from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
 from isobatch.integrations.torch.elastic.surroundings import Surroundings  # noqa: E402
 
-OPTIONS = {
-    "ranks": 4,
-    "min_ranks": 2,
-    "shards": 2,
-    "lease": 10.0,
-    "timeout": 60.0,
-    "steps": 30,
-    "recipe": {"warmup": "5st"},
-    "inside": True,
-    "clip": 0.05,
-}
+OPTIONS = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 10.0, "timeout": 60.0, "steps": 30}
+OPTIONS |= {"recipe": {"warmup": "5st"}, "inside": True, "clip": 0.05}
 DEAD = -signal.SIGKILL
 OVER = 4
 """Who waited for its replica when the run ended."""
@@ -47,25 +45,18 @@ OVER = 4
 
 @pytest.fixture(scope="module")
 def alone():
-    before = torch.get_default_dtype()
-    yield surviving.undisturbed(OPTIONS)
-    torch.set_default_dtype(before)
+    return surviving.undisturbed(OPTIONS)
 
 
 def through(folder, alone, kills, expected, late=(), each=None, **options):
-    """Trains through kills of ranks; gives the crews' sizes in order."""
-    settings = {**OPTIONS, **options}
-    with Ranks(folder, settings) as ranks:
-        for rank in range(settings["ranks"]):
-            ranks.start(f"r{rank}", kills=kills.get(rank, []), **(each or {}).get(rank, {}))
+    """Trains through kills of ranks; returns the crews' sizes in order."""
+    with Ranks(folder, {**OPTIONS, **options}) as ranks:
+        ranks.start_all(kills, each, seed=0)
         for name in late:
             ranks.wait_for(lambda line: line.get("done") == 8)
             ranks.start(name, seed=9)
-        codes = ranks.wait(150)
-    assert codes == expected, [ranks.said(name) for name in codes]
-    assert faults(folder, alone)[0] == []
-    crews = {line["crew"]: line["of"] for line in lines(folder) if "at" in line}
-    return [crews[number] for number in sorted(crews)]
+        crews = ranks.finish(alone, expected)
+        return [size for _, size, _ in sorted(crews)]
 
 
 def test_a_lost_rank_takes_its_replica_out_until_another_comes(tmp_path, alone):
@@ -86,22 +77,17 @@ def test_a_loss_at_each_line_of_the_loop(tmp_path, place, inside):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kills", "late", "expected", "sizes", "options"),
+    ("kills", "late", "sizes", "options"),
     [
-        ({0: [[9, "forward"]], 1: [[9, "forward"]]}, ["a", "b"], {"a": 0, "b": 0}, [4, 2, 4], {"pause": 0.2}),
-        ({1: [[5, "between"]], 4: [[15, "reduced"]]}, [], {}, [6, 4, 4], {"ranks": 6}),
-        (
-            {4: [[5, "forward"]]},
-            ["a"],
-            {"a": 0},
-            [6, 3, 6],
-            {"ranks": 6, "min_ranks": 3, "shards": 3, "pause": 0.2},
-        ),
+        ({0: [[9, "forward"]], 1: [[9, "forward"]]}, ["a", "b"], [4, 2, 4], {"pause": 0.2}),
+        ({1: [[5, "between"]], 4: [[15, "reduced"]]}, [], [6, 4, 4], {"ranks": 6}),
+        ({4: [[5, "forward"]]}, ["a"], [6, 3, 6], {"ranks": 6, "min_ranks": 3, "shards": 3, "pause": 0.2}),
     ],
 )
-def test_replicas_go_and_come_as_a_whole(tmp_path, alone, kills, late, expected, sizes, options):
+def test_replicas_go_and_come_as_a_whole(tmp_path, alone, kills, late, sizes, options):
     codes = {f"r{rank}": DEAD if rank in kills else 0 for rank in range(options.get("ranks", 4))}
-    assert through(tmp_path, alone, kills, {**codes, **expected}, late, **options) == sizes
+    expected = {**codes, **dict.fromkeys(late, 0)}
+    assert through(tmp_path, alone, kills, expected, late, **options) == sizes
 
 
 @pytest.mark.slow
@@ -114,29 +100,31 @@ def test_a_step_that_a_rank_was_about_to_apply_is_applied_where_another_did(tmp_
 
 
 @pytest.mark.slow
-def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path):
-    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:
-        for rank in range(4):
-            ranks.start(f"r{rank}", kills=[[12, "between"]] if rank in (1, 2) else [], check=True)
-        codes = ranks.wait(90)
-    assert codes == {"r0": 3, "r1": DEAD, "r2": DEAD, "r3": 3}
-    why = (
-        "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a checkpoint; the run ends here "
-        "at step 12"
-    )
-    for name in "r0", "r3":
-        assert f"{why}, and the last state_dict() is of step 10" in ranks.said(name)
-
-
-@pytest.mark.slow
-def test_a_run_of_which_each_replica_holds_half_a_step_ends(tmp_path):
-    with Ranks(tmp_path, {**OPTIONS, "check": True}) as ranks:
-        for rank in range(4):
-            ranks.start(f"r{rank}", **({"tears": 12} if rank in (0, 3) else {}))
-        codes = ranks.wait(60)
-    assert set(codes.values()) == {3}, [ranks.said(name) for name in codes]
-    why = "of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start"
-    assert all(why in ranks.said(name) and "is of step 10" in ranks.said(name) for name in codes)
+@pytest.mark.parametrize(
+    ("kills", "each", "codes", "why"),
+    [
+        (
+            {1: [[12, "between"]], 2: [[12, "between"]]},
+            {},
+            (3, DEAD, DEAD, 3),
+            "only r0, r3 are left; start a new run from a checkpoint; the run ends here at step 12",
+        ),
+        (
+            {},
+            {0: {"tears": 12}, 3: {"tears": 12}},
+            (3, 3, 3, 3),
+            "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start",
+        ),
+    ],
+    ids=["shards lost", "half a step"],
+)
+def test_a_run_without_a_whole_replica_ends_with_its_step(tmp_path, kills, each, codes, why):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1, "check": True}) as ranks:
+        ranks.start_all(kills, each, seed=0)
+        assert tuple(ranks.wait(90).values()) == codes
+        for name in (f"r{rank}" for rank, code in enumerate(codes) if code == 3):
+            assert f"of 2 replicas of 2 ranks {why}" in ranks.said(name)
+            assert "the last state_dict() is of step 10" in ranks.said(name)
 
 
 @pytest.mark.slow
@@ -152,48 +140,19 @@ def test_the_silent_half_of_the_only_replica_is_waited_for(tmp_path, alone, wake
     the others end.
     """
     with Ranks(tmp_path, {**OPTIONS, "lease": 2.0, "timeout": 30.0 if wakes else 3.0}) as ranks:
-        for rank in range(4):
-            kills = [[12, "between"]] if rank in (1, 2) else []
-            ranks.start(f"r{rank}", kills=kills, signal="SIGSTOP" if rank == 1 else "SIGKILL")
+        ranks.start_all({rank: [[12, "between"]] for rank in (1, 2)}, {1: {"signal": "SIGSTOP"}}, seed=0)
         ranks.wait_for(lambda line: line.get("kill") == "between" and "-r1-" in line["rank_of"])
         time.sleep(5.0)
         if wakes:
             ranks.signal("r1", signal.SIGCONT)
-        codes = ranks.wait(150 if wakes else 20)
-    if wakes:
-        assert codes == {"r0": 0, "r1": 0, "r2": DEAD, "r3": OVER}, [ranks.said(name) for name in codes]
-        assert faults(tmp_path, alone)[0] == []
-        return
-    assert codes == {"r0": 3, "r1": None, "r2": DEAD, "r3": 3}
-    assert all(
-        "did not come in 6 s: r1; the run ends here at step 12" in ranks.said(name) for name in ("r0", "r3")
-    )
-
-
-@pytest.mark.slow
-def test_threads_and_files_do_not_grow_over_many_crews(tmp_path):
-    counts = []
-    with Ranks(tmp_path, {**OPTIONS, "steps": 4000, "pause": 0.05}) as ranks:
-        stays, *_, two, three = [ranks.start(f"r{rank}") for rank in range(4)]
-        ranks.wait_for(lambda line: line.get("done") == 2)
-        for turn in range(7):
-            two.kill()
-            three.kill()
-            two, three = (ranks.start(f"j{turn}-{half}") for half in range(2))
-            ranks.wait_for(lambda line, turn=turn: f"log-j{turn}-1" in line["rank_of"] and "done" in line)
-            time.sleep(0.3)
-            counts.append([len([*Path(f"/proc/{stays.pid}", folder).iterdir()]) for folder in ("task", "fd")])
-    assert counts[-1] == counts[1], counts
+            ranks.finish(alone, {"r0": 0, "r1": 0, "r2": DEAD, "r3": OVER})
+            return
+        assert ranks.wait(20) == {"r0": 3, "r1": None, "r2": DEAD, "r3": 3}
+        for name in "r0", "r3":
+            assert "did not come in 6 s: r1; the run ends here at step 12" in ranks.said(name)
 
 
 # ---- the list ----
-
-
-@pytest.fixture
-def store():
-    server = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield f"127.0.0.1:{server.port}"
-    del server
 
 
 @pytest.fixture
@@ -206,79 +165,61 @@ def replicas(store):
         members.append(Membership(Store(store, 5.0), name, **options))
         return members[-1]
 
-    def form(ranks, vote):
-        rosters = {}
+    def form(*ranks):
+        """Forms ranks with their votes at the same time; returns the answer of each, to be waited for."""
+        pool = ThreadPoolExecutor(len(ranks))
 
-        def come(rank):
+        def come(rank, vote):
             try:
-                rosters[rank.name] = rank.form(vote, OUT if vote >= 0 else vote)
+                return [(seat.name, seat.vote) for seat in rank.form(vote, OUT if vote != NEW else NEW).seats]
             except ib.InputError as error:
-                rosters[rank.name] = str(error)
+                return str(error)
 
-        threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in ranks]
-        [thread.start() for thread in threads]
-        return rosters, threads
+        return [pool.submit(come, rank, vote) for rank, vote in ranks]
 
     first = [member(f"r{rank}") for rank in range(4)]
-    [thread.join(20) for thread in form(first, NEW)[1]]
+    wait(form(*((rank, NEW) for rank in first)), 20)
     yield member, form, first
     for rank in members:
         rank.leave()
 
 
-def seats(table):
-    return [(seat.name, seat.vote) for seat in table.seats]
-
-
 def test_a_list_has_whole_replicas_only(replicas):
-    member, form, (zero, first, *rest) = replicas
+    member, form, (zero, first, two, three) = replicas
     first.leave()
-    waiting, (waits,) = form([zero], 7)
-    rosters, threads = form(rest, 7)
-    [thread.join(20) for thread in threads]
-    assert seats(rosters["r2"]) == seats(rosters["r3"]) == [("r2", 7), ("r3", 7)]
-    assert not waiting
-    new, (comes,) = form([member("late")], NEW)
-    comes.join(0.5)
-    assert not new
-    rosters, threads = form(rest, 9)
-    [thread.join(20) for thread in [*threads, waits, comes]]
-    assert seats(rosters["r2"]) == seats(waiting["r0"]) == [("r2", 9), ("r3", 9), ("late", NEW), ("r0", OUT)]
+    (waits,) = form((zero, 7))
+    for answer in form((two, 7), (three, 7)):
+        assert answer.result(20) == [("r2", 7), ("r3", 7)]
+    (comes,) = form((member("late"), NEW))
+    wait([comes], 0.5)
+    assert not waits.done() and not comes.done()
+    for answer in (*form((two, 9), (three, 9)), waits, comes):
+        assert answer.result(20) == [("r2", 9), ("r3", 9), ("late", NEW), ("r0", OUT)]
 
 
 def test_no_list_closes_where_no_replica_is_whole(replicas):
     _, form, (zero, first, two, three) = replicas
     first.leave()
     two.leave()
-    rosters, threads = form([zero, three], 7)
-    [thread.join(20) for thread in threads]
-    assert rosters["r0"] == rosters["r3"]
-    assert rosters["r0"].startswith(
-        "no replica is left with all of its shards: of 2 replicas of 2 ranks only"
-    )
+    for answer in form((zero, 7), (three, 7)):
+        assert "no replica is left with all of its shards: of 2 replicas of 2 ranks only" in answer.result(20)
 
 
 def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
     _, form, (zero, first, two, three) = replicas
     two.leave()
-    rosters, threads = form([zero, three], 7)
-    threads[0].join(3)  # The lease is 2 s.
-    assert not rosters
-    woken, woken_threads = form([first], 7)
-    threads[0].join(20)
-    woken_threads[0].join(20)
-    assert seats(rosters["r0"]) == seats(woken["r1"]) == [("r0", 7), ("r1", 7)]
+    waits, _ = form((zero, 7), (three, 7))
+    wait([waits], 3)  # The lease is 2 s.
+    assert not waits.done()
+    for answer in waits, *form((first, 7)):
+        assert answer.result(20) == [("r0", 7), ("r1", 7)]
 
 
 def test_half_a_step_in_each_replica_ends_the_run(replicas):
     _, form, (zero, first, two, three) = replicas
-    halves, half_threads = form([zero, three], HALF)
-    rosters, whole_threads = form([first, two], 7)
-    [thread.join(20) for thread in (*half_threads, *whole_threads)]
-    (why,) = {*halves.values(), *rosters.values()}
-    assert why.endswith(
-        "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start a new run from a checkpoint"
-    )
+    why = "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start a new run from a checkpoint"
+    for answer in form((zero, HALF), (three, HALF), (first, 7), (two, 7)):
+        assert answer.result(20).endswith(why)
 
 
 # ---- one rank's shards, from crew to crew ----
@@ -406,27 +347,20 @@ def test_a_loss_while_shards_are_made_for_the_first_time_leaves_the_whole(state,
     assert training.net[0].again is training.net[0].seen
 
 
-def received(training, layout, tensors):
-    """Returns a sent state as its receiver reads it."""
-    return training.check_layout(layout, tensors.numel()), tensors
-
-
 def test_a_step_that_is_settled_by_half_is_torn_until_the_state_is_read(state, monkeypatch):
     training = state()
     trained(training)
     ahead = Held(5, True, "", None)
-    whole = training.write()
-    training._prepared = (
-        5,
-        training.pack([torch.ones_like(parameter) for parameter in training._parameters()]),
-    )
+    layout, tensors = training.write()
+    gradients = [torch.ones_like(parameter) for parameter in training._parameters()]
+    training._prepared = 5, training.pack(gradients)
     monkeypatch.setattr(Circle, "gather", lambda _, __, own: [own, ahead])
     with monkeypatch.context() as patch:
         patch.setattr(torch.optim.AdamW, "step", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             training.settle(ahead._replace(step=4), surviving.circle_of(4, 4))
     assert training.torn
-    training.read(*received(training, *whole))
+    training.read(training.check_layout(layout, tensors.numel()), tensors)
     assert not training.torn
 
 
@@ -482,24 +416,19 @@ def test_a_replica_with_half_a_step_begins_no_run(state, monkeypatch, steps, beg
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"shards": 2}, "shard and shards go together: pass shard="),
-        ({"shard": surviving.shard}, "shard and shards go together"),
-        ({"shard": surviving.shard, "shards": 0}, "shards must be a whole number from 1, got 0"),
-        ({"shard": surviving.shard, "shards": 3}, "ranks must be a multiple of shards, 3, got 4"),
-        (
-            {"shard": surviving.shard, "shards": 2, "min_ranks": 3},
-            "min_ranks must be a multiple of shards, 2, got 3",
-        ),
-        ({"shard": surviving.shard, "shards": 4}, "ranks must be 2 replicas or more .* from a checkpoint"),
-        (
-            {"shard": surviving.shard, "shards": 2, "other": True},
-            "optimizer must have parameters of net only",
-        ),
+        ({"shard": None, "shards": 2}, "shard and shards go together: pass shard="),
+        ({}, "shard and shards go together"),
+        ({"shards": 0}, "shards must be a whole number from 1, got 0"),
+        ({"shards": 3}, "ranks must be a multiple of shards, 3, got 4"),
+        ({"shards": 2, "min_ranks": 3}, "min_ranks must be a multiple of shards, 2, got 3"),
+        ({"shards": 4}, "ranks must be 2 replicas or more .* from a checkpoint"),
+        ({"shards": 2, "foreign": True}, "optimizer must have parameters of net only"),
     ],
 )
 def test_replicas_that_cannot_be_are_refused(store, settings, why):
     net = torch.nn.Linear(1, 1)
-    parameters = torch.nn.Linear(1, 1).parameters() if settings.pop("other", False) else net.parameters()
+    settings = {"shard": surviving.shard, **settings}
+    parameters = torch.nn.Linear(1, 1).parameters() if settings.pop("foreign", False) else net.parameters()
     recipe = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="2ep")
     with pytest.raises(ib.InputError, match=why):
         survivors(recipe, net, torch.optim.SGD(parameters, lr=0.1), store=store, ranks=4, **settings)
@@ -508,9 +437,7 @@ def test_replicas_that_cannot_be_are_refused(store, settings, why):
 @pytest.mark.slow
 def test_a_parameter_that_is_left_whole_is_named(tmp_path):
     with Ranks(tmp_path, {**OPTIONS, "leaves": True}) as ranks:
-        for rank in range(4):
-            ranks.start(f"r{rank}")
-        codes = ranks.wait(90)
-    assert set(codes.values()) == {3}
-    why = "shard must leave no parameter whole, and 0.weight is: call fully_shard"
-    assert any(why in ranks.said(name) for name in codes)
+        ranks.start_all(seed=0)
+        assert set(ranks.wait(90).values()) == {3}
+        why = "shard must leave no parameter whole, and 0.weight is: call fully_shard"
+        assert any(why in ranks.said(name) for name in ranks.processes)

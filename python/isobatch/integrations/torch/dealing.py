@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from isobatch.planning.plan import Plan
+from isobatch.reason import Reason
 
 
 class Span(NamedTuple):
@@ -73,30 +74,26 @@ def _of_a_stream(course: Plan, dataset: int | None, step: int) -> Iterator[Span]
             yield Span(number, epoch, offset, stage.batch, full=True, last_of_epoch=last)
 
 
-def passes(
-    plan: Plan, span: Span, replica: int, *, uneven: bool, equal: bool = False, least: int = 1
-) -> list[Pass]:
+def passes(plan: Plan, span: Span, replica: int, *, equal: bool = False, least: int = 1) -> list[Pass]:
     """Lists the passes of a replica in a step.
 
     Micro-batches go round by round, and a round's samples are dealt out like cards, so that the step's
-    samples do not depend on the replicas. In `uneven` plans the last round of a full step goes to the first
+    samples do not depend on the replicas. In uneven plans the last round of a full step goes to the first
     replicas, in whole micro-batches; else it is spread over all replicas, as far as there are samples.
-
-    Args:
-        equal: every replica makes the same number of passes; stand-ins fill the missing ones.
-        least: the fewest passes of every replica; stand-ins fill the missing ones.
+    Stand-ins fill missing passes, of every replica up to `least`, and of `equal` ones up to the first's.
 
     >>> import isobatch as ib
     >>> plan = ib.plan(ib.Recipe(effective_batch=10, lr=0.1), 4, max_micro_batch=2, split="uneven")
     >>> step = Span(0, 0, 0, 10, full=True, last_of_epoch=False)
-    >>> [[list(one.places) for one in passes(plan, step, replica, uneven=True)] for replica in (0, 3)]
+    >>> [[list(portion.places) for portion in passes(plan, step, replica)] for replica in (0, 3)]
     [[[0, 4], [8, 9]], [[3, 7]]]
     """
     micro, replicas = plan.micro_batch or 1, plan.data_parallel or 1
+    in_whole = span.full and Reason.UNEVEN in plan.reasons
     stop, own, rounds = span.offset + span.samples, list[Pass](), 0
     for low in range(span.offset, stop, micro * replicas):
         high, rounds = min(low + micro * replicas, stop), rounds + 1
-        sharing = (high - low) // micro if uneven and span.full else min(high - low, replicas)
+        sharing = (high - low) // micro if in_whole else min(high - low, replicas)
         if replica < sharing:
             places = range(low + replica, high, sharing)
             own.append(Pass(places, len(places), False, high))

@@ -14,11 +14,7 @@ MAX_BYTES = 1 << 26
 
 
 def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:
-    """Returns the bytes of all ranks of a group with a backend for the CPU.
-
-    Raises:
-        RuntimeError: a rank announces more than MAX_BYTES, or the ranks cannot reach each other.
-    """
+    """Returns the bytes of all ranks of a group with a backend for the CPU."""
     if len(written) > MAX_BYTES:
         raise ValueError(f"a value of {len(written):,} bytes is too large to send: at most {MAX_BYTES:,}")
     size = torch.tensor([len(written)])
@@ -37,14 +33,7 @@ def gather_bytes(written: bytes, group: Any = None) -> list[bytes]:
 
 
 def gather_values(value: Any, group: Any = None, kind: Any = Any) -> list[Any]:
-    """Returns the values of all ranks, in MessagePack: numbers, texts, lists and Structs, NaN among them.
-
-    Args:
-        kind: the type of a value; Any: as it comes, with a list for a tuple.
-
-    Raises:
-        RuntimeError: a rank's value is of another type, or the ranks cannot reach each other.
-    """
+    """Returns the values of all ranks, in MessagePack: numbers, texts, lists and Structs, NaN among them."""
     parts = gather_bytes(msgspec.msgpack.encode(value, enc_hook=_plain), group)
     try:
         return [msgspec.msgpack.decode(part, type=kind) for part in parts]

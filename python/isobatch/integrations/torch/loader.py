@@ -1,12 +1,20 @@
 """`GlobalLoader`: steps with the same samples at every number of ranks, for any loop or trainer."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self, TypeAlias
 
 from isobatch.errors import InputError, must_be, raise_all
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import find_world
-from isobatch.integrations.torch.elastic.loader import ReplicaShare, data_loader, is_stream, next_batch
+from isobatch.integrations.torch.elastic.loader import (
+    PassesOf,
+    ReplicaShare,
+    data_loader,
+    is_stream,
+    next_batch,
+)
 from isobatch.integrations.torch.elastic.workers import RankLoader, end_iteration
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
@@ -112,15 +120,11 @@ class GlobalLoader:
         if size is not None and size < (batch if drop_last else 1):
             raise InputError(f"the dataset has {size:,} samples, and no step of {batch:,}", field="dataset")
         recipe = Recipe(effective_batch=batch, lr=1.0, dataset_size=size, convention="exact", duration="1st")
-        own_plan = plan(
-            recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True
-        ).require()
-        self._share: ReplicaShare = _EpochShare(
-            own_plan, replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
+        own_plan = plan(recipe, ranks, max_micro_batch=max_micro_batch, split=split, short_epochs=True)
+        share = _EpochShare(
+            plan=own_plan.require(), replica=rank, seed=seed, shuffle=shuffle, drop_last=drop_last
         )
-        self._join: Join | None = None
-        self.equal, self.passes = equal_passes, self._share.rounds if equal_passes else 1
-        self._load(dataset, options)
+        self._load(share, dataset, options, equal_passes, share.rounds if equal_passes else 1, None)
 
     @classmethod
     def of_run(
@@ -133,25 +137,24 @@ class GlobalLoader:
         least: int = 1,
         join: Join | None = None,
     ) -> Self:
-        """Makes the loader of a run, at the run's place.
-
-        Args:
-            share: this replica's share of the run.
-            dataset: as in GlobalLoader.
-            options: arguments of the DataLoader.
-            equal: all replicas make the same number of passes in a step.
-            least: the fewest passes of a step.
-            join: puts each batch and its factor together, for a trainer that divides by `least` passes.
-        """
+        """Makes the loader of a run, at the run's place, with `least` passes or more in a step. A trainer
+        that divides by them gets each batch joined with its factor."""
         loader = cls.__new__(cls)
-        loader._share, loader._join, loader.equal, loader.passes = share, join, equal, least
-        loader._load(dataset, options)
+        loader._load(share, dataset, options, equal, least, join)
         return loader
 
-    def _load(self, dataset: Any, options: dict[str, Any]) -> None:
-        share, equal, least = self._share, self.equal, self.passes
-        self.dataset = dataset
-        self._loader: RankLoader = data_loader(share, dataset, options, equal=equal, least=least)
+    def _load(
+        self,
+        share: ReplicaShare,
+        dataset: Any,
+        options: dict[str, Any],
+        equal: bool,
+        least: int,
+        join: Join | None,
+    ) -> None:
+        self._share, self.dataset, self.equal, self.passes, self._join = share, dataset, equal, least, join
+        self._passes_of: PassesOf = partial(share.passes, equal=equal, least=least)
+        self._loader: RankLoader = data_loader(share, self._passes_of, dataset, options)
         self.batch_sampler, self.num_workers = self._loader.batch_sampler, self._loader.num_workers
         self.weight, self.last, self.stand_in = 0.0, True, False
 
@@ -174,7 +177,7 @@ class GlobalLoader:
         scale = self._share.replicas
         try:
             for span in self._share.spans():
-                for micro_batch in self._share.passes(span, equal=self.equal, least=self.passes):
+                for micro_batch in self._passes_of(span):
                     batch = next_batch(batches, span.number)
                     self.weight = micro_batch.samples * scale / span.samples
                     self.last, self.stand_in = micro_batch.last, micro_batch.stand_in
@@ -237,10 +240,9 @@ class GlobalLoader:
                     field="state",
                 )
             return
-        if offset % conditions["batch"] or (
-            conditions["dataset_size"] is not None and offset >= conditions["dataset_size"]
-        ):
-            raise must_be(f"a multiple of {conditions['batch']:,} within the epoch", offset, field="offset")
+        batch, size = conditions["batch"], conditions["dataset_size"]
+        if offset % batch or (size is not None and offset >= size):
+            raise must_be(f"a multiple of {batch:,} within the epoch", offset, field="offset")
         self._share.epoch, self._share.offset = epoch, offset
 
     def _conditions(self) -> dict[str, Any]:
@@ -249,14 +251,13 @@ class GlobalLoader:
         return {"seed": seed, "batch": recipe.effective_batch, "dataset_size": recipe.dataset_size}
 
 
+@dataclass(eq=False, kw_only=True)
 class _EpochShare(ReplicaShare):
     """The rest of an epoch, from the loader's own place."""
 
-    epoch = offset = 0
-
-    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool, drop_last: bool) -> None:
-        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
-        self._drop = drop_last
+    drop_last: bool
+    epoch: int = 0
+    offset: int = 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -266,7 +267,7 @@ class _EpochShare(ReplicaShare):
     def spans(self) -> Iterator[Span]:
         """Yields the samples of the epoch's remaining steps, numbered within the epoch."""
         size, batch = self.plan.recipe.dataset_size, self.plan.recipe.effective_batch or 1
-        least = batch if self._drop else 1
+        least = batch if self.drop_last else 1
         epoch, offset = self.place
         while size is None or size - offset >= least:
             samples = batch if size is None else min(batch, size - offset)
@@ -277,6 +278,6 @@ class _EpochShare(ReplicaShare):
 
     def advance(self, span: Span) -> None:
         """Notes the end of a step's last micro-batch."""
-        self.epoch, self.offset = (
-            (span.epoch + 1, 0) if span.last_of_epoch else (span.epoch, span.offset + span.samples)
-        )
+        self.epoch, self.offset = span.epoch, span.offset + span.samples
+        if span.last_of_epoch:
+            self.epoch, self.offset = span.epoch + 1, 0

@@ -178,8 +178,7 @@ def _wrong_count(steps: int, last: int) -> str:
         )
     return (
         f"the optimizer took {steps} steps since the scheduler's last one, after step {last}: call "
-        "scheduler.step() after each "
-        'optimizer.step(), not once an epoch (Lightning: "interval": "step")'
+        'scheduler.step() after each optimizer.step(), not once an epoch (Lightning: "interval": "step")'
     )
 
 

@@ -13,7 +13,6 @@ from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.dealing import Span, passes
 from isobatch.planning.leg import rest_of_epoch
 from isobatch.planning.plan import Plan, refuse_no_plan
-from isobatch.reason import Reason
 
 
 class MicroBatch(NamedTuple):
@@ -27,8 +26,7 @@ class MicroBatch(NamedTuple):
 
 class _Place(NamedTuple):
     """A place in the data: `offset` samples of the epoch are taken by all replicas, `into_step` of them by an
-    unfinished step.
-    """
+    unfinished step."""
 
     epoch: int
     offset: int
@@ -83,7 +81,6 @@ class PlanSampler(Sampler[list[int]]):
         micro, _, replicas, *_ = plan.layout
         self._plan, self._micro, self._replicas = plan, micro, replicas
         self._size, self._shuffle, self._seed = len(dataset), shuffle, seed
-        self._uneven = Reason.UNEVEN in plan.reasons
         self._streams = len(plan.course.legs[-1].stages) > 1
         self._alike: dict[tuple[int, bool], list[tuple[range, MicroBatch, int]]] = {}
         self._rank = _rank(replicas) if rank is None else rank
@@ -256,7 +253,7 @@ class PlanSampler(Sampler[list[int]]):
                     MicroBatch(micro_batch.samples * self._replicas / batch, micro_batch.last),
                     batch if micro_batch.last else micro_batch.stop,
                 )
-                for micro_batch in passes(self._plan, step, self._rank, uneven=self._uneven)
+                for micro_batch in passes(self._plan, step, self._rank)
             ]
         return self._alike[batch, full]
 

@@ -2,12 +2,12 @@
 stopping (signals included) and on token counts at the steps.
 """
 
-import math
 import os
 import signal
 import threading
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from time import monotonic
 from types import FrameType
@@ -30,8 +30,7 @@ _LAUNCHERS = (
 
 class World(NamedTuple):
     """The processes of a run: this process's `rank`, their number `size`, and how many run on each node,
-    `per_node` (None: unknown, or not the same on all nodes).
-    """
+    `per_node` (None: unknown, or not the same on all nodes)."""
 
     rank: int
     size: int
@@ -40,11 +39,7 @@ class World(NamedTuple):
 
 def find_world() -> World:
     """Finds the processes: from the default process group, else torchrun's variables, else Slurm's, else
-    this process alone.
-
-    Raises:
-        InputError: a launcher's variables are not numbers.
-    """
+    this process alone."""
     for launcher, *names in _LAUNCHERS:
         if all(name in os.environ for name in names[:2]):
             rank, size = (_number(launcher, name) for name in names[:2])
@@ -60,17 +55,12 @@ def find_world() -> World:
 
 
 def replica_of(replica: Any, rank: int, replicas: int, size: int) -> int:
-    """Returns this process's replica: the user's (a number or a one-dimensional DeviceMesh), else its rank.
-
-    Raises:
-        InputError: with model parallelism no replica was given, or there is no such replica.
-    """
+    """Returns this process's replica: the user's number or one-dimensional DeviceMesh, else its rank."""
     if replica is None:
         if replicas != size:
             raise InputError(
                 f"replica is missing: {size} processes hold {replicas} replicas; pass replica=, a number or "
-                "the mesh's "
-                'data-parallel dimension, such as mesh["dp"]',
+                'the mesh\'s data-parallel dimension, such as mesh["dp"]',
                 field="replica",
             )
         return rank
@@ -103,42 +93,38 @@ def _number(launcher: str, name: str) -> int:
 # ---- agreements ----
 
 
-class Agreement(NamedTuple):
-    """A result agreed on by all ranks.
+class Watch:
+    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
 
     Attributes:
-        stopping: whether some rank was asked to stop.
-        total: the sum of the ranks' token counts.
-        micros: the sum of the ranks' times for a step, in µs.
-        joining: whether ranks wait to join.
+        lost: whether a rank was lost: no further step can begin.
+        void: whether it was lost before the current step could be applied: the rest of it changes nothing.
+        is_awaited: whether ranks wait to join.
+        backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
+            agreements, and the time-out for ranks to find each other; None: torch's defaults.
     """
 
-    stopping: bool
-    total: float
-    micros: float
-    joining: bool = False
+    lost = void = is_awaited = False
+    backend = "gloo"
+    timeout: timedelta | None = None
+    connecting: timedelta | None = None
+
+    def begin_step(self, step: int) -> None:
+        """Notes the beginning of a step, before its first micro-batch."""
+
+    def finish(self, step: int) -> None:
+        """Notes the end of the loop, after `step` steps of the run."""
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """Catches a lost rank's errors and ends the loop."""
+        return nullcontext()
+
+    def pass_guard(self) -> AbstractContextManager[Any]:
+        """Catches a lost rank's errors in a forward or backward, and makes the rest of the step void."""
+        return nullcontext()
 
 
-class Vote:
-    """An agreement under way; `result` waits for it, and returns the same each time."""
-
-    def __init__(self, stopping: bool, count: float, micros: int, joining: bool, group: Any) -> None:
-        self._agreement = Agreement(stopping, count, micros, joining)
-        self._work = None
-        if group is not None:
-            # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
-            self._values = torch.tensor([stopping, count, micros, joining], dtype=torch.float64)
-            # The group's own method starts faster: dist.all_reduce takes half as long again.
-            self._work = group.allreduce([self._values])
-
-    def result(self) -> Agreement:
-        """Waits for all ranks at the first call, and returns the agreement."""
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
-            stopping, count, micros, joining = self._values.tolist()
-            self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
-        return self._agreement
+ALL_THERE = Watch()
 
 
 class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,26 +135,12 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RankGroup:
-    """The run's own group of all its processes, on gloo, as NCCL would wait for the device.
+    """The run's own group of all its processes, on gloo, as NCCL would wait for the device."""
 
-    Args:
-        timeout: the time-out of agreements; None: torch's default.
-        connecting: the time-out for the ranks to find each other; None: as `timeout`.
-        backend: torch's name of the group's backend.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        timeout: timedelta | None = None,
-        connecting: timedelta | None = None,
-        backend: str = "gloo",
-    ) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, world: World, watch: Watch) -> None:
+        self.rank, self.size, _ = world
+        self._watch = watch
         self._group: Any = None
-        self._backend = backend
-        self._timeout, self._connecting = timeout, connecting
 
     @property
     def connected(self) -> bool:
@@ -183,9 +155,10 @@ class RankGroup:
                     f"the run has {self.size} processes and no process group: call "
                     "torch.distributed.init_process_group first"
                 )
-            self._group = dist.new_group(backend=self._backend, timeout=self._connecting or self._timeout)
-            if self._connecting is not None and self._timeout is not None:
-                set_timeout(self._timeout, self._group)
+            timeout, connecting = self._watch.timeout, self._watch.connecting
+            self._group = dist.new_group(backend=self._watch.backend, timeout=connecting or timeout)
+            if connecting is not None and timeout is not None:
+                set_timeout(timeout, self._group)
         return self._group
 
     def agree(
@@ -193,12 +166,7 @@ class RankGroup:
         facts: Mapping[str, Any] | InputError,
         advice: str = "start all of them with the same recipe, settings and checkpoint",
     ) -> None:
-        """Compares the facts of all ranks, or their errors; either all ranks return, or all raise.
-
-        Raises:
-            InputError: a rank has an error, or two ranks differ; the message has the first difference, and
-                names the others.
-        """
+        """Compares the facts of all ranks, or their errors; either all ranks return, or all raise."""
         group = self.group()
         own = _Facts(error=str(facts)) if isinstance(facts, InputError) else _Facts({**facts})
         every = [own] if group is None else gather_values(own, group, _Facts)
@@ -215,18 +183,23 @@ class RankGroup:
                     f"on rank {rank}{further}; {advice}"
                 )
 
-    def begin(self, stopping: bool, count: float, micros: int, joining: bool = False) -> Vote:
-        """Begins an agreement, on all ranks; a rank without a valid count passes NaN."""
-        return Vote(stopping, count, micros, joining, self.group())
-
     def free(self) -> None:
         """Frees the group."""
         self._group = None
 
 
+class Agreement(NamedTuple):
+    """A result agreed on by all ranks: whether some rank was asked to stop, the sums of their token counts
+    and of their times for a step (µs), and whether ranks wait to join."""
+
+    stopping: bool
+    total: float
+    micros: float
+    joining: bool = False
+
+
 class Agreements:
-    """The agreements of a run's steps: in every step if the ranks count tokens, else as often as stopping
-    needs them.
+    """The agreements of a run's steps: in all if the ranks count tokens, else as often as stopping needs.
 
     An agreement takes 0.1 to 0.2 ms between two ranks and wakes a thread: 3 % of a step of 6 ms. So ranks
     with quick steps agree only every `SECONDS`, measured by the mean of their clocks, which is part of the
@@ -238,67 +211,54 @@ class Agreements:
 
     def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
-        self._pending: Vote | None = None
+        self._agreement: Agreement | None = None
+        self._work: Any = None
         self._begun, self._passed = 0.0, 0
 
     @property
-    def stopping(self) -> bool:
-        """Whether some rank was asked to stop, by the last agreement: the same on all ranks, all through a
-        step.
-        """
-        return self._pending is not None and self._pending.result().stopping
-
-    @property
-    def joining(self) -> bool:
-        """Whether ranks wait to join, by the last agreement: the same on all ranks."""
-        return self._pending is not None and self._pending.result().joining
-
-    @property
-    def total(self) -> float:
-        """The sum of the counts in the last agreement."""
-        return 0.0 if self._pending is None else self._pending.result().total
+    def last(self) -> Agreement:
+        """The last agreement: the same on all ranks, all through a step."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+            stopping, count, micros, joining = self._values.tolist()
+            self._agreement = Agreement(stopping > 0, count, micros, joining > 0)
+        return self._agreement or Agreement(False, 0.0, 0)
 
     def begin_step(self, is_asked: bool, count: float | None = None, *, joining: bool = False) -> None:
-        """Begins a step, on all ranks: if an agreement is due, they agree on whether to stop after the step,
-        and on the token counts, if any.
-        """
+        """Begins a step, on all ranks, and an agreement if one is due; an invalid count is NaN."""
         self._passed += 1
         if count is None and self._passed < self._every:
             return
-        stopping = is_asked or self.stopping
+        stopping = is_asked or self.last.stopping
         now = monotonic()
         # The first time no step has been measured: assume slow steps, so that the next one agrees too.
-        seconds = (now - self._begun) / self._passed if self._pending is not None else 1.0
+        seconds = (now - self._begun) / self._passed if self._agreement is not None else 1.0
         self._begun, self._passed = now, 0
-        self._pending = self._ranks.begin(stopping, count or 0.0, int(seconds * 1e6), joining)
+        self._agreement = Agreement(stopping, count or 0.0, int(seconds * 1e6), joining)
+        if (group := self._ranks.group()) is not None:
+            # Sums of whole numbers in float64 are exact up to 2^53, so they are the same on all ranks.
+            self._values = torch.tensor(self._agreement, dtype=torch.float64)
+            # The group's own method starts faster: dist.all_reduce takes half as long again.
+            self._work = group.allreduce([self._values])
 
     @property
     def _every(self) -> int:
         """The steps between agreements, by the clocks of the last agreement: the same on all ranks."""
-        if self._pending is None or self._ranks.size == 1:
+        if self._agreement is None or self._ranks.size == 1:
             return 1
-        micros = self._pending.result().micros / self._ranks.size
+        micros = self.last.micros / self._ranks.size
         return max(1, min(self.MAX_STEPS, int(self.SECONDS * 1e6 / max(micros, 1.0))))
 
     def free(self) -> None:
         """Forgets the agreement under way and, with it, the ranks' group."""
-        self._pending = None
-
-    def end(self) -> None:
-        """Waits for the agreement under way."""
-        if self._pending is not None:
-            self._pending.result()
+        self._agreement = self._work = None
 
 
 def set_timeout(timeout: timedelta, group: Any = None) -> None:
     """Sets the time-out of a group's collectives; torch before 2.9 names this function differently."""
     public = getattr(dist, "set_timeout", None)
     (public or dist.distributed_c10d._set_pg_timeout)(timeout, group)
-
-
-def is_count(value: float) -> bool:
-    """Returns whether a value is a valid count of tokens: finite and not negative."""
-    return math.isfinite(value) and value >= 0
 
 
 # ---- signals ----
@@ -308,12 +268,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 
 class Signals:
-    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and restores
-    the previous handlers afterwards.
-
-    A previous handler is still called. Python allows handlers in the main thread only: in any other thread
-    no signal is noted.
-    """
+    """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and still calls
+    the previous handlers. Python allows handlers in the main thread only: elsewhere no signal is noted."""
 
     def __init__(self) -> None:
         self.received = False

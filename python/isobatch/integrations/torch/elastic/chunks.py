@@ -22,15 +22,8 @@ _LOOP, _DATA = 0, 1
 
 
 class Chunk(NamedTuple):
-    """A chunk of a step, as a rank computes it.
-
-    Attributes:
-        seed: the run's seed.
-        step: the step's number in the run.
-        number: the chunk's number in the step, from 0; None: a stand-in on a rank without chunks.
-        own: the numbers of this rank's chunks.
-        chunks: the number of chunks in the step, on all ranks.
-    """
+    """A chunk of a run's step, as a rank computes it: its `number` among the rank's `own` of all `chunks` of
+    the step; None: a stand-in on a rank without chunks."""
 
     seed: int
     step: int
@@ -87,11 +80,7 @@ def chunk_passes(span: Span, size: int, rank: int, ranks: int) -> list[Pass]:
 
 
 def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run with chunks as micro-batches.
-
-    Raises:
-        InputError: the size is not a whole number from 1, or a setting contradicts it.
-    """
+    """Returns the settings of a run with chunks as micro-batches."""
     if type(size) is not int or size < 1:
         raise must_be("a whole number from 1", size, field="chunk")
     if settings.get("policy", "keep") == "grow":
@@ -112,18 +101,7 @@ def chunk_settings(size: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_chunks(size: int, plan: Plan, course: Plan, processes: int) -> None:
-    """Refuses a step without the same chunks at every number of ranks.
-
-    Args:
-        size: the samples of a chunk.
-        plan: the plan of a step on the present processes.
-        course: the whole run as a plan for a single replica.
-        processes: the number of the run's processes.
-
-    Raises:
-        InputError: the size does not divide a batch of the run, there are fewer chunks than ranks, or ranks
-            share a replica.
-    """
+    """Refuses a step without the same chunks at every number of ranks."""
     policy = plan.settings.policy
     batches = [plan.recipe.effective_batch if isinstance(policy, str) else policy]
     if plan.status != "infeasible":

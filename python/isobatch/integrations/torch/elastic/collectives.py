@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Answer
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from isobatch.integrations.torch.elastic.shapes import check_sizes
+from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.parcels import TYPES
 
 _C10D: Any = dist.distributed_c10d
 
@@ -28,6 +29,18 @@ _DDP = "torch.nn.parallel.distributed"
 _BETWEEN = "torch._dynamo.eval_frame", "torch._dynamo.external_utils"
 
 _PAIRED = "send", "recv", "recv_anysource"
+
+_ALIKE = {
+    "allreduce": 0,
+    "broadcast": 0,
+    "reduce": 0,
+    "allgather": 1,
+    "_allgather_base": 1,
+    "reduce_scatter": 0,
+    "_reduce_scatter_base": 0,
+}
+"""The index of the argument with the same size on all ranks, by collective."""
+_TYPES = sorted(TYPES)
 
 BACKEND, CPU_BACKEND = "isobatch", "isobatch_cpu"
 """torch's names of two backends: the crew's (so that groups which the script forms are cut too), and that of
@@ -68,11 +81,7 @@ class Cord:
             raise RuntimeError(_CUT)
 
     def wait(self, work: Any, limit: float = 0.0) -> bool:
-        """Waits until a collective is done, at most `limit` seconds; 0: as long as it takes.
-
-        Raises:
-            RuntimeError: it failed, was cut, or took longer.
-        """
+        """Waits until a collective is done, at most `limit` seconds; 0: as long as it takes."""
         until = monotonic() + limit if limit else float("inf")
         while True:
             # Wait before asking: most are done in the first wait, and a reduce_scatter never reports that it
@@ -119,11 +128,7 @@ class Mean:
         self._buckets: list[tuple[torch.Tensor, Future[torch.Tensor]]] = []
 
     def of(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Begins the mean of a bucket.
-
-        Raises:
-            RuntimeError: after the last bucket, if any reduction failed or was cut.
-        """
+        """Begins the mean of a bucket."""
         at, buffer = bucket.index(), bucket.buffer().mul_(self._share)
         self._works.append(self._gloo.allreduce([buffer], _SUM))
         if at == len(self._buckets) or self._buckets[at][0] is not buffer:
@@ -145,16 +150,11 @@ class CuttableWork(_C10D.Work):  # type: ignore[misc]
         self._work, self._group, self._name = work, group, name
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until it is done, or cut.
-
-        Raises:
-            RuntimeError: it failed, was cut, or took longer than `timeout`.
-        """
+        """Waits until it is done, or cut."""
         limit, cord = timeout or timedelta(), self._group.cord
         try:
-            if (
-                self._name in _PAIRED
-            ):  # A send or a receive that runs out of time takes its connection with it.
+            # A send or a receive that runs out of time takes its connection with it.
+            if self._name in _PAIRED:
                 return bool(cord.apart(lambda: self._work.wait(limit)))
             return cord.wait(self._work, limit.total_seconds())
         except RuntimeError as error:
@@ -198,11 +198,9 @@ class CuttableGroup(dist.ProcessGroup):
         self._cpu_only = devices == ("cpu",)
         kinds: Any = dist.ProcessGroup.BackendType
         for device in devices:
-            kind, make = (
-                (kinds.GLOO, _C10D.ProcessGroupGloo)
-                if device == "cpu"
-                else (kinds.NCCL, _C10D.ProcessGroupNCCL)
-            )
+            kind, make = kinds.GLOO, _C10D.ProcessGroupGloo
+            if device != "cpu":
+                kind, make = kinds.NCCL, _C10D.ProcessGroupNCCL
             arguments = (_C10D.PrefixStore(f"{device}/", store), rank, size, timeout)
             backend = cord.apart(partial(make, *arguments))
             for group in (self, self.inner):
@@ -229,7 +227,7 @@ def _cuttable(name: str) -> Callable[..., Any]:
         try:
             self.cord.check()
             if on_cpu and self.is_script_s and not _called_by_ddp():
-                check_sizes(self, name, args)
+                _check_sizes(self, name, args)
             work = getattr(self.gloo if frequent and on_cpu else self.inner, name)(*args, **options)
             if work is None or not on_cpu:
                 return work
@@ -244,12 +242,37 @@ def _cuttable(name: str) -> Callable[..., Any]:
     return collective
 
 
+def _check_sizes(group: CuttableGroup, name: str, args: Sequence[Any]) -> None:
+    """Compares a collective's name and its tensor's size and type among the ranks of a group, before it
+    begins: gloo aborts a process that receives too much."""
+    place = _ALIKE.get(name, len(args))
+    if place >= len(args) or group.size() == 1:
+        return
+    tensor = _first(args[place : place + 1])
+    if tensor is None:
+        return
+    row = torch.tensor([[*_ALIKE].index(name), tensor.numel(), _TYPES.index(str(tensor.dtype))])
+    table = torch.empty(group.size() * len(row), dtype=row.dtype)
+    group.cord.wait(group.gloo._allgather_base(table, row))
+    rows = table.view(-1, len(row)).tolist()
+    for rank, row_of_rank in enumerate(rows):
+        if row_of_rank != rows[0]:
+            raise InputError(
+                f"the ranks' collectives do not match: {_shown(rows[0])} on rank 0, {_shown(row_of_rank)} on "
+                f"rank {rank}; all ranks must call the same ones, in the same order, with tensors of the "
+                "same shape"
+            )
+
+
+def _shown(row: list[int]) -> str:
+    name, size, kind = row
+    return f"{[*_ALIKE][name].strip('_')} of {size:,} {_TYPES[kind].removeprefix('torch.')}"
+
+
 @cache
 def leave_to_eager() -> None:
-    """Keeps torch.compile out of the collectives: it cannot trace a process group of Python.
-
-    Called late, as torch takes seconds to import the compiler; an optimizer has imported it by then.
-    """
+    """Keeps torch.compile out of the collectives: it cannot trace a process group of Python. Called late, as
+    torch takes seconds to import the compiler; an optimizer has imported it by then."""
     for owner, names in (CuttableGroup, _collectives()), (CuttableWork, ["wait"]), (Mean, ["of"]):
         for name in names:
             disable: Any = torch.compiler.disable
@@ -266,14 +289,9 @@ def _called_by_ddp() -> bool:
 def _first(args: Any) -> torch.Tensor | None:
     """Returns the first tensor in nested lists; None if there is none."""
     for argument in args:
-        tensor = (
-            argument
-            if isinstance(argument, torch.Tensor)
-            else _first(argument)
-            if isinstance(argument, list)
-            else None
-        )
-        if tensor is not None:
+        if isinstance(argument, torch.Tensor):
+            return argument
+        if isinstance(argument, list) and (tensor := _first(argument)) is not None:
             return tensor
     return None
 

@@ -68,11 +68,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def check_network(net: nn.Module) -> None:
-    """Refuses a network without the same bits at every number of ranks.
-
-    Raises:
-        InputError: the message names the part of the network, or the setting, at fault.
-    """
+    """Refuses a network without the same bits at every number of ranks."""
     if isinstance(net, DistributedDataParallel):
         raise InputError("wrap takes the network itself, got it in DistributedDataParallel already")
     for name, module in net.named_modules():

@@ -11,18 +11,17 @@ from torch import nn
 
 from isobatch.errors import InputError, first_line
 from isobatch.integrations.torch.elastic import state as states
+from isobatch.integrations.torch.elastic.agreement import Watch
 from isobatch.integrations.torch.elastic.collectives import CPU_BACKEND
 from isobatch.integrations.torch.elastic.drift import Drift
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connecting, is_loss
-from isobatch.integrations.torch.elastic.healing import TrainingState
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
-from isobatch.integrations.torch.elastic.loop import Loop
+from isobatch.integrations.torch.elastic.loop import Loop, NoLoop
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import name_of
 from isobatch.integrations.torch.elastic.run import ElasticRun
-from isobatch.integrations.torch.elastic.steps import Watch
 from isobatch.integrations.torch.elastic.store import StoreGone
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
+from isobatch.integrations.torch.elastic.training import TrainingState
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
@@ -100,7 +99,7 @@ class Crew(Watch):
         self._begun = step
         if self.size > 1:
             if self._drift is None:
-                names = [name_of(member) for member in self._members.table.ids]
+                names = [seat.name for seat in self._members.table.seats]
                 self._drift = Drift(names, self._training.shards, self.run.group)
             self._drift.step(step, [*self._training.net.parameters()])
 
@@ -113,9 +112,9 @@ class Crew(Watch):
         return error is not None and self._is_loss(error)
 
     @property
-    def wanted(self) -> bool:  # type: ignore[override]
+    def is_awaited(self) -> bool:  # type: ignore[override]
         """Whether ranks wait to join."""
-        return self._pulse.wanted
+        return self._pulse.is_awaited
 
     def guard(self) -> AbstractContextManager[Any]:
         """Catches a lost rank's errors and ends the loop; inside `with crew:` they pass through."""
@@ -134,13 +133,8 @@ class Crew(Watch):
                     parameter.grad = torch.zeros_like(parameter)
 
     def commit(self, step: int) -> None:
-        """Waits until all ranks are about to apply a step, if each has only a shard.
-
-        A loss may leave some ranks with the step applied and others without it: `settle` resolves that.
-
-        Raises:
-            InputError: an `extra` object has a state that would end with the crew.
-        """
+        """Waits until all ranks are about to apply a step, if each has only a shard. A loss may leave some
+        ranks with the step applied and others without it: `settle` resolves that."""
         if self._training.shards == 1:
             return
         if self._looks:
@@ -175,18 +169,13 @@ class Crew(Watch):
             raise InputError(f"{error}; {self._where()}", field=error.field) from None
 
     def check_current(self) -> None:
-        """Refuses to go on if a later crew has formed without this process.
-
-        Raises:
-            LeftOut: a later crew has formed.
-        """
+        """Raises LeftOut if a later crew has formed without this process."""
         with self.located():
             current = self._members.is_current()
         if not current:
             self.lost = True
-            raise LeftOut(
-                f"{self._members.name} was left out: the run went on without it after crew {self.number}"
-            )
+            name = self._members.name
+            raise LeftOut(f"{name} was left out: the run went on without it after crew {self.number}")
 
     def close(self) -> None:
         """Ends the crew: puts back extras, hooks and buffers of a lost step, and clears gradients."""
@@ -232,12 +221,7 @@ class CrewRun(ElasticRun):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the run's state, as ElasticRun does; in a void step, the state before the step.
-
-        Raises:
-            InputError: the current step is unfinished.
-            LeftOut: the run went on without this process.
-        """
+        """Returns the run's state, and raises LeftOut if the run went on; a void step does not count."""
         self._crew.check_current()
         written = self.written() if self._crew.void else super().state_dict()
         self._members.note_saved(written["step"])
@@ -253,11 +237,7 @@ class CrewRun(ElasticRun):
         return self._ranks.group()
 
     def check_one_pass(self) -> None:
-        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks.
-
-        Raises:
-            InputError: a rank may make several passes; the message has the most.
-        """
+        """Refuses a run with more than one pass of a rank in a step, now or with fewer ranks."""
         counts = range(self._members.least(self.world.size), self.world.size + 1)
         passes = max(plan.accumulation or 1 for plan in self.plans(counts).values())
         if max(passes, self._progress.rounds) > 1:
@@ -271,17 +251,17 @@ class CrewRun(ElasticRun):
     @property
     def begun(self) -> bool:
         """Whether the script asked for the run's steps."""
-        return self._loop is not None
+        return isinstance(self._loop, Loop)
 
     @property
     def joining(self) -> bool:
         """Whether the loop ended because ranks wait to join."""
-        return self._loop is not None and bool(getattr(self._loop, "joining", False))
+        return self._loop.joining
 
     @property
     def under_way(self) -> int | None:
         """The number of the loop's current step; None outside of a step."""
-        return None if self._loop is None or self._loop.current is None else self._loop.current.number
+        return None if self._loop.current is None else self._loop.current.number
 
     @property
     def done(self) -> int:
@@ -293,9 +273,7 @@ class CrewRun(ElasticRun):
         self._is_asked = True
 
     def loader(self, dataset: Any, *, equal_passes: bool = False, **options: Any) -> GlobalLoader:
-        """Makes the loader, as ElasticRun does, but waits for workers no longer than for ranks: the other
-        ranks would go on without this one.
-        """
+        """Makes the loader, but waits for workers no longer than the other ranks wait for this one."""
         if options.get("num_workers"):
             options = {"timeout": self._members.timeout, **options}
         return super().loader(dataset, equal_passes=equal_passes, **options)
@@ -305,21 +283,21 @@ class CrewRun(ElasticRun):
         steps = super().steps(loader, tokens)
         if self._is_asked:
             self.stop()
-        return self._located(steps)
 
-    def _located(self, steps: Iterator[Any]) -> Iterator[Any]:
-        with self._crew.located():
-            yield from steps
+        def located() -> Iterator[Any]:
+            with self._crew.located():
+                yield from steps
+
+        return located()
 
     def count(self, applied: int) -> None:
         """Counts a step applied by the optimizer, but not counted by the loop."""
         if applied > self._done:
             self._progress.step = applied
-            self._loop = None
+            self._loop = NoLoop()
 
     def free(self) -> None:
         """Frees the run's hold on the crew's group."""
-        if isinstance(self._loop, Loop):
-            self._loop.free()
+        self._loop.free()
         self._ranks.free()
-        self._loop = self._bits = None
+        self._loop, self._bits = NoLoop(), None

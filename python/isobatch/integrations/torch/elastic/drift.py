@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.training import local_part
 
 EACH = 100
 """Steps from one comparison to the next; the first two follow a crew's first and tenth step."""
@@ -19,13 +20,7 @@ Ranks that do not synchronize are further apart after a single step.
 
 
 class Drift:
-    """Compares the weights of replicas, equal as long as the training synchronizes them.
-
-    Args:
-        names: the ranks' names.
-        shards: the ranks of a replica; each is compared with its counterparts.
-        group: a group of all ranks for tensors on the CPU.
-    """
+    """Compares the weights of replicas, equal as long as the training synchronizes them."""
 
     def __init__(self, names: Sequence[str], shards: int, group: Any) -> None:
         self._names, self._shards, self._group = names, shards, group
@@ -33,22 +28,14 @@ class Drift:
         self._pending: tuple[Any, torch.Tensor, int] | None = None
 
     def step(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
-        """Begins a step: starts a comparison if one is due, and reads its result one step later.
-
-        Raises:
-            InputError: on all ranks, if the weights of some differ.
-        """
+        """Begins a step: starts a comparison if one is due, and reads its result one step later."""
         self.end()
         if self._steps in (1, 10) or (self._steps and self._steps % EACH == 0):
             self._begin(step, parameters)
         self._steps += 1
 
     def finish(self, step: int, parameters: Sequence[torch.Tensor]) -> None:
-        """Compares the weights after the last step.
-
-        Raises:
-            InputError: on all ranks, where the weights of some differ.
-        """
+        """Compares the weights after the last step."""
         self.end()
         self._begin(step, parameters)
         self.end()
@@ -60,11 +47,7 @@ class Drift:
         self._pending = work, table, step
 
     def end(self) -> None:
-        """Waits for the comparison under way.
-
-        Raises:
-            InputError: on all ranks, where the weights of some differ.
-        """
+        """Waits for the comparison under way."""
         if self._pending is None:
             return
         (work, table, step), self._pending = self._pending, None
@@ -80,10 +63,7 @@ def _sums(parameters: Sequence[torch.Tensor]) -> list[float]:
     """Returns the sum of all weights and their norm."""
     if not parameters:
         return [0.0, 0.0]
-    local: list[Any] = [
-        parameter.to_local() if hasattr(parameter, "to_local") else parameter.detach()
-        for parameter in parameters
-    ]
+    local = [local_part(parameter) for parameter in parameters]
     sums = torch.stack([tensor.sum(dtype=torch.float64) for tensor in local]).sum()
     squares = torch.stack([torch.linalg.vector_norm(tensor, dtype=torch.float64) ** 2 for tensor in local])
     return torch.stack([sums, squares.sum().sqrt()]).tolist()

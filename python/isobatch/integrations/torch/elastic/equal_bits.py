@@ -1,11 +1,15 @@
-"""The gradients of a run in chunks.
+"""The gradients of a run in chunks, and the digests of runs.
 
 Each chunk's gradient is kept separate. The step's gradient is their sum in a tree of fixed order, bit for bit
 the same at any number of ranks.
 """
 
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,40 +21,31 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.elastic.agreement import RankGroup
 from isobatch.integrations.torch.elastic.chunks import Chunk
 from isobatch.integrations.torch.elastic.conditions import check_network, conditions_of
-from isobatch.integrations.torch.elastic.digest import ChunkDigests
 from isobatch.integrations.torch.elastic.summation import GradientLayout, TreeSum
 
+_VARIABLE = "ISOBATCH_CHUNK_DIGESTS"
+"""The environment variable that names the folder for the chunks' digests: each rank writes a line for each
+chunk, with its step, its number and the SHA-256 of its gradient.
+"""
 _NONDETERMINISTIC = "does not have a deterministic implementation"
 
 
 class EqualBits:
-    """The networks of a run in chunks.
+    """The networks of a run in chunks."""
 
-    Args:
-        ranks: the group of the run's ranks.
-
-    Attributes:
-        in_use: whether any run of this process is in chunks.
-    """
-
-    in_use = False
+    in_use = False  # Whether any run of this process is in chunks: `isobatch same` asks.
 
     def __init__(self, ranks: RankGroup) -> None:
         EqualBits.in_use = True
         self._ranks = ranks
-        self._digests = ChunkDigests(ranks.rank)
+        folder = os.environ.get(_VARIABLE)
+        self._digests = None if not folder else Path(folder) / f"rank-{ranks.rank}.txt"
+        if self._digests is not None:
+            self._digests.parent.mkdir(parents=True, exist_ok=True)
         self._networks: dict[nn.Module, _Network] = {}
 
     def wrap(self, net: nn.Module, *, send: bool) -> nn.Module:
-        """Registers a network, and returns it.
-
-        Args:
-            send: rank 0's values replace the others', as in DDP.
-
-        Raises:
-            InputError: on all ranks, if the network cannot be trained in chunks, or the ranks' devices or
-                settings differ.
-        """
+        """Registers a network, with rank 0's values on all ranks if they are to be sent, and returns it."""
         if net in self._networks:
             return net
         facts: dict[str, Any] | InputError
@@ -72,19 +67,12 @@ class EqualBits:
 
     @contextmanager
     def apart(self, net: nn.Module, chunk: Chunk) -> Iterator[None]:
-        """Keeps a chunk's gradient separate; after the rank's last chunk the step's sum is in `.grad`.
-
-        Raises:
-            InputError: the network was not wrapped, its gradient cannot be kept separate, or a kernel is not
-                deterministic.
-        """
+        """Keeps a chunk's gradient separate; after the rank's last chunk the step's sum is in `.grad`."""
         network = self._networks.get(getattr(net, "_orig_mod", net))
         if network is None:
             raise InputError("micro.sync(model) needs the model of run.wrap(net) with chunk=")
-        mode = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        was_deterministic = torch.are_deterministic_algorithms_enabled()
+        only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
         network.begin(chunk)
         torch.use_deterministic_algorithms(True)
         try:
@@ -97,14 +85,14 @@ class EqualBits:
                 f"{kernel.strip()} {mark}, which chunk= needs: replace it in the model"
             ) from error
         finally:
-            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=only_warned)
         network.end(chunk)
 
 
 class _Network:
     """A network, and the sum of the step under way."""
 
-    def __init__(self, net: nn.Module, group: Any, digests: ChunkDigests) -> None:
+    def __init__(self, net: nn.Module, group: Any, digests: Path | None) -> None:
         self._net, self._group, self._digests = net, group, digests
         self._buffers = [(module, name) for module in net.modules() for name in module._buffers]
         self._norms = [module for module in net.modules() if isinstance(module, _NormBase)]
@@ -114,11 +102,7 @@ class _Network:
         self._sum: TreeSum | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Begins a chunk; the first one also begins the step's sum.
-
-        Raises:
-            InputError: a gradient appeared between two chunks.
-        """
+        """Begins a chunk; the first one also begins the step's sum."""
         if self._sum is None:
             self._begin_step(chunk)
         elif any(parameter.grad is not None for parameter in self._parameters):
@@ -141,11 +125,7 @@ class _Network:
         self._sum = TreeSum(self._layout, chunk.own, chunk.chunks, self._group)
 
     def end(self, chunk: Chunk) -> None:
-        """Adds the chunk's gradient; after the rank's last chunk puts the step's sum into `.grad`.
-
-        Raises:
-            InputError: the chunk has no gradient or a sparse one, or a buffer was changed.
-        """
+        """Adds the chunk's gradient; after the rank's last chunk puts the step's sum into `.grad`."""
         assert self._sum is not None
         gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
@@ -157,7 +137,9 @@ class _Network:
                 torch.zeros_like(parameter) if gradient is None else gradient
                 for parameter, gradient in zip(self._parameters, gradients, strict=True)
             ]
-            self._digests.write(chunk.step, chunk.number, dense)
+            if self._digests is not None:
+                with self._digests.open("a") as file:
+                    file.write(f"{chunk.step} {chunk.number} {_combine(dense)}\n")
             if all(present):
                 dense.append(self._ones.clone())
             else:
@@ -172,9 +154,8 @@ class _Network:
     def _put(self, totals: list[Tensor], counts: Tensor) -> None:
         """Adds the sums to `.grad`; parameters without a gradient in any chunk keep theirs."""
         used = [True] * len(totals) if self._complete else (counts > 0).tolist()
-        for parameter, total, before, is_used in zip(
-            self._parameters, totals, self._before, used, strict=True
-        ):
+        rows = zip(self._parameters, totals, self._before, used, strict=True)
+        for parameter, total, before, is_used in rows:
             if is_used:
                 parameter.grad = total if before is None else before.add_(total)
             else:
@@ -186,9 +167,8 @@ class _Network:
             raise InputError("a chunk has no gradient: call backward inside of `with micro.sync(model)`")
         if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             raise InputError("chunk= does not support sparse gradients")
-        for (module, name), before, now in zip(
-            self._buffers, self._versions, self._buffer_versions(), strict=True
-        ):
+        rows = zip(self._buffers, self._versions, self._buffer_versions(), strict=True)
+        for (module, name), before, now in rows:
             if before != now:
                 raise InputError(
                     f"buffer {name!r} of {type(module).__name__} changes in forward: with chunk= it would "
@@ -198,3 +178,46 @@ class _Network:
     def _buffer_versions(self) -> list[tuple[int, int]]:
         buffers = (module._buffers.get(name) for module, name in self._buffers)
         return [(0, 0) if buffer is None else (id(buffer), buffer._version) for buffer in buffers]
+
+
+# ---- digests ----
+
+
+def digest(*parts: Any) -> str:
+    """Returns the SHA-256 of networks and optimizers, without the optimizers' learning rate and settings.
+
+    >>> net = torch.nn.Linear(2, 2)
+    >>> before = digest(net)
+    >>> _ = net.weight.data[0, 0].nextafter_(torch.tensor(9.0))
+    >>> before != digest(net)
+    True
+    """
+    states = [part.state_dict() for part in parts]
+    return _combine(
+        _leaves([state["state"] if {*state} == {"state", "param_groups"} else state for state in states])
+    )
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        for name in sorted(tree, key=str):
+            yield from _leaves(tree[name])
+    elif isinstance(tree, (list, tuple)):
+        for branch in tree:
+            yield from _leaves(branch)
+    else:
+        yield tree
+
+
+def _combine(leaves: Iterable[Any]) -> str:
+    """Hashes leaves in parallel threads: hashlib and copies from a GPU let other threads run."""
+    with ThreadPoolExecutor() as pool:
+        return hashlib.sha256(b"".join(pool.map(_hash, leaves))).hexdigest()
+
+
+def _hash(leaf: Any) -> bytes:
+    if not isinstance(leaf, Tensor):
+        return hashlib.sha256(repr(leaf).encode()).digest()
+    kind = hashlib.sha256(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
+    kind.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return kind.digest()

@@ -29,9 +29,7 @@ _MARKS = ("gloo", "NCCL", "ncclComm", "process group", "Process group", "Process
 
 
 def is_loss(error: BaseException) -> bool:
-    """Returns whether an error means a lost connection between ranks; gloo's errors have no type of their
-    own, so their texts are searched.
-    """
+    """Returns whether an error means a lost connection between ranks; gloo's are known by their texts."""
     if "CUDA error" in str(error):
         # This process's own GPU failed, even if torch's watchdog also mentions NCCL: it can run nothing more.
         return False
@@ -76,11 +74,7 @@ class CrewGroup:
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group of all ranks on a list, and waits for them at most for the lease.
-
-        Raises:
-            RuntimeError: a rank did not come, or has another list.
-        """
+        """Forms the group of all ranks on a list, and waits for them at most for the lease."""
         _meet(store, table, rank, lease)
         # torch names groups by a counter in each process, and a group that could not be formed still counts:
         # without a reset the ranks would not meet again.
@@ -111,12 +105,7 @@ class CrewGroup:
         return model
 
     def meet(self) -> None:
-        """Waits until all ranks are here, by a barrier: an all_reduce of one number would send three times as
-        much among four ranks.
-
-        Raises:
-            RuntimeError: a rank was lost.
-        """
+        """Waits until all ranks are here, by a barrier: it sends less than an all_reduce of one number."""
         group: Any = dist.group.WORLD
         self._cord.wait(group.gloo.barrier())
 
@@ -181,9 +170,7 @@ def connecting(lease: float) -> timedelta:
 
 
 def _meet(store: Store, table: Roster, rank: int, lease: float) -> None:
-    """Waits until all ranks of a crew are about to form its group, and so have the same list; the key has the
-    list's digest.
-    """
+    """Waits until all ranks of a crew are about to form its group, and so have the list with this digest."""
     ids, until = table.ids, monotonic() + lease
     own = Here(ids[rank])
     while not {message.id for message in store.messages(f"{table.mark}/here", Here, own)} >= {*ids}:

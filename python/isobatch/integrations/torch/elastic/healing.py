@@ -4,214 +4,21 @@ checksum.
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.optim import Optimizer
 
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic import parcels
-from isobatch.integrations.torch.elastic.circle import Circle
-from isobatch.integrations.torch.elastic.messages import (
-    OUT,
-    Announced,
-    Held,
-    Parcel,
-    StateLayout,
-    name_of,
-)
+from isobatch.integrations.torch.elastic.messages import OUT, Announced, Circle, Held, Parcel, name_of
+from isobatch.integrations.torch.elastic.training import TrainingState
 
-_CHUNK = 1 << 24
+_PIECE = 1 << 24
 """Bytes sent at once."""
-
-
 _MAX_LAYOUT = 1 << 28
 """The most bytes of a state's layout."""
-_ROOM, _MORE_ROOM = 256, 1 << 24
-"""A state has at most _ROOM times the bytes of a rank's own network, plus _MORE_ROOM bytes: LBFGS has the
-largest.
-"""
-
-
-class TrainingState:
-    """Everything changed by a step: the network, its optimizer, and the training's `extra` objects.
-
-    Attributes:
-        shards: the ranks that share one copy of the state; 1: each rank has all of it.
-        torn: whether a step was only half applied.
-    """
-
-    shards, torn = 1, False
-
-    def __init__(self, net: nn.Module, optimizer: Optimizer, extra: Mapping[str, Any]) -> None:
-        self.net, self.optimizer, self.extra = net, optimizer, extra
-        self.device = next(net.parameters()).device
-
-    def unfold(self, lease: float, timeout: float) -> None:
-        """Spreads the state over the ranks of a new crew."""
-
-    def fold(self) -> None:
-        """Frees the parts of the state belonging to the past crew."""
-
-    def settle(self, own: Held, circle: Circle) -> Held:  # noqa: ARG002
-        """Waits until every rank has published its applied step, then returns this rank's state."""
-        return own
-
-    def prepare(self, step: int) -> None:
-        """Keeps a step's gradients, to be applied later."""
-
-    def pack(self, tree: Any) -> Any:
-        """Returns a state in a form to be sent; `unpack` is the inverse."""
-        return tree
-
-    def unpack(self, tree: Any) -> Any:
-        """Returns a state as it was before `pack`."""
-        return tree
-
-    def description(self) -> dict[str, Any]:
-        """Returns facts shared by all ranks of a run."""
-        shapes = [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in self.net.named_parameters()]
-        return {
-            "model": f"{len(shapes)} parameters, {_digest(shapes)}",
-            "optimizer": type(self.optimizer).__name__,
-            **self._defaults(),
-            "extra": [*self.extra],
-        }
-
-    def _defaults(self) -> dict[str, str]:
-        """Returns the optimizer's settings except the learning rate, set by the plan."""
-        kinds = (bool, int, float, str, tuple, type(None))
-        return {
-            f"optimizer's {name}": str(value)
-            for name, value in self.optimizer.defaults.items()
-            if name != "lr" and isinstance(value, kinds)
-        }
-
-    def checksum(self) -> str:
-        """Computes a checksum of the parameters and the optimizer's state, on their device. Buffers are left
-        out: batch norm's depend on a rank's own samples.
-        """
-        tensors = [parameter.detach() for parameter in self.net.parameters()]
-        for state in self.optimizer.state_dict()["state"].values():
-            tensors += [state[name] for name in sorted(state) if isinstance(state[name], torch.Tensor)]
-        return _digest(_bits(tensor) for tensor in tensors)
-
-    def extras(self) -> dict[str, Any]:
-        """Returns the states of the training's extras."""
-        return {name: part.state_dict() for name, part in self.extra.items()}
-
-    def tree(self) -> dict[str, Any]:
-        """Returns the whole state in the form to be sent.
-
-        Raises:
-            InputError: a part has no state.
-        """
-        try:
-            tree = {
-                "net": self.net.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "extra": self.extras(),
-            }
-            packed: dict[str, Any] = self.pack(tree)
-        except InputError:
-            raise
-        except Exception as error:  # A user's state_dict may raise anything.
-            raise InputError(
-                f"the training's state cannot be sent: {type(error).__name__}: {error}"
-            ) from None
-        return packed
-
-    def check_sendable(self) -> None:
-        """Refuses a state with unsendable parts.
-
-        Raises:
-            InputError: the state has more than numbers, texts and tensors.
-        """
-        parcels.write_tree(self.tree())
-
-    def write(self) -> tuple[bytes, torch.Tensor]:
-        """Writes the whole state: its layout, and the bytes of its tensors.
-
-        Raises:
-            InputError: a part has a state that cannot be sent.
-        """
-        layout, tensors = parcels.layout_of(self.tree())
-        return msgspec.json.encode(layout), parcels.to_bytes(layout, tensors)
-
-    @property
-    def room(self) -> int:
-        """The most bytes for a state of this training."""
-        tensors = [*self.net.parameters(), *self.net.buffers()]
-        return _ROOM * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MORE_ROOM
-
-    def check_layout(self, written: bytes, size: int) -> StateLayout:
-        """Reads the layout of a state with `size` bytes of tensors; it must be like this rank's own.
-
-        Raises:
-            InputError: the layout differs, or is damaged; the message names the first difference.
-        """
-        layout, sent = parcels.read_layout(written)
-        own = parcels.specs_of(parcels.write_tree(self.tree())[1])
-        parcels.check_alike(sent, own, "net.")
-        if parcels.size_of(layout) != size:
-            raise InputError("the others' state cannot be read: it is damaged")
-        return layout
-
-    def read(self, layout: StateLayout, written: torch.Tensor) -> None:
-        """Loads a state written by `write`.
-
-        Raises:
-            InputError: this rank's model, optimizer or extras cannot take it.
-        """
-        views = parcels.from_bytes(layout, written)
-        copied = len(parcels.write_tree(parcels.read_tree(layout.tree, views)["net"])[1])
-        # The network, which comes first, copies its tensors. Optimizer and extras may keep theirs: a view
-        # would keep the bytes of the whole state alive, so they get clones.
-        tree = parcels.read_tree(layout.tree, views[:copied] + [view.clone() for view in views[copied:]])
-        try:
-            state = self.unpack(tree)
-            self.torn = True
-            self.net.load_state_dict(state["net"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.read_extras(state["extra"])
-            self.torn = False
-        except Exception as error:
-            raise InputError(
-                f"the others' state cannot be loaded here: {type(error).__name__}: {error}"
-            ) from None
-
-    def read_extras(self, states: Mapping[str, Any]) -> None:
-        """Loads states written by `extras`."""
-        for name, state in states.items():
-            self.extra[name].load_state_dict(state)
-
-
-_SHARDED = "FullyShardedDataParallel", "ZeroRedundancyOptimizer"
-
-
-def check_whole(net: nn.Module, optimizer: Optimizer) -> None:
-    """Refuses networks and optimizers sharded over the ranks.
-
-    Raises:
-        InputError: the network is sharded, as by fully_shard or tensor parallelism, or the optimizer is.
-    """
-    things = [*net.modules(), optimizer, *net.parameters()]
-    names = (
-        type(thing).__name__
-        for thing in things
-        if hasattr(thing, "device_mesh") or type(thing).__name__ in _SHARDED
-    )
-    if (name := next(names, None)) is not None:
-        raise InputError(
-            f"net and optimizer must be whole on every rank, got a {name}: a lost rank would take its "
-            "part with it. For HSDP, pass net whole with shard= and shards=; otherwise train with ElasticRun "
-            "and resume from a checkpoint"
-        )
 
 
 class NoReplica(InputError):
@@ -220,15 +27,7 @@ class NoReplica(InputError):
 
 def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> Held:
     """Brings all ranks of the new group to the state of the furthest replica, sent shard by shard to ranks
-    behind.
-
-    Args:
-        lease: seconds that each part of the transfer may take; a rank lost meanwhile is waited for no longer.
-
-    Raises:
-        NoReplica: on all ranks, if no replica is whole.
-        InputError: on all ranks, if the state cannot be sent, or a new run's ranks begin at different steps.
-    """
+    behind; each part may take `lease` seconds. Without a whole replica all ranks raise NoReplica."""
     states, shards = circle.held("held", own), training.shards
 
     def worth(first: int) -> tuple[bool, bool, int, int]:
@@ -247,12 +46,11 @@ def heal(training: TrainingState, own: Held, lease: float, circle: Circle) -> He
             f"the ranks begin at steps {sorted(begins)}: start all of them with the same checkpoint",
             field="state",
         )
-    sources = {
-        rank: first + rank % shards
-        for rank, state in enumerate(states)
-        if (state.step, state.checksum)
-        != (states[first + rank % shards].step, states[first + rank % shards].checksum)
-    }
+    sources = {}
+    for rank, state in enumerate(states):
+        source = first + rank % shards
+        if (state.step, state.checksum) != (states[source].step, states[source].checksum):
+            sources[rank] = source
     _name_drift(states, sources, circle)
     if sources:
         _send(training, sources, best.checksum, timedelta(seconds=lease), circle)
@@ -276,11 +74,9 @@ def _name_drift(states: list[Held], sources: dict[int, int], circle: Circle) -> 
 def _send(
     training: TrainingState, sources: dict[int, int], checksum: str, patience: timedelta, circle: Circle
 ) -> None:
-    """Sends the state to the ranks behind, each from its source: first the layout, then the tensors if all
-    ranks can take them.
-    """
-    rank, parcel, parts = dist.get_rank(), Parcel(), list[torch.Tensor]()
-    behind = [receiver for receiver, source in sources.items() if source == rank]
+    """Sends the layout of the state to the ranks behind, then the tensors if all can take them."""
+    parcel, parts = Parcel(), list[torch.Tensor]()
+    behind = [receiver for receiver, sender in sources.items() if sender == dist.get_rank()]
     if behind:
         try:
             layout, tensors = training.write()
@@ -290,7 +86,7 @@ def _send(
         except InputError as error:
             parcel = Parcel(error=str(error))
     parcels_ = _without_error(circle.gather("parcel", parcel))
-    source = sources.get(rank)
+    source = sources.get(dist.get_rank())
     pieces = None if source is None else parcels_[source].pieces
     answer, received = Parcel(), None
     if parts:
@@ -335,11 +131,7 @@ def _received(size: int, source: int, patience: timedelta) -> tuple[torch.Tensor
 
 
 def _check_digest(own: str, signed: str) -> None:
-    """Refuses received bytes with another digest than the sender signed.
-
-    Raises:
-        RuntimeError: the digests differ.
-    """
+    """Raises a RuntimeError for received bytes with another digest than the sender signed."""
     if own != signed:
         raise RuntimeError("gloo: what came is not the state that was announced")
 
@@ -355,7 +147,7 @@ def _pass_on(
     """
     digest, sends = hashlib.sha256(), begin is dist.isend
     ready = torch.empty(0, dtype=torch.uint8)
-    for part in torch.split(written, _CHUNK):
+    for part in torch.split(written, _PIECE):
         works = [begin(part, rank) for rank in ranks]
         digest.update((part if sends else ready).numpy().data)
         for work in works:
@@ -364,20 +156,3 @@ def _pass_on(
     if not sends:
         digest.update(ready.numpy().data)
     return digest.hexdigest()
-
-
-def _bits(tensor: torch.Tensor) -> str:
-    """Sums a tensor's bytes as whole numbers, on its own device: eight bytes at a time (faster than four),
-    then the rest.
-    """
-    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    written = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    words, rest = written[: len(written) // 8 * 8], written[len(written) // 8 * 8 :]
-    if words.storage_offset() % 8:
-        words = words.clone()
-    total = words.view(torch.int64).sum() + rest.sum(dtype=torch.int64)
-    return f"{tuple(tensor.shape)} {total.item()}"
-
-
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()

@@ -14,7 +14,7 @@ class Heartbeat(threading.Thread):
     """Beats, answers and looks: for the crew's end, for the next rank in the ring, and for newcomers.
 
     Attributes:
-        wanted: whether ranks wait to join, or the store is gone: the crew then ends after a step.
+        is_awaited: whether ranks wait to join, or the store is gone: the crew then ends after a step.
     """
 
     def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
@@ -23,12 +23,12 @@ class Heartbeat(threading.Thread):
         self._store = membership.store.another()
         self._inside: Roster | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
-        self.wanted = False
+        self.is_awaited = False
 
     def enter(self, table: Roster) -> None:
         """Watches a crew from here on."""
         with self._lock:
-            self._inside, self.wanted = table, False
+            self._inside, self.is_awaited = table, False
             self._next = table.ids[(table.ids.index(self._membership.id) + 1) % len(table.ids)]
             self._beats = Beats(self._store, self._membership.lease)
 
@@ -57,7 +57,7 @@ class Heartbeat(threading.Thread):
         except (InputError, OSError):
             # If the store died, all ranks end the crew together after a step. If only this host is cut off,
             # they do not: after the lease this rank's group is cut.
-            self.wanted = True
+            self.is_awaited = True
             self._ended.wait(self._membership.lease)
             with self._lock:
                 if self._inside is not None:
@@ -73,4 +73,6 @@ class Heartbeat(threading.Thread):
         elif full:
             self._membership.publish(self._store)
             waiting = {seat.id for seat in self._store.messages(f"{mark}/in", Seat)}
-            self.wanted = sum(not self._beats.gone(member) for member in waiting) >= self._membership.shards
+            self.is_awaited = (
+                sum(not self._beats.gone(member) for member in waiting) >= self._membership.shards
+            )

@@ -3,10 +3,11 @@ dataset or a stream.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,28 +20,26 @@ from isobatch.integrations.torch.elastic.chunks import SeededDataset, chunk_pass
 from isobatch.integrations.torch.elastic.workers import RankLoader, begin_worker
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.plan import Plan
-from isobatch.reason import Reason
+
+PassesOf: TypeAlias = Callable[[Span], list[Pass]]
+"""Lists the passes of a replica in a step."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ReplicaShare(ABC):
-    """A replica's share of the steps from a place in the data on.
+    """A replica's share of the steps from a place in the data on, by the plan of a step."""
 
-    Attributes:
-        plan: the plan of a step on the present replicas.
-        replica: the index of this replica.
-        seed, shuffle: the seed of the data's order, and whether it is shuffled.
-    """
-
-    def __init__(self, plan: Plan, *, replica: int, seed: int, shuffle: bool) -> None:
-        self.plan, self.replica, self.seed, self.shuffle = plan, replica, seed, shuffle
-        self._uneven = Reason.UNEVEN in plan.reasons
-        self._alike: dict[tuple[int, bool, bool], list[Pass]] = {}
+    plan: Plan
+    replica: int
+    seed: int
+    shuffle: bool
+    _alike: dict[tuple[int, bool, bool], list[Pass]] = field(default_factory=dict, init=False)
 
     @property
     def rounds(self) -> int:
         """The passes of a full step on the first replica: no other has more."""
         step = Span(0, 0, 0, self.plan.effective_batch or 0, full=True, last_of_epoch=False)
-        return len(passes(self.plan, step, 0, uneven=self._uneven))
+        return len(passes(self.plan, step, 0))
 
     @property
     def replicas(self) -> int:
@@ -66,12 +65,10 @@ class ReplicaShare(ABC):
 
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step."""
-        return passes(self.plan, span, self.replica, uneven=self._uneven, equal=equal, least=least)
+        return passes(self.plan, span, self.replica, equal=equal, least=least)
 
     def passes_like(self, span: Span, *, equal: bool) -> list[Pass]:
-        """Returns the passes of this replica in a step, with places counted from offset 0: computed once for
-        all steps of the same size.
-        """
+        """Returns the passes of a step, with places counted from offset 0: once for all of the same size."""
         key = span.samples, span.full, equal
         portions = self._alike.get(key)
         if portions is None:
@@ -79,6 +76,7 @@ class ReplicaShare(ABC):
         return portions
 
 
+@dataclass(eq=False, kw_only=True)
 class RunShare(ReplicaShare):
     """A run's progress and its remaining steps on this replica; its data, loop and schedulers share this.
 
@@ -90,22 +88,11 @@ class RunShare(ReplicaShare):
         chunk: the samples of a chunk; None: steps are not in chunks.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        course: Plan,
-        *,
-        replica: int,
-        processes: int,
-        step: int,
-        seed: int,
-        shuffle: bool,
-        chunk: int | None = None,
-    ) -> None:
-        super().__init__(plan, replica=replica, seed=seed, shuffle=shuffle)
-        self.chunk = chunk
-        self.course, self.processes, self.step = course, processes, step
-        self.schedulers: list[ElasticLR] = []
+    course: Plan
+    processes: int
+    step: int
+    chunk: int | None = None
+    schedulers: list[ElasticLR] = field(default_factory=list, init=False)
 
     def spans(self) -> Iterator[Span]:
         """Yields the samples of each remaining step."""
@@ -137,20 +124,16 @@ class RunShare(ReplicaShare):
         return {**self.__dict__, "schedulers": []}
 
 
-PLAN_OPTIONS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
-"""The DataLoader's options that the plan decides."""
-
-
 class RunBatches(Sampler[list[int]]):
     """A DataLoader's `batch_sampler` for the rest of a run; iterations start at the run's present step."""
 
-    def __init__(self, progress: ReplicaShare, size: int, *, equal: bool, least: int = 1) -> None:
-        self._run, self._size, self._equal, self._least = progress, size, equal, least
+    def __init__(self, progress: ReplicaShare, passes_of: PassesOf, size: int) -> None:
+        self._run, self._passes_of, self._size = progress, passes_of, size
         self._shuffled: dict[int, NDArray[np.int64]] = {}
 
     def __iter__(self) -> Iterator[list[int]]:
         for span in self._run.spans():
-            for portion in self._run.passes(span, equal=self._equal, least=self._least):
+            for portion in self._passes_of(span):
                 if portion.places[-1] < self._size:
                     places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     samples = (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
@@ -162,9 +145,7 @@ class RunBatches(Sampler[list[int]]):
         return int(self._order(span, epochs)[place]) if self._run.shuffle else place
 
     def _order(self, span: Span, epochs: int) -> NDArray[np.int64]:
-        """Returns the order of the epoch `epochs` after a step's, the same on all replicas; orders of past
-        epochs are dropped.
-        """
+        """Returns the order of the epoch `epochs` after a step's, the same on all replicas."""
         epoch = span.epoch + epochs
         if epoch not in self._shuffled:
             generator = torch.Generator().manual_seed(self._run.seed + epoch)
@@ -179,16 +160,13 @@ def is_stream(dataset: Any) -> bool:
 
 
 def data_loader(
-    progress: ReplicaShare, dataset: Any, options: dict[str, Any], *, equal: bool, least: int = 1
+    progress: ReplicaShare, passes_of: PassesOf, dataset: Any, options: dict[str, Any]
 ) -> RankLoader:
-    """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream.
-
-    Raises:
-        InputError: the dataset is not as long as the recipe says, or an option is the plan's.
-    """
+    """Makes a DataLoader of this replica's micro-batches, from a map-style dataset or a stream."""
     options = {**options, "worker_init_fn": partial(begin_worker, options.get("worker_init_fn"))}
     stream = is_stream(dataset)
-    for name in (*PLAN_OPTIONS, "persistent_workers") if stream else PLAN_OPTIONS:
+    decided = ["batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"]
+    for name in [*decided, "persistent_workers"] if stream else decided:
         if name in options:
             raise InputError(f"{name} is the plan's to decide: leave it out", field=name)
     if stream:
@@ -199,8 +177,7 @@ def data_loader(
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
-        stream_of_rank = RunStream(progress, dataset, equal=equal, least=least)
-        return RankLoader(stream_of_rank, batch_size=None, **options)
+        return RankLoader(RunStream(progress, passes_of, dataset), batch_size=None, **options)
     size, expected = len(dataset), progress.plan.recipe.dataset_size
     if expected != size:
         raise InputError(
@@ -208,21 +185,15 @@ def data_loader(
         )
     if isinstance(progress, RunShare) and progress.chunk is not None:
         dataset = SeededDataset(dataset)
-    batches = RunBatches(progress, size, equal=equal, least=least)
-    return RankLoader(dataset, batch_sampler=batches, **options)
+    return RankLoader(dataset, batch_sampler=RunBatches(progress, passes_of, size), **options)
 
 
 class RunStream(IterableDataset[list[Any]]):
-    """The micro-batches of this replica, as lists of samples, from the run's step to its end.
+    """The micro-batches of this replica, as lists of samples, from the run's step to its end. The stream is
+    read from the beginning of each epoch, after `set_epoch(epoch)` if it has this method."""
 
-    The stream is read from the beginning of the epoch, and consumed samples are dropped. At the end of the
-    stream or of the epoch it starts again, after `set_epoch(epoch)` if it has this method.
-    """
-
-    def __init__(
-        self, progress: ReplicaShare, samples: Iterable[Any], *, equal: bool, least: int = 1
-    ) -> None:
-        self._run, self._samples, self._equal, self._least = progress, samples, equal, least
+    def __init__(self, progress: ReplicaShare, passes_of: PassesOf, samples: Iterable[Any]) -> None:
+        self._run, self._passes_of, self._samples = progress, passes_of, samples
 
     def __iter__(self) -> Iterator[list[Any]]:
         size = self._run.plan.recipe.dataset_size
@@ -232,7 +203,7 @@ class RunStream(IterableDataset[list[Any]]):
             # Mostly the open stream is at this span already, except after an epoch whose end was dropped.
             if then != (span.epoch, span.offset):
                 stream = _endless(self._samples, size, span.epoch, span.offset)
-            yield from _pick(stream, span, self._run.passes(span, equal=self._equal, least=self._least))
+            yield from _pick(stream, span, self._passes_of(span))
             after = span.offset + span.samples
             then = (span.epoch, after) if size is None else (span.epoch + after // size, after % size)
 
@@ -257,11 +228,7 @@ def _pick(stream: Iterator[Any], span: Span, passes: list[Pass]) -> Iterator[lis
 
 
 def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) -> Iterator[Any]:
-    """Yields the samples after the first `offset` of an epoch, then those of all later epochs.
-
-    Raises:
-        InputError: the stream has none, or fewer than the recipe's dataset_size.
-    """
+    """Yields the samples after the first `offset` of an epoch, then those of all later epochs."""
     while True:
         if hasattr(samples, "set_epoch"):
             samples.set_epoch(epoch)
@@ -282,11 +249,7 @@ def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) 
 
 
 def next_batch(loader: Iterator[Any], step: int) -> Any:
-    """Takes the loader's next batch.
-
-    Raises:
-        InputError: the loader has no more batches, although the run has more steps.
-    """
+    """Takes the loader's next batch."""
     try:
         return next(loader)
     except StopIteration:

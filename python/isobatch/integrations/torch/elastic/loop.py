@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Pass, Span
-from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals
+from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals, Watch
 from isobatch.integrations.torch.elastic.chunks import Chunk, chunk_of
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
 from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
-from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, Watch, check_window, count
+from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, check_window, count
 from isobatch.integrations.torch.elastic.workers import end_iteration
 from isobatch.integrations.torch.loader import GlobalLoader, Join
 from isobatch.integrations.torch.lr import ElasticLR
@@ -28,12 +28,20 @@ class _Window(NamedTuple):
     batches: Iterable[Any]
     counts: Sequence[float]
 
-    @property
-    def own(self) -> float:
-        return sum(self.counts)
+
+class NoLoop:
+    """Stands for the loop of a run before its first one."""
+
+    source: Iterable[Any] = ()
+    current: Step | None = None
+    unfinished: str | None = None
+    is_asked = stopping = joining = False
+
+    def free(self) -> None:
+        """Frees nothing."""
 
 
-class Loop:
+class Loop(NoLoop):
     """The run's remaining steps, until its end or until the training leaves the loop."""
 
     def __init__(
@@ -46,40 +54,32 @@ class Loop:
         bits: EqualBits | None = None,
     ) -> None:
         self._bits = bits
-        self._run, self._loader, self._tokens, self._watch = progress, loader, tokens, watch
+        self._run, self.source, self._tokens, self._watch = progress, loader, tokens, watch
         self._equal = isinstance(loader, GlobalLoader) and loader.equal
         self._agreements = Agreements(ranks)
-        self.asked = self.joining = False
-        self.current: Step | None = None
         self._begun = 0
         self._batches: Iterator[Any] = iter(())
 
     @property
-    def stopping(self) -> bool:
+    def stopping(self) -> bool:  # type: ignore[override]
         """Whether some rank was asked to stop, by the last agreement."""
-        return self._agreements.stopping
+        return self._agreements.last.stopping
 
     def free(self) -> None:
         """Ends all workers and frees the ranks' group, even if the training still holds its last step."""
         self._agreements.free()
         self._end_iteration()
-        if isinstance(self._loader, GlobalLoader):
-            self._loader.end_workers()
-
-    def uses(self, loader: Iterable[Any]) -> bool:
-        """Returns whether the steps are read from a loader."""
-        return self._loader is loader
+        if isinstance(self.source, GlobalLoader):
+            self.source.end_workers()
 
     def _end_iteration(self) -> None:
-        """Ends the iteration over the loader, and its workers unless they persist.
-
-        The garbage collector would free their queues first, and then wait ten seconds for unread batches.
-        """
+        """Ends the iteration over the loader, and its workers unless they persist: the garbage collector
+        would free their queues first, and then wait ten seconds for unread batches."""
         end_iteration(self._batches)
         self._batches = iter(())
 
     @property
-    def unfinished(self) -> str | None:
+    def unfinished(self) -> str | None:  # type: ignore[override]
         """The work left in the current step, in words; None if there is none."""
         if self.current is None:
             return None
@@ -90,41 +90,39 @@ class Loop:
         return None
 
     def steps(self) -> Iterator[Step]:
-        """Yields the steps, each to be finished before the next; if ranks wait to join, the loop ends after a
-        step.
-        """
+        """Yields the steps, each to be finished before the next; ends after a step if ranks wait to join."""
         with ExitStack() as stack:
             stack.callback(self._end_iteration)
             signals = stack.enter_context(Signals())
             stack.enter_context(self._watch.guard())
-            self._batches = iter(self._loader)
+            self._batches = iter(self.source)
             windows = self._windows(self._batches)
             window = next(windows, None)
             if window is not None and self._tokens is not None:
-                self._agreements.begin_step(False, window.own)
+                self._agreements.begin_step(False, sum(window.counts))
             while window is not None:
-                is_asked = signals.received or self.asked
+                is_asked = signals.received or self.is_asked
                 total, ahead = 0.0, None
-                joining = self._watch.wanted
+                joining = self._watch.is_awaited
                 if self._tokens is None:
                     self._agreements.begin_step(is_asked, joining=joining)
                 else:  # The next window is read while the device still computes the last step.
-                    total = self._agreements.total
-                    check_window(total, window.own, window.span.number, whole=self._bits is not None)
+                    total = self._agreements.last.total
+                    own = sum(window.counts)
+                    check_window(total, own, window.span.number, whole=self._bits is not None)
                     ahead = next(windows, None)
-                    self._agreements.begin_step(
-                        is_asked, 0.0 if ahead is None else ahead.own, joining=joining
-                    )
+                    own = 0.0 if ahead is None else sum(ahead.counts)
+                    self._agreements.begin_step(is_asked, own, joining=joining)
                 step = self._step(window, total)
                 self._watch.begin_step(step.number)
                 yield from self._finished(step)
-                self.joining = not self._watch.lost and self._agreements.joining
                 if self._watch.lost:
                     return
+                self.joining = self._agreements.last.joining
                 if self.joining:
                     break
                 window = ahead if self._tokens is not None else next(windows, None)
-            self._agreements.end()
+            _ = self._agreements.last  # Waits for the agreement under way.
             self._watch.finish(self._run.step)
 
     def _finished(self, step: Step) -> Iterator[Step]:
@@ -190,10 +188,8 @@ class Loop:
         return chunk_of(span, run.chunk, portion, run.seed, run.replica, run.replicas)
 
     def _check_gradients(self) -> None:
-        """Refuses gradients of the first step still there in the second.
-
-        Not checked with several optimizers, which may accumulate gradients for each other.
-        """
+        """Refuses gradients of the first step still there in the second; with several optimizers they may
+        accumulate gradients for each other."""
         if len(self._run.schedulers) != 1:
             return
         groups = self._run.schedulers[0].optimizer.param_groups
@@ -206,28 +202,20 @@ class Loop:
             )
 
 
-class TrainerLoop:
-    """The steps of a run in a trainer's own loop, with the same number of micro-batches in each.
-
-    Attributes:
-        passes: micro-batches in every step, the trainer's accumulation. Where a step has fewer, stand-ins
-            with factor 0 follow.
-    """
-
-    current: Step | None = None
-    unfinished: str | None = None
+class TrainerLoop(NoLoop):
+    """The steps of a run in a trainer's own loop, with the same number of micro-batches (`passes`) in each:
+    where a step has fewer, stand-ins with factor 0 follow."""
 
     def __init__(self, progress: RunShare, ranks: RankGroup) -> None:
         self._progress = progress
         self.passes = progress.rounds
         self._signals = Signals()
         self._agreements = Agreements(ranks)
-        self.asked = False
 
     @property
-    def stopping(self) -> bool:
+    def stopping(self) -> bool:  # type: ignore[override]
         """Whether some rank was asked to stop, as agreed on last."""
-        return self._agreements.stopping
+        return self._agreements.last.stopping
 
     @property
     def epoch(self) -> int:
@@ -236,9 +224,7 @@ class TrainerLoop:
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the current step, else the next, is the last of an epoch. The trainer cannot tell: to it
-        the rest of the run is a single epoch.
-        """
+        """Whether the current step, else the next, is the last of an epoch: a trainer has a single one."""
         span = next(self._progress.spans(), None)
         return span is not None and span.last_of_epoch
 
@@ -258,7 +244,7 @@ class TrainerLoop:
 
     def begin_step(self) -> None:
         """Begins a step: if it is time, the ranks agree on whether to stop after it."""
-        self._agreements.begin_step(self._signals.received or self.asked)
+        self._agreements.begin_step(self._signals.received or self.is_asked)
 
     def end_step(self) -> None:
         """Counts a step, also if the optimizer's step was skipped."""

@@ -36,14 +36,6 @@ class Membership:
     A crew's list is closed once, by the store's compare-and-set, so all ranks read the same list. A process
     missing from it is left out until the next crew forms.
 
-    Args:
-        shards: the ranks of a replica; a crew has whole replicas only.
-        ranks: how many ranks the first crew waits for.
-        min_ranks: the fewest ranks that go on; None: more than half of the previous crew.
-        lease: seconds of silence after which a rank is lost.
-        timeout: seconds after which a rank is lost that sends heartbeats but does not come, and after which
-            too few ranks give up.
-
     Attributes:
         fits: returns whether the run can go on with a number of ranks; newcomers wait until it can.
         saved: the step of this rank's last saved state.
@@ -69,26 +61,23 @@ class Membership:
         self.saved: int | None = None
         self.beat(store, 0)
 
-    def beat(self, store: Store, count: int, *, left: bool = False) -> None:
-        """Writes a heartbeat; `left`: the last one, as this process leaves the run."""
-        store.write(f"beat/{self.id}", Beat(count, left))
+    def beat(self, store: Store, count: int, *, is_last: bool = False) -> None:
+        """Writes a heartbeat; after the last one this process takes no further part in the run."""
+        store.write(f"beat/{self.id}", Beat(count, is_last))
 
     # ---- facts ----
 
     def compare(self, facts: Mapping[str, Any]) -> None:
-        """Refuses this process if its facts differ from those of the first process.
-
-        Raises:
-            InputError: the recipe, seed, settings, model or version differ.
-        """
+        """Refuses this process if its facts differ from those of the first process."""
         facts_here = msgspec.json.decode(msgspec.json.encode(facts))
         first = self.store.once("facts", RunFacts(facts_here)).facts
         for name in {**facts_here, **first}:
             value = facts_here.get(name)
             if first.get(name) != value:
-                first_value = f"{shown(first.get(name))} on the rank that came first"
-                reason = f"{name} is {shown(value)} on this rank, {first_value}: "
-                reason += "one of the two was started wrongly"
+                reason = (
+                    f"{name} is {shown(value)} on this rank, {shown(first.get(name))} on the rank that came "
+                    "first: one of the two was started wrongly"
+                )
                 self.refuse(reason)
                 raise InputError(reason, field=name)
 
@@ -108,9 +97,7 @@ class Membership:
         return self._next(self.table) is None and self._newest(self.table) is self.table
 
     def publish(self, store: Store) -> None:
-        """Writes the lists of the first and the present crew if the store lacks them: ranks that join or
-        wake up need them.
-        """
+        """Writes the lists of the first and the present crew if the store lacks them, for new ranks."""
         store.once(f"{START.mark}/next", self._origin)
         key = f"{self._origin.mark}/crew"
         crew = store.read(key, Roster)
@@ -130,8 +117,8 @@ class Membership:
     def last_saved(self) -> int | None:
         """Returns the step of the last state saved by any rank, or by this one if the store is gone."""
         with suppress(StoreGone):
-            saved = self.store.read("saved", Saved)
-            return self.saved if saved is None else saved.step
+            if (saved := self.store.read("saved", Saved)) is not None:
+                return saved.step
         return self.saved
 
     def end_all(self, why: str) -> None:
@@ -143,18 +130,9 @@ class Membership:
         self.store.once(f"{before.mark}/next", table)
 
     def form(self, vote: int, left_out: int, is_asked: Callable[[], bool] = lambda: False) -> Roster | None:
-        """Joins the next crew; returns None if the run is over, or if this process is asked to stop before
-        its first crew.
-
-        Args:
-            vote: the steps that this rank has applied, or HALF, or the same as `left_out`.
-            left_out: this rank's vote if the next crew formed without it: NEW if it never had the run's
-                state, else OUT.
-            is_asked: returns whether this process is asked to stop.
-
-        Raises:
-            InputError: too few ranks are left, or came.
-        """
+        """Joins the next crew; returns None if the run is over, or this process is asked to stop before its
+        first crew. If the crew forms without it, the process votes `left_out`: NEW if it never had the run's
+        state, else OUT."""
         before = self.table
         if self.number < 0 or not self.is_current():
             before, vote = self._newest(before), left_out
@@ -181,12 +159,10 @@ class Membership:
         while (table := self._next(before)) is None:
             if self._is_done(before) or (self.number < 0 and is_asked()):
                 return None
-            table = closing.look()
-            if table is not None:
-                self.close(before, table)
-                continue
-            # The first ranks to arrive look often, later ones rarely, to spare the store.
-            sleep(min(0.01 * closing.turn, 0.25))
+            if (list_to_close := closing.look()) is not None:
+                self.close(before, list_to_close)
+            else:  # The first ranks to arrive look often, later ones rarely, to spare the store.
+                sleep(min(0.01 * closing.turn, 0.25))
         return table
 
     def _next(self, before: Roster) -> Roster | None:
@@ -194,11 +170,8 @@ class Membership:
         return self.store.read(f"{before.mark}/next", Roster)
 
     def _newest(self, known: Roster) -> Roster:
-        """Returns the newest crew in the store, else the known one.
-
-        The key contains the digest of the first crew's list, so that a crew of an earlier run with the same
-        name never fits.
-        """
+        """Returns the newest crew in the store, else the known one. The key contains the digest of the first
+        crew's list, so that a crew of an earlier run with the same name never fits."""
         if self.number < 0:
             self._origin = self._next(START) or self._origin
         crew = self.store.read(f"{self._origin.mark}/crew", Roster)
@@ -216,11 +189,7 @@ class Membership:
 
     def end(self) -> bool:
         """Leaves the run together with the whole crew; returns False if a rank was lost before, as it may
-        need this rank's state.
-
-        Raises:
-            StoreGone: the store does not answer.
-        """
+        need this rank's state."""
         mark, own = self.table.mark, Here(self.id)
         beats, until = Beats(self.store, self.lease), monotonic() + self.timeout
         while self.store.read(f"{mark}/over", Note) is None:
@@ -235,7 +204,7 @@ class Membership:
     def leave(self) -> None:
         """Leaves the run for good."""
         with suppress(StoreGone):
-            self.beat(self.store, 0, left=True)
+            self.beat(self.store, 0, is_last=True)
         self.lifeline.close()
 
 
@@ -246,12 +215,10 @@ class _Closing:
         self._all, self._before, self._seat = membership, before, seat
         self._number, self._old = before.number + 1, before.ids
         self._beats = Beats(membership.store, membership.lease)
+        # Until the previous crew is over it trains, and newcomers wait.
         self._since: float | None = None if self._old else monotonic()
+        self._waited = 0.0
         self.turn = 1
-
-    @property
-    def _waited(self) -> float:
-        return 0.0 if self._since is None else monotonic() - self._since
 
     def look(self) -> Roster | None:
         """Returns the list to close, without ranks and with the error if the run ends; None: wait."""
@@ -262,19 +229,23 @@ class _Closing:
         self.turn = 1 + [*come].index(self._all.id)
         missing = [member for member in self._old if member not in come]
         if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
-            self._since = monotonic()  # Until then the previous crew trains, and newcomers wait.
+            self._since = monotonic()
+        if self._since is None:
+            return None
+        self._waited = monotonic() - self._since
         late = self._waited > self._all.timeout
-        if self._since is None or not (late or self._are_gone(missing)):
+        if not (late or self._are_gone(missing)):
             return None
         if not self._old and len(come) < self._all.ranks and not late:
-            return self._refused()
-        alive = [seat for seat in come.values() if seat.id == self._all.id or not self._beats.gone(seat.id)]
-        members = sorted(
-            (seat for seat in alive if seat.id in self._old), key=lambda seat: self._old.index(seat.id)
-        )
-        newcomers = sorted(
-            (seat for seat in alive if seat.id not in self._old), key=lambda seat: natural(seat.id)
-        )
+            refused = self._all.store.messages("refused", Note)
+            return self._given_up(f"rank {refused[0].name}: {refused[0].text}") if refused else None
+        alive = {
+            seat.id: seat
+            for seat in come.values()
+            if seat.id == self._all.id or not self._beats.gone(seat.id)
+        }
+        members = [alive[member] for member in self._old if member in alive]
+        newcomers = [alive[member] for member in sorted(alive, key=natural) if member not in self._old]
         if all(seat.vote in (NEW, OUT) for seat in members):
             return self._beginning([*members, *newcomers], late)
         whole, rest = _whole_replicas(members, self._old, self._all.shards)
@@ -301,30 +272,21 @@ class _Closing:
             while newcomers and not self._all.fits(len(members) + len(newcomers)):
                 del newcomers[-shards:]
             return Roster(self._number, (*members, *newcomers))
-        rule, hint = (
-            ("min_ranks is", "")
-            if self._all.min_ranks
-            else ("more than half is", " (min_ranks= lets fewer go on)")
-        )
-        return (
-            self._given_up(f"{count} of {len(self._old)} ranks are left, and {rule} {least}{hint}")
-            if late
-            else None
-        )
+        if not late:
+            return None
+        rule = f"more than half is {least} (min_ranks= lets fewer go on)"
+        if self._all.min_ranks:
+            rule = f"min_ranks is {least}"
+        return self._given_up(f"{count} of {len(self._old)} ranks are left, and {rule}")
 
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
-        """Begins the run; begins it again only if all ranks with its state are known to be gone, not merely
-        silent.
-        """
+        """Begins the run; again only if all ranks with its state are known to be gone, not merely silent."""
         if silent := self._silent(seats):
             return self._waiting_for(silent)
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
             return Roster(self._number, tuple(_full(seats, self._all.shards)))
-        return (
-            self._given_up(f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s")
-            if late
-            else None
-        )
+        why = f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s"
+        return self._given_up(why) if late else None
 
     def _without_replica(self, members: list[Seat]) -> Roster | None:
         """Waits if silent ranks could complete a replica; else ends the run."""
@@ -337,19 +299,13 @@ class _Closing:
     def _silent(self, seats: list[Seat]) -> list[str]:
         """Returns the missing ranks of the previous crew, except those known to be gone."""
         present = {seat.id for seat in seats}
-        return [member for member in self._old if member not in present and not self._beats.left(member)]
+        return [member for member in self._old if member not in present and not self._beats.ended(member)]
 
     def _waiting_for(self, silent: list[str]) -> Roster | None:
-        """Gives up after twice the time-out: a silent rank may first wait for a collective to time out, and
-        only then come here.
-        """
+        """Gives up after twice the time-out: a silent rank's collective may have to time out first."""
         names = ", ".join(map(name_of, silent))
         why = f"the ranks that hold the run's state did not come in {self._waited:.0f} s: {names}"
         return self._given_up(why) if self._waited > 2 * self._all.timeout else None
-
-    def _refused(self) -> Roster | None:
-        refused = self._all.store.messages("refused", Note)
-        return self._given_up(f"rank {refused[0].name}: {refused[0].text}") if refused else None
 
     def _given_up(self, why: str) -> Roster:
         return Roster(self._number, (), why)
@@ -374,12 +330,11 @@ def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[l
 def _no_replica(members: list[Seat], before: int, shards: int) -> str:
     names = ", ".join(seat.name for seat in members)
     half = ", ".join(seat.name for seat in members if seat.vote == HALF)
-    torn = f"{half} applied half of a step"
-    shards_left = f"of {before // shards} replicas of {shards} ranks only {names} are left"
-    if half:
-        shards_left += f", and {torn}"
-    why = f": {torn}" if shards == 1 else f" with all of its shards: {shards_left}"
-    return f"no replica is left{why}; start a new run from a checkpoint"
+    reasons = [f"{half} applied half of a step"] if half or shards == 1 else []
+    if shards > 1:
+        reasons.insert(0, f"of {before // shards} replicas of {shards} ranks only {names} are left")
+    fault = "no replica is left" + " with all of its shards" * (shards > 1)
+    return f"{fault}: {', and '.join(reasons)}; start a new run from a checkpoint"
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

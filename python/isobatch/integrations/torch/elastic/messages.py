@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+import torch.distributed as dist
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.exchange import gather_bytes
 
 T = TypeVar("T")
 
@@ -76,10 +78,10 @@ class _Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Beat(_Message):
-    """A rank's heartbeat; `left`: the rank takes no further part. Key beat/{id}."""
+    """A rank's heartbeat; after its last one the rank takes no further part. Key beat/{id}."""
 
     count: _Count
-    left: bool = False
+    is_last: bool = False
 
 
 class RunFacts(_Message):
@@ -97,8 +99,7 @@ class Note(_Message):
 
 class Here(_Message):
     """A rank reached a point: it is about to form the crew's group (key {crew}/here), or at the run's end
-    (key {crew}/end), or it has seen the whole crew at the end (key {crew}/done).
-    """
+    (key {crew}/end), or it has seen the whole crew at the end (key {crew}/done)."""
 
     id: _Id
 
@@ -111,8 +112,7 @@ class Saved(_Message):
 
 class Held(NamedTuple):
     """A summary of a rank's state: the steps applied (or OUT), whether it is trained, its checksum, and the
-    run's state. Exchanged in the crew's group.
-    """
+    run's state. Exchanged in the crew's group."""
 
     step: Annotated[int, msgspec.Meta(ge=OUT)]
     trained: bool
@@ -129,8 +129,7 @@ class Announced(_Message):
 
 class Parcel(_Message):
     """A state about to be sent: first its layout, then its tensors; or the error that prevents it. Exchanged
-    in the crew's group.
-    """
+    in the crew's group."""
 
     pieces: tuple[Announced, Announced] | None = None
     error: _Text | None = None
@@ -138,8 +137,7 @@ class Parcel(_Message):
 
 class StateLayout(_Message):
     """The parts of a state: its tree, with numbers in the place of tensors, and each tensor's type and
-    shape.
-    """
+    shape."""
 
     tree: Any
     tensors: list[tuple[str, list[_Count]]]
@@ -165,10 +163,6 @@ def address_of(member: str) -> str:
 class Seal:
     """Signs messages of a run, and reads signed ones.
 
-    Args:
-        key: the run's key; empty: any process that reaches the store may take part.
-        run: the run's name.
-
     Attributes:
         fingerprint: a public digest of the key: it tells two keys apart, and reveals neither.
     """
@@ -179,11 +173,7 @@ class Seal:
         self._has_key = bool(key)
 
     def check(self, fingerprint: str, owner: str) -> None:
-        """Refuses a key other than a store's or a run's.
-
-        Raises:
-            InputError: the keys differ, or one is missing.
-        """
+        """Refuses a key other than a store's or a run's."""
         if fingerprint != self.fingerprint:
             own = "another" if self._has_key else "none"
             holder = "no key" if fingerprint == Seal().fingerprint else "a key"
@@ -210,6 +200,39 @@ class Seal:
         return None
 
 
+class Circle(NamedTuple):
+    """Exchanges signed messages among the ranks of a crew, inside their process group."""
+
+    seal: Seal
+    table: Roster
+
+    def gather(self, purpose: str, message: T) -> list[T]:
+        """Returns the messages of all ranks, in the order of the ranks."""
+        ids, kind = self.table.ids, type(message)
+        places = [f"{self.table.mark}/{purpose}/{member}" for member in ids]
+        parts = gather_bytes(self.seal.write(places[dist.get_rank()], message))
+        messages: list[T] = []
+        for member, place, part in zip(ids, places, parts, strict=True):
+            if (read := self.seal.read(place, part, kind)) is None:
+                raise RuntimeError(f"gloo: what {name_of(member)} says is not signed with the run's key")
+            messages.append(read)
+        return messages
+
+    def held(self, purpose: str, own: Held) -> list[Held]:
+        """Returns a summary of each rank's state.
+
+        Only ranks of the previous crew can have the run's state, at most one step further than the furthest
+        vote. When a run begins no rank has it.
+        """
+        every, votes = self.gather(purpose, own), [seat.vote for seat in self.table.seats]
+        if max(votes) < 0:
+            return [state._replace(trained=False) for state in every]
+        return [
+            state if vote >= 0 and state.step <= max(votes) + 1 else state._replace(trained=False, step=OUT)
+            for state, vote in zip(every, votes, strict=True)
+        ]
+
+
 # ---- keys ----
 
 _VARIABLE, _FILE, _NONE = "ISOBATCH_RUN_KEY", "ISOBATCH_RUN_KEY_FILE", "none"
@@ -218,11 +241,7 @@ _HOW = f"set {_VARIABLE} to the key that isobatch store printed, or {_FILE} to a
 
 
 def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
-    """Finds the run's key in the environment; b"": explicitly no key; None: the environment sets nothing.
-
-    Raises:
-        InputError: the key is too short to be one, or its file cannot be read.
-    """
+    """Finds the run's key in the environment; b"": explicitly no key; None: the environment sets nothing."""
     path, key = environment.get(_FILE), environment.get(_VARIABLE)
     if key is None and path is None:
         return None
@@ -230,11 +249,7 @@ def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
 
 
 def read_key(path: Path) -> bytes:
-    """Reads the key in a file.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Reads the key in a file."""
     try:
         with path.open("rb") as file:
             return _checked(file.read(4096).decode(), str(path))
@@ -245,11 +260,7 @@ def read_key(path: Path) -> bytes:
 
 
 def make_key(path: Path | None = None) -> str:
-    """Makes a key; with a path, writes it into a new file readable by its owner only.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Makes a key; with a path, writes it into a new file readable by its owner only."""
     key = secrets.token_urlsafe(32)
     if path is not None:
         try:
@@ -261,11 +272,7 @@ def make_key(path: Path | None = None) -> str:
 
 
 def key_for(address: str, *, is_local: bool) -> bytes:
-    """Returns the key of a rank, or b"" without one; only a store on this host may be used without a key.
-
-    Raises:
-        InputError: there is no key, and the store is on a network.
-    """
+    """Returns the key of a rank, or b"" without one; only a store on this host may be used without a key."""
     key = find_key()
     if key is None and not is_local:
         raise InputError(

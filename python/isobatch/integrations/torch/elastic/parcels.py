@@ -27,9 +27,6 @@ def write_tree(tree: Any) -> tuple[Any, dict[str, Tensor]]:
     Dictionaries with simple keys, lists, tuples, texts, whole numbers of any size, floats to the bit,
     booleans and None come back as they were.
 
-    Raises:
-        InputError: the state has anything else; the message names its path.
-
     >>> write_tree({"step": 3, "betas": (0.9, 0.99), 0: [torch.ones(2)]})[0]
     {'dict': [['step', 3], ['betas', {'tuple': [0.9, 0.99]}], [0, [{'tensor': 0}]]]}
     """
@@ -71,11 +68,7 @@ def _written(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def read_tree(written: Any, tensors: list[Tensor]) -> Any:
-    """Puts a state together again.
-
-    Raises:
-        InputError: it is not what `write_tree` gave.
-    """
+    """Puts a state together again."""
     try:
         return _read(written, tensors)
     except (KeyError, IndexError, TypeError, ValueError, RecursionError):
@@ -107,35 +100,17 @@ def _read(written: Any, tensors: list[Tensor]) -> Any:
 
 
 def layout_of(tree: Any) -> tuple[StateLayout, list[Tensor]]:
-    """Describes a state, and lists its tensors.
-
-    Raises:
-        InputError: something in it cannot be sent.
-    """
+    """Describes a state, and lists its tensors."""
     written, tensors = write_tree(tree)
-    return StateLayout(written, [(str(tensor.dtype), [*tensor.shape]) for tensor in tensors.values()]), [
-        *tensors.values()
-    ]
+    return StateLayout(written, [*specs_of(tensors).values()]), [*tensors.values()]
 
 
 def read_layout(written: bytes) -> tuple[StateLayout, Specs]:
-    """Reads a layout, and each tensor's type and shape by path, before the tensors' bytes arrive.
-
-    Raises:
-        InputError: the bytes are not a layout.
-    """
+    """Reads a layout, and each tensor's type and shape by path, before the tensors' bytes arrive."""
     try:
         layout = msgspec.json.decode(written, type=StateLayout)
         places = [torch.empty(shape, dtype=TYPES[kind], device="meta") for kind, shape in layout.tensors]
-    except (
-        msgspec.MsgspecError,
-        ValueError,
-        RecursionError,
-        KeyError,
-        RuntimeError,
-        TypeError,
-        OverflowError,
-    ):
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError("the others' state cannot be read: it is damaged") from None
     return layout, specs_of(write_tree(read_tree(layout.tree, places))[1])
 
@@ -146,19 +121,12 @@ def specs_of(tensors: dict[str, Tensor]) -> Specs:
 
 
 def check_alike(sent: Specs, own: Specs, whole: str) -> None:
-    """Refuses tensors unlike this rank's own, by name.
-
-    Paths that begin with `whole` must be the same on both sides. Elsewhere one side may have more tensors:
-    an optimizer makes its state in its first step.
-
-    Raises:
-        InputError: a type or a shape differs, or a tensor is missing.
-    """
+    """Refuses tensors unlike this rank's own, by name. Outside of paths that begin with `whole` one side may
+    have more of them: an optimizer makes its state in its first step."""
     for path in {**own, **sent}:
         sent_spec, own_spec = sent.get(path), own.get(path)
-        if sent_spec != own_spec and (
-            path.startswith(whole) or (sent_spec is not None and own_spec is not None)
-        ):
+        is_compared = path.startswith(whole) or (path in sent and path in own)
+        if is_compared and sent_spec != own_spec:
             raise InputError(
                 f"the others' state does not fit here: {path} is {_shown(sent_spec)} there, "
                 f"{_shown(own_spec)} here"

@@ -12,14 +12,20 @@ from torch.optim import Optimizer
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic import state as states
-from isobatch.integrations.torch.elastic.agreement import RankGroup, check_rendezvous, find_world, replica_of
+from isobatch.integrations.torch.elastic.agreement import (
+    ALL_THERE,
+    RankGroup,
+    Watch,
+    check_rendezvous,
+    find_world,
+    replica_of,
+)
 from isobatch.integrations.torch.elastic.chunks import check_chunks, chunk_settings
-from isobatch.integrations.torch.elastic.digest import digest
-from isobatch.integrations.torch.elastic.equal_bits import EqualBits
+from isobatch.integrations.torch.elastic.equal_bits import EqualBits, digest
 from isobatch.integrations.torch.elastic.loader import RunShare
-from isobatch.integrations.torch.elastic.loop import Loop, TrainerLoop
+from isobatch.integrations.torch.elastic.loop import Loop, NoLoop, TrainerLoop
 from isobatch.integrations.torch.elastic.state import Leg, RunPlan, State
-from isobatch.integrations.torch.elastic.steps import ALL_THERE, Step, Tokens, Watch
+from isobatch.integrations.torch.elastic.steps import Step, Tokens
 from isobatch.integrations.torch.loader import GlobalLoader
 from isobatch.integrations.torch.lr import ElasticLR
 from isobatch.planning.handed import handed_plan
@@ -97,12 +103,10 @@ class ElasticRun:
         **settings: Any,
     ) -> None:
         self.world, self._watch = find_world(), _watch
-        self._ranks = RankGroup(
-            self.world.rank, self.world.size, _watch.timeout, _watch.connecting, _watch.backend
-        )
+        self._ranks = RankGroup(self.world, _watch)
         self.seed, self.shuffle, self._chunk = seed, shuffle, chunk
         self._bits = None if chunk is None else EqualBits(self._ranks)
-        self._loop: Loop | TrainerLoop | None = None
+        self._loop: NoLoop = NoLoop()
         self._agreed = False
         self._start = 0
         try:
@@ -110,7 +114,8 @@ class ElasticRun:
             self._resume(state, accept)
             replicas = self._run_plan.plan.data_parallel or 0
             self._progress = RunShare(
-                *self._run_plan,
+                plan=self.plan,
+                course=self._run_plan.course,
                 replica=replica_of(replica, self.world.rank, replicas, self.world.size),
                 processes=self.world.size,
                 step=self._start,
@@ -118,7 +123,6 @@ class ElasticRun:
                 shuffle=shuffle,
                 chunk=chunk,
             )
-            self._facts = self._description()
         except InputError as error:
             if self._ranks.connected:
                 self._ranks.agree(error)
@@ -144,9 +148,10 @@ class ElasticRun:
         ...     ElasticRun.from_env().plan.effective_batch
         4
         """
-        plan = handed_plan()
-        # The moves of a run are in its own state.
-        return cls(plan if not plan.moves else plan_of(plan.recipe, plan.cluster, plan.settings), **options)
+        plan: Plan = handed_plan()
+        if plan.moves:  # The moves of a run are in its own state.
+            plan = plan_of(plan.recipe, plan.cluster, plan.settings)
+        return cls(plan, **options)
 
     # ---- the plan ----
 
@@ -192,11 +197,8 @@ class ElasticRun:
         >>> len(set(seeds.values())) == len(seeds) == 4
         True
         """
-        step = (
-            self._progress.step
-            if self._loop is None or self._loop.current is None
-            else self._loop.current.number
-        )
+        current = self._loop.current
+        step = self._progress.step if current is None else current.number
         words = np.random.SeedSequence([self.seed & _MASK, step, sample]).generate_state(1, np.uint64)
         return int(words[0] >> np.uint64(1))
 
@@ -227,15 +229,14 @@ class ElasticRun:
         return msgspec.structs.replace(self._hardware, nodes=gpus // per_node, gpus_per_node=per_node)
 
     def _plan_for(self, cluster: Cluster, step: int) -> RunPlan:
-        return states.plan_run(self.recipe, cluster, self._settings, self._legs, step)
+        return states.plan_run(self.recipe, cluster, self._settings, self._stretches, step)
 
     def _resume(self, written: dict[str, Any] | None, accept: Collection[str]) -> None:
-        self._legs: tuple[Leg, ...] = ()
+        self._stretches: tuple[Leg, ...] = ()
         if written is not None:
             before = states.read(written)
-            recipe = states.recipe_fields(self.recipe)
-            states.check_same(before, State(0, 0, self.seed, self.shuffle, recipe, ()), accept)
-            self._start, self._legs = before.step, before.legs
+            states.check_same(before, self.recipe, self.seed, self.shuffle, accept)
+            self._start, self._stretches = before.step, before.stretches
         self._run_plan = self._plan_for(self._cluster(self.world.size, self.world.per_node), self._start)
         if self._chunk is not None:
             check_chunks(self._chunk, *self._run_plan, self.world.size)
@@ -248,35 +249,27 @@ class ElasticRun:
             )
         settings = self._settings.changed()
         leg = Leg(self._start, self.world.size, self.plan.effective_batch or 0, settings)
-        self._legs = states.add_leg(self._legs, leg)
+        self._stretches = states.add_leg(self._stretches, leg)
 
     # ---- agreement ----
 
-    def _description(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """Returns this rank's facts for the comparison with all ranks."""
-        names = (
-            "micro_batch",
-            "accumulation",
-            "data_parallel",
-            "effective_batch",
-            "lr",
-            "total_steps",
-            "warmup_steps",
-        )
+        names = "micro_batch accumulation data_parallel effective_batch lr total_steps warmup_steps"
         return {
             "step": self._start,
-            **{name: getattr(self.plan, name) for name in names},
+            **{name: getattr(self.plan, name) for name in names.split()},
             "seed": self.seed,
             "shuffle": self.shuffle,
             "chunk": self._chunk,
             **{f"recipe's {name}": value for name, value in states.recipe_fields(self.recipe).items()},
             "settings": self._settings.changed(),
-            "legs": self._legs,
+            "legs": self._stretches,
         }
 
     def _agree(self) -> None:
         if not self._agreed:
-            self._ranks.agree(self._facts)
+            self._ranks.agree(self._facts())
             self._agreed = True
             if self._watch is ALL_THERE:  # `survivors` has a store of its own.
                 check_rendezvous(self.world.rank)
@@ -353,9 +346,8 @@ class ElasticRun:
         Raises:
             InputError: as PlanLR.
         """
-        scheduler = ElasticLR(
-            optimizer, self._run_plan.course, self._progress.step, self._scheduled, velocity
-        )
+        course = self._run_plan.course
+        scheduler = ElasticLR(optimizer, course, self._progress.step, self._scheduled, velocity)
         schedulers = [known for known in self._progress.schedulers if known.optimizer is not optimizer]
         self._progress.schedulers = [*schedulers, scheduler]
         return scheduler
@@ -377,10 +369,10 @@ class ElasticRun:
                 any rank.
         """
         self._agree()
-        if isinstance(self._loop, Loop) and not self._loop.uses(loader):
+        if self._loop.source is not loader:
             self._loop.free()
-        self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
-        return self._loop.steps()
+        loop = self._loop = Loop(self._progress, self._ranks, loader, tokens, self._watch, self._bits)
+        return loop.steps()
 
     def trainer_loop(self) -> TrainerLoop:
         """Returns the run's steps for a trainer's own loop: transformers or Lightning."""
@@ -388,15 +380,16 @@ class ElasticRun:
             raise InputError(
                 "chunk= is for a training loop of your own, and this run is a trainer's", field="chunk"
             )
-        if not isinstance(self._loop, TrainerLoop):
+        loop = self._loop
+        if not isinstance(loop, TrainerLoop):
             self._agree()
-            self._loop = TrainerLoop(self._progress, self._ranks)
-        return self._loop
+            loop = self._loop = TrainerLoop(self._progress, self._ranks)
+        return loop
 
     @property
     def stopping(self) -> bool:
         """Whether some rank was asked to stop: the same on all ranks and all through a step."""
-        return self._loop is not None and self._loop.stopping
+        return self._loop.stopping
 
     @property
     def finished(self) -> bool:
@@ -411,8 +404,7 @@ class ElasticRun:
         Ranks agree on stopping every 50 ms or every ten steps, whichever comes first: with steps of 50 ms or
         more the run ends after this step or the next.
         """
-        if self._loop is not None:
-            self._loop.asked = True
+        self._loop.is_asked = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the run's state for a checkpoint: JSON types, the same on all ranks, under 4 kB after a
@@ -424,8 +416,7 @@ class ElasticRun:
             InputError: the current step is unfinished: micro-batches are left, or the scheduler was not
                 stepped.
         """
-        unfinished = None if self._loop is None else self._loop.unfinished
-        if unfinished is not None:
+        if (unfinished := self._loop.unfinished) is not None:
             raise InputError(
                 f"the run's state is that of whole steps, and {unfinished}: take it after scheduler.step()"
             )
@@ -435,24 +426,23 @@ class ElasticRun:
         """Refuses a scheduler's step in the wrong place; returns False if the run's step is void."""
         if self._watch.void:
             return False
-        step = None if self._loop is None else self._loop.current
-        if step is None or step.left or scheduler.last_epoch != step.number:
-            where = "outside of run.steps" if step is None else f"in step {step.number:,}"
-            why = "with micro-batches left" if step is not None and step.left else "twice"
-            raise InputError(
-                f"scheduler.step() was called {where if step is None else f'{why} {where}'}: call it once, "
-                "after optimizer.step()"
-            )
-        return True
+        step = self._loop.current
+        if step is None:
+            where = "outside of run.steps"
+        elif step.left or scheduler.last_epoch != step.number:
+            where = f"{'with micro-batches left' if step.left else 'twice'} in step {step.number:,}"
+        else:
+            return True
+        raise InputError(f"scheduler.step() was called {where}: call it once, after optimizer.step()")
 
     @property
     def _done(self) -> int:
         """Finished steps, including the current one if nothing of it is left to do."""
-        if self._loop is None or self._loop.current is None or self._loop.unfinished:
-            return self._progress.step
-        return self._loop.current.number + 1
+        current = self._loop.current
+        return self._progress.step if current is None or self._loop.unfinished else current.number + 1
 
     def _state(self) -> State:
         steps = self._done
         samples = self._run_plan.course.position(steps).samples
-        return State(steps, samples, self.seed, self.shuffle, states.recipe_fields(self.recipe), self._legs)
+        recipe = states.recipe_fields(self.recipe)
+        return State(steps, samples, self.seed, self.shuffle, recipe, self._stretches)

@@ -19,17 +19,7 @@ _C10D: Any = dist  # Its types do not know all of its stores.
 
 
 def serve(port: int, address: str | None = None, key_file: Path | None = None) -> None:
-    """Runs the store until the process ends.
-
-    Args:
-        port: the port to listen on; 0: any free port.
-        address: the address to listen on; None: that of this host's name if there is a key, else loopback.
-        key_file: the file of the run's key; if it does not exist, a key is made and written there. None: the
-            key is in the environment.
-
-    Raises:
-        InputError: this host has no such address, the port is in use, or the key cannot be read.
-    """
+    """Runs the store until the process ends."""
     if not 0 <= port < 65536:
         raise must_be("0 to 65535", port, field="--port")
     key = find_key() if key_file is None or not key_file.exists() else read_key(key_file)
@@ -77,15 +67,11 @@ def _listen(address: str, port: int) -> socket.socket:
     try:
         return _bound(address, port)
     except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
-        field, value = ("--port", port) if in_use or error.errno == errno.EACCES else ("--bind", address)
-        scope = (
-            "a free port"
-            if in_use
-            else "a port that this user may use"
-            if field == "--port"
-            else "an address of this host"
-        )
+        faults: dict[int | None, tuple[str, str | int, str]] = {
+            errno.EADDRINUSE: ("--port", port, "a free port"),
+            errno.EACCES: ("--port", port, "a port that this user may use"),
+        }
+        field, value, scope = faults.get(error.errno, ("--bind", address, "an address of this host"))
         raise must_be(scope, value, field=field, todo=f"{error.strerror or error}") from None
 
 

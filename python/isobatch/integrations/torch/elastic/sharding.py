@@ -18,14 +18,12 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from isobatch.errors import InputError, must_be
 from isobatch.integrations.torch.elastic.agreement import set_timeout
-from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.group import connecting
-from isobatch.integrations.torch.elastic.healing import TrainingState
-from isobatch.integrations.torch.elastic.messages import OUT, Held
+from isobatch.integrations.torch.elastic.messages import OUT, Circle, Held
+from isobatch.integrations.torch.elastic.training import TrainingState
 
 ShardBy: TypeAlias = Callable[[nn.Module, DeviceMesh], Any]
 """Applies fully_shard to a network, over a mesh of (replicate, shard)."""
-
 
 _PART = "part of a DTensor"
 """The only key of a dict that replaces a DTensor without its mesh, as the mesh's groups end with the crew.
@@ -65,11 +63,7 @@ class ShardedState(TrainingState):
         return {**super().description(), "shards": self.shards}
 
     def extras(self) -> dict[str, Any]:
-        """Returns the states of the training's extras.
-
-        Raises:
-            InputError: a state has a DTensor, whose mesh ends with the crew.
-        """
+        """Returns the states of the training's extras."""
         states = super().extras()
         for name, state in states.items():
             if any(isinstance(leaf, DTensor) for leaf in tree_leaves(state)):
@@ -83,11 +77,7 @@ class ShardedState(TrainingState):
     # ---- from crew to crew ----
 
     def unfold(self, lease: float, timeout: float) -> None:
-        """Shards the network over this rank's replica in the new crew.
-
-        Raises:
-            InputError: `shard` leaves a parameter whole.
-        """
+        """Shards the network over this rank's replica in the new crew."""
         place, folded = dist.get_rank() % self.shards, self._folded
         self._mesh = _mesh(self.shards, self.device.type, lease, timeout)
         if folded is not None:
@@ -140,11 +130,7 @@ class ShardedState(TrainingState):
         FakeTensorMode.cache_clear()  # Else this cache grows with each crew.
 
     def pack(self, tree: Any) -> Any:
-        """Replaces DTensors by parts.
-
-        Raises:
-            InputError: a DTensor is neither sharded nor replicated over the mesh.
-        """
+        """Replaces DTensors by parts."""
         return tree_map_only(DTensor, _part_of, tree)
 
     def unpack(self, tree: Any) -> Any:
@@ -155,22 +141,16 @@ class ShardedState(TrainingState):
 
     def _sharded_again(self, local: torch.Tensor, dimensions: Any, shape: Any, stride: Any) -> DTensor:
         placements = [Replicate() if dimension is None else Shard(dimension) for dimension in dimensions]
-        return DTensor.from_local(
-            local.to(self.device),
-            self._mesh,
-            placements,
-            run_check=False,
-            shape=torch.Size(shape),
-            stride=tuple(stride),
-        )
+        form: dict[str, Any] = {"shape": torch.Size(shape), "stride": tuple(stride), "run_check": False}
+        return DTensor.from_local(local.to(self.device), self._mesh, placements, **form)
 
     def _assign(self, values: dict[str, Any], buffers: Mapping[str, Any]) -> None:
         """Gives parameters without storage their values, or else empty storage; and buffers their values."""
         parameters: dict[int, nn.Parameter] = {}
         for name, parameter in self.net.named_parameters(remove_duplicate=False):
             if id(parameter) not in parameters:
-                value = values.get(name)
-                value = torch.empty_like(parameter, device=self.device) if value is None else value
+                if (value := values.get(name)) is None:
+                    value = torch.empty_like(parameter, device=self.device)
                 parameters[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
             values[name] = parameters[id(parameter)]
         self.net.load_state_dict(values, strict=False, assign=True)
@@ -209,10 +189,8 @@ class ShardedState(TrainingState):
         self._prepared = step, self.pack([parameter.grad for parameter in self._parameters()])
 
     def settle(self, own: Held, circle: Circle) -> Held:
-        """Catches up with a rank one step ahead, if this rank was about to apply the same step: all shards
-        are then at the same step. The loop body's code after the optimizer's step is not repeated, so a rank
-        with `extra` objects gets the state of another replica instead.
-        """
+        """Catches up with a rank one step ahead, if this rank was about to apply the same step. The body's
+        code after the optimizer's step is not repeated: a rank with `extra` gets another replica's state."""
         every = circle.held("settled", own)
         ahead = max(every, key=lambda state: (state.trained, state.step))
         prepared, self._prepared = self._prepared, None
@@ -245,11 +223,7 @@ def _part_of(whole: DTensor) -> dict[str, Any]:
 
 
 def check_shards(shard: ShardBy | None, shards: int, ranks: int, min_ranks: int | None) -> None:
-    """Refuses numbers of ranks without whole replicas, or with only a single replica.
-
-    Raises:
-        InputError: the message says which arguments to pass.
-    """
+    """Refuses numbers of ranks without whole replicas, or with only a single replica."""
     if type(shards) is not int or shards < 1:
         raise must_be("a whole number from 1", shards, field="shards")
     if (shard is None) != (shards == 1):

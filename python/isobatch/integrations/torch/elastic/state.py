@@ -5,7 +5,7 @@ is the same at every GPU count: nothing is padded, and an epoch is ⌈dataset / 
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,7 @@ _DEFAULTS = {kind.name: kind.default for kind in msgspec.structs.fields(Recipe)}
 
 class Leg(NamedTuple):
     """A stretch of the run: from `step` on, it ran on `gpus` GPUs, in steps of `batch` samples, with these
-    non-default `settings`.
-    """
+    non-default `settings`."""
 
     step: int
     gpus: int
@@ -42,10 +41,10 @@ class State(NamedTuple):
     seed: int
     shuffle: bool
     recipe: dict[str, Any]
-    legs: tuple[Leg, ...]
+    stretches: tuple[Leg, ...]
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, forbid_unknown_fields=True, rename={"stretches": "legs"}):
     """A state as written in a checkpoint: equal settings are listed once, and legs name them by index."""
 
     schema: str
@@ -54,15 +53,14 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True):
     seed: int
     shuffle: bool
     recipe: dict[str, Any]
+    stretches: list[Annotated[list[int], msgspec.Meta(min_length=4, max_length=4)]]
     settings: list[dict[str, Any]]
-    legs: list[tuple[int, int, int, int]]
 
 
 def recipe_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns the fields of a recipe other than the defaults, as JSON types."""
-    fields = {
-        name: value for name, value in msgspec.structs.asdict(recipe).items() if value != _DEFAULTS[name]
-    }
+    fields = msgspec.structs.asdict(recipe)
+    fields = {name: value for name, value in fields.items() if value != _DEFAULTS[name]}
     plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=_plain)
     return plain
 
@@ -70,21 +68,17 @@ def recipe_fields(recipe: Recipe) -> dict[str, Any]:
 def write(state: State) -> dict[str, Any]:
     """Writes the state in JSON types."""
     settings: list[dict[str, Any]] = []
-    rows: list[tuple[int, int, int, int]] = []
-    for step, gpus, batch, options in state.legs:
+    rows: list[list[int]] = []
+    for step, gpus, batch, options in state.stretches:
         if options not in settings:
             settings.append(options)
-        rows.append((step, gpus, batch, settings.index(options)))
-    fields = {**state._asdict(), "legs": [list(leg) for leg in rows]}
-    return {"schema": SCHEMA, **fields, "settings": settings}
+        rows.append([step, gpus, batch, settings.index(options)])
+    written: dict[str, Any] = msgspec.to_builtins(_Record(SCHEMA, *state[:-1], rows, settings))
+    return written
 
 
 def read(written: Any) -> State:
-    """Reads a state from the output of `write`.
-
-    Raises:
-        InputError: it is not a run's state, or has another version.
-    """
+    """Reads a state from the output of `write`."""
     schema = written.get("schema") if isinstance(written, dict) else None
     if schema != SCHEMA:
         raise InputError(
@@ -93,7 +87,7 @@ def read(written: Any) -> State:
     try:
         record = msgspec.convert(written, _Record)
         stretches = tuple(
-            Leg(step, gpus, batch, record.settings[index]) for step, gpus, batch, index in record.legs
+            Leg(step, gpus, batch, record.settings[index]) for step, gpus, batch, index in record.stretches
         )
     except (msgspec.ValidationError, IndexError) as error:
         raise InputError(f"state is damaged: {error}", field="state") from None
@@ -103,28 +97,22 @@ def read(written: Any) -> State:
     return State(record.step, record.samples, record.seed, record.shuffle, record.recipe, stretches)
 
 
-def check_same(before: State, now: State, accept: Collection[str]) -> None:
-    """Refuses a checkpoint of another run, and names each difference not listed in `accept`.
-
-    Raises:
-        InputError: a recipe field, the seed or shuffle differs; or `accept` has an unknown name.
-    """
+def check_same(before: State, recipe: Recipe, seed: int, shuffle: bool, accept: Collection[str]) -> None:
+    """Refuses a checkpoint of another run, and names each difference not listed in `accept`."""
     if wrong := [name for name in accept if name not in {*_DEFAULTS, "seed", "shuffle"}]:
         raise InputError(
             f"accept must have names of recipe fields, seed or shuffle, got {wrong[0]!r}", field="accept"
         )
-    then, now_fields = (
-        {**_DEFAULTS, **state.recipe, "seed": state.seed, "shuffle": state.shuffle} for state in (before, now)
-    )
+    then = {**_DEFAULTS, **before.recipe, "seed": before.seed, "shuffle": before.shuffle}
+    now = {**_DEFAULTS, **recipe_fields(recipe), "seed": seed, "shuffle": shuffle}
     raise_all(
         InputError(
-            f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(now_fields.get(name))}: "
-            "change it back, or pass "
-            f'accept=("{name}",)',
+            f"{name} must be {shown(then[name])} as in the checkpoint, got {shown(now.get(name))}: change it "
+            f'back, or pass accept=("{name}",)',
             field=name,
         )
         for name in then
-        if name not in accept and then[name] != now_fields.get(name)
+        if name not in accept and then[name] != now.get(name)
     )
 
 
@@ -149,8 +137,7 @@ def _plain(value: Any) -> Any:
 
 class RunPlan(NamedTuple):
     """A run's plans: how a step is laid out here (`plan`), and the run of that step, made on one replica
-    (`course`).
-    """
+    (`course`)."""
 
     plan: Plan
     course: Plan
@@ -159,12 +146,7 @@ class RunPlan(NamedTuple):
 def plan_run(
     recipe: Recipe, cluster: Cluster, settings: Settings, stretches: Sequence[Leg], step: int
 ) -> RunPlan:
-    """Plans a run after `step` steps, to go on at a cluster.
-
-    Raises:
-        InputError: the recipe has no duration, its trainer has no epochs, or the policy is goodput; the legs
-            cannot be.
-    """
+    """Plans a run after `step` steps, to go on at a cluster."""
     _check(recipe, settings)
     recipe = msgspec.structs.replace(recipe, convention="exact", drop_last=bool(recipe.drop_last))
     before = [leg for leg in stretches if leg.step < step]

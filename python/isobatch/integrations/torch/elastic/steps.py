@@ -1,9 +1,9 @@
 """A run's steps and micro-batches, as a training loop iterates over them, and the weights of their losses."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -13,56 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from isobatch.errors import InputError
 from isobatch.integrations.torch.dealing import Span
-from isobatch.integrations.torch.elastic.agreement import is_count
+from isobatch.integrations.torch.elastic.agreement import ALL_THERE, Watch
 from isobatch.integrations.torch.elastic.chunks import Chunk
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
-from isobatch.words import shown
 
-_FSDP1 = "FullyShardedDataParallel"
 _INSIDE: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-
-
-class Watch:
-    """Tells a loop about lost and joining ranks; this base class is for runs with neither.
-
-    Attributes:
-        lost: whether a rank was lost: no further step can begin.
-        void: whether it was lost before the current step could be applied: the rest of the step changes
-            nothing.
-        wanted: whether ranks wait to join.
-        backend, timeout, connecting: for the run's own group: torch's name of its backend, the time-out of
-            agreements, and the time-out for ranks to find each other; None: torch's defaults.
-    """
-
-    lost = void = wanted = False
-    backend = "gloo"
-    timeout: timedelta | None = None
-    connecting: timedelta | None = None
-
-    def begin_step(self, step: int) -> None:
-        """Notes the beginning of a step, before its first micro-batch.
-
-        Raises:
-            InputError: the ranks did not train alike so far.
-        """
-
-    def finish(self, step: int) -> None:
-        """Notes the end of the loop, after `step` steps of the run.
-
-        Raises:
-            InputError: the ranks did not train alike.
-        """
-
-    def guard(self) -> AbstractContextManager[Any]:
-        """Catches a lost rank's errors and ends the loop."""
-        return contextlib.nullcontext()
-
-    def pass_guard(self) -> AbstractContextManager[Any]:
-        """Catches a lost rank's errors in a forward or backward, and makes the rest of the step void."""
-        return contextlib.nullcontext()
-
-
-ALL_THERE = Watch()
 
 
 class Micro(NamedTuple):
@@ -166,7 +121,7 @@ def _has_collectives_inside(model: nn.Module) -> bool:
         has_collectives = _INSIDE[model] = any(
             isinstance(module, nn.SyncBatchNorm)
             or hasattr(module, "set_requires_gradient_sync")
-            or type(module).__name__ == _FSDP1
+            or type(module).__name__ == "FullyShardedDataParallel"  # FSDP1
             for module in model.modules()
         )
     return has_collectives
@@ -179,27 +134,24 @@ Tokens: TypeAlias = Callable[[Any], Any]
 """Counts the tokens, labels or boxes under a batch's mean loss: a number, or a tensor of one."""
 
 
+def _is_count(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
 def count(tokens: Tokens, batch: Any, *, whole: bool) -> float:
     """Returns the count of `tokens` in a batch; an invalid count is NaN, as is then the sum over the ranks.
-
-    Args:
-        whole: whether fractions are invalid: their sum would depend on the order.
-    """
+    The sum of fractions would depend on the order: with `whole` they are invalid."""
     tokens_of_batch = tokens(batch)
     value = tokens_of_batch.item() if hasattr(tokens_of_batch, "item") else tokens_of_batch
-    if isinstance(value, (int, float)) and is_count(value) and not (whole and value % 1):
+    if isinstance(value, (int, float)) and _is_count(value) and not (whole and value % 1):
         return float(value)
     return float("nan")
 
 
 def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
-    """Raises on all ranks if a step has no tokens to take a mean over.
-
-    Raises:
-        InputError: `tokens` gave no valid count on some rank, or 0 on all ranks.
-    """
-    if not is_count(total):
-        rank = "this rank" if not is_count(own) else "another rank"
+    """Raises on all ranks if a step has no tokens to take a mean over."""
+    if not _is_count(total):
+        rank = "this rank" if not _is_count(own) else "another rank"
         raise InputError(
             f"tokens must give a {'whole ' * whole}number from 0, as an int or a tensor of one; {rank} got "
             f"something else in step {step}",
@@ -207,8 +159,7 @@ def check_window(total: float, own: float, step: int, *, whole: bool) -> None:
         )
     if not total:
         raise InputError(
-            f"step {step} has no token on any rank: {shown(0)} cannot be averaged over; filter samples "
-            "without labels",
+            f"step {step} has no token on any rank: 0 cannot be averaged over; filter samples without labels",
             field="tokens",
         )
 

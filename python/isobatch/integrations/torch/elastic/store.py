@@ -14,13 +14,7 @@ from typing import Any, Self, TypeVar
 import torch.distributed as dist
 
 from isobatch.errors import InputError, first_line
-from isobatch.integrations.torch.elastic.messages import (
-    MAX_BYTES,
-    Beat,
-    RunFacts,
-    Seal,
-    address_of,
-)
+from isobatch.integrations.torch.elastic.messages import MAX_BYTES, Beat, RunFacts, Seal, address_of
 from isobatch.words import shown
 
 T = TypeVar("T")
@@ -84,17 +78,13 @@ class Store:
         return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
 
     def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
-        """Sets a value if the present one is as expected; returns the key's value afterwards.
-
-        If the key has no value, torch returns `expected`.
-        """
+        """Sets a value if the present one is as expected; returns the key's value afterwards, or `expected`
+        if it has none."""
         written: bytes = self._ask(lambda: self._store.compare_set(f"{self.seal.run}/{key}", expected, value))
         return written
 
     def value(self, key: str) -> bytes | None:
-        """Returns the value of a key, whoever wrote it; None if there is none. torch's own `get` would wait
-        for a missing key.
-        """
+        """Returns the value of a key, whoever wrote it; torch's own `get` would wait for a missing key."""
         written = self._swap(key, _NOTHING, _NOTHING)
         return None if written == _NOTHING else written
 
@@ -114,14 +104,9 @@ class Store:
         )
 
     def check_key(self) -> None:
-        """Refuses this process if its key differs from the store's or the run's.
-
-        Fingerprints are not signed, as ranks with another key must be able to read them. If the run's facts
-        are signed with this rank's key, it is the right one.
-
-        Raises:
-            InputError: the keys differ, or one is missing.
-        """
+        """Refuses this process if its key differs from the store's or the run's."""
+        # Fingerprints are not signed, as ranks with another key must be able to read them. If the run's facts
+        # are signed with this rank's key, it is the right one.
         written = self._ask(lambda: self._store.compare_set(KEY, _NOTHING, _NOTHING))
         if (fingerprint := _fingerprint(written)) is not None:
             self.seal.check(fingerprint, f"the store at {self.address}")
@@ -136,10 +121,14 @@ class Store:
             if (message := read(written)) is not None:
                 return message
             # An unsigned value is replaced. A stranger who keeps writing only delays this rank.
-            expected = written
-            if len(written) > MAX_BYTES:
-                self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
-                expected = b""
+            expected = self._small(key, written)
+
+    def _small(self, key: str, written: bytes) -> bytes:
+        """Deletes a value too large for a rank to have written: every poll would transfer it."""
+        if len(written) <= MAX_BYTES:
+            return written
+        self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+        return b""
 
     def add(self, key: str, message: Any) -> None:
         """Adds a message to those of a key."""
@@ -148,10 +137,7 @@ class Store:
 
     def messages(self, key: str, kind: type[T], own: T | None = None) -> list[T]:
         """Returns the messages added to a key; adds `own` if it is missing, or was deleted."""
-        written = self.value(key) or b""
-        lines = written.split(b"\n") if len(written) <= MAX_BYTES else []
-        if len(written) > MAX_BYTES:  # Deleted, or every poll would transfer it.
-            self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+        lines = self._small(key, self.value(key) or b"").split(b"\n")
         messages = [message for line in lines if (message := self.seal.read(key, line, kind)) is not None]
         if own is not None and own not in messages:
             self.add(key, own)
@@ -165,9 +151,6 @@ def _fingerprint(written: bytes) -> str | None:
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Splits "host:port".
-
-    Raises:
-        InputError: the address has another form.
 
     >>> host_and_port("node0:29400")
     ('node0', 29400)
@@ -183,28 +166,21 @@ def _connected(host: str, port: int, seconds: float) -> Any:
 
     In torch 2.15 every 25th connection of a process waits five seconds although the store answers, and some
     of these fail with a shorter time-out; the next attempt connects at once.
-
-    Raises:
-        RuntimeError: no store answers within `seconds`.
     """
-
-    def attempt(patience: float) -> Any:
-        store = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
-        store.set_timeout(timedelta(seconds=seconds))
-        return store
-
-    for patience in (min(1.0, seconds / 4), seconds / 4):
-        with suppress(RuntimeError):
-            return attempt(patience)
-    return attempt(seconds / 2)
+    for patience in (min(1.0, seconds / 4), seconds / 4, seconds / 2):
+        try:
+            store = _C10D.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience))
+        except RuntimeError as error:
+            refusal = error
+        else:
+            store.set_timeout(timedelta(seconds=seconds))
+            return store
+    raise refusal
 
 
 def _limit_waits(port: int, seconds: float) -> None:
-    """Limits the wait for an answer of the store, on Linux, where a process can list its sockets.
-
-    torch's time-out does not apply if the host is cut off or the store's process is stopped, and TCP's own
-    takes a quarter of an hour.
-    """
+    """Limits the wait for an answer of the store, on Linux: torch's time-out does not apply if the host is
+    cut off or the store's process is stopped, and TCP's own takes a quarter of an hour."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     for number in sockets():
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
@@ -214,10 +190,8 @@ def _limit_waits(port: int, seconds: float) -> None:
 
 
 def sockets() -> dict[int, str]:
-    """Returns the file descriptors of sockets with their inodes; unlike descriptors, inodes are not reused.
-
-    Empty if the system does not list them.
-    """
+    """Returns the file descriptors of sockets with their inodes, never reused; empty if the system does not
+    list them."""
     with suppress(OSError):
         descriptors = ((int(path.name), inode(int(path.name))) for path in Path("/proc/self/fd").iterdir())
         return {number: name for number, name in descriptors if name.startswith("socket:")}
@@ -232,10 +206,8 @@ def inode(number: int) -> str:
 
 
 class Lifeline:
-    """A port open as long as its process lives: a refused connection shows at once that the process died.
-
-    A paused process, or a host that is cut off, does not refuse.
-    """
+    """A port open as long as its process lives: unlike a paused process, or a host that is cut off, a dead
+    one refuses connections at once."""
 
     def __init__(self, store: str) -> None:
         host, port = host_and_port(store)
@@ -255,9 +227,7 @@ class Lifeline:
 
     @staticmethod
     def answers(member: str, seconds: float) -> bool:
-        """Returns whether the process with an id drops a new connection, as `answer` does; a paused process
-        would keep it open.
-        """
+        """Returns whether a process drops a new connection, as `answer` does; a paused one keeps it open."""
         try:
             with socket.create_connection(host_and_port(address_of(member)), timeout=0.2) as connection:
                 connection.settimeout(seconds)
@@ -274,28 +244,22 @@ class Lifeline:
         """Returns whether the process with an id is known to be gone."""
         try:
             socket.create_connection(host_and_port(address_of(member)), timeout=0.2).close()
-        except ConnectionRefusedError:
-            return True
-        except (OSError, InputError):
-            pass
+        except (OSError, InputError) as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
 
 class Beats:
-    """Follows the heartbeats of other ranks: a count that stays the same for `lease` seconds is silence.
-
-    The clocks of two hosts are never compared.
-    """
+    """Follows the heartbeats of other ranks: a count that stays the same for `lease` seconds is silence, so
+    the clocks of two hosts are never compared."""
 
     def __init__(self, store: Store, lease: float) -> None:
         self._store, self._lease = store, lease
         self._seen: dict[str, tuple[int, float]] = {}
 
     def gone(self, member: str) -> bool:
-        """Returns whether a member left, died, or was silent for the lease.
-
-        A stranger may overwrite heartbeats, so a silent member is also asked directly.
-        """
+        """Returns whether a member left, died, or was silent for the lease. A stranger may overwrite
+        heartbeats, so a silent member is also asked directly."""
         beat, now = self._store.read(f"beat/{member}", Beat), monotonic()
         before, since = self._seen.setdefault(member, (-1, now))
         if beat is not None and beat.count > before:
@@ -304,9 +268,11 @@ class Beats:
             if not Lifeline.answers(member, min(2.0, self._lease / 4)):
                 return True
             self._seen[member] = before, monotonic()
-        return (beat is not None and beat.left) or Lifeline.refused(member)
+        return self._has_ended(member, beat)
 
-    def left(self, member: str) -> bool:
+    def ended(self, member: str) -> bool:
         """Returns whether a member left or died: it cannot come back."""
-        beat = self._store.read(f"beat/{member}", Beat)
-        return (beat is not None and beat.left) or Lifeline.refused(member)
+        return self._has_ended(member, self._store.read(f"beat/{member}", Beat))
+
+    def _has_ended(self, member: str, beat: Beat | None) -> bool:
+        return (beat is not None and beat.is_last) or Lifeline.refused(member)

@@ -41,12 +41,7 @@ def roots_of(own: range, count: int) -> list[Node]:
 
 
 class GradientLayout:
-    """Lays gradients out in flat buffers, one for each device and dtype, divided evenly over the ranks.
-
-    Args:
-        tensors: tensors like the gradients in shape, strides, device and dtype.
-        ranks: the number of slices of a buffer.
-    """
+    """Lays gradients out in flat buffers, one for each device and dtype, divided evenly over the ranks."""
 
     def __init__(self, tensors: Sequence[Tensor], ranks: int) -> None:
         # The strides that autograd gives a gradient: those of its parameter, if the parameter is dense.
@@ -67,11 +62,8 @@ class GradientLayout:
         self.slices = [-(-length // ranks) for length in lengths]
 
     def buffers(self, slices: int) -> list[Tensor]:
-        """Returns uninitialized buffers of `slices` slices each.
-
-        Buffers without any reference left are reused: on a CPU, allocating memory takes longer than filling
-        it.
-        """
+        """Returns uninitialized buffers of `slices` slices each; those without any reference are reused, as
+        on a CPU allocating memory takes longer than filling it."""
         for buffers, count, uses in self._kept:
             if count == slices and [*map(_uses, buffers)] == uses:
                 break
@@ -104,12 +96,6 @@ class TreeSum:
     in memory. The subtrees' roots are exchanged while the next chunks are computed: each rank gets its slice
     of all roots and finishes the tree for that slice; then the slices are gathered. If each rank has one
     root, the ranks send as much as in a ring all-reduce.
-
-    Args:
-        layout: the layout of the gradients.
-        own: the numbers of this rank's chunks.
-        count: the number of chunks in the step, on all ranks.
-        group: the group of the ranks; None: a single rank.
     """
 
     def __init__(self, layout: GradientLayout, own: range, count: int, group: Any) -> None:
@@ -127,9 +113,9 @@ class TreeSum:
         while (start, size) not in self._roots[self._rank]:
             if start // size % 2:
                 start -= size
-                left = self._sums.pop((start, size))
-                torch._foreach_add_(left, total)
-                total = left
+                sibling = self._sums.pop((start, size))
+                torch._foreach_add_(sibling, total)
+                total = sibling
             elif start + size < self._count:
                 self._sums[start, size] = total
                 return
@@ -170,14 +156,12 @@ class TreeSum:
             return
         buffers = buffers or self._layout.buffers(0)
         outputs = self._layout.buffers(len(senders) - senders.count(None))
-        for pieces, length, buffer, output in zip(
-            self._pieces, self._layout.slices, buffers, outputs, strict=True
-        ):
+        rows = zip(self._pieces, self._layout.slices, buffers, outputs, strict=True)
+        for pieces, length, buffer, output in rows:
             received = [0 if root is None else length for root in senders]
             sent = [length if buffer.numel() else 0] * len(senders)
-            self._works.append(
-                dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
-            )
+            work = dist.all_to_all_single(output, buffer, received, sent, group=self._group, async_op=True)
+            self._works.append(work)
             parts = iter(torch.split(output, [each for each in received if each]))
             pieces.update({root: next(parts) for root in senders if root is not None})
 

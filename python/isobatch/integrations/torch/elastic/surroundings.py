@@ -2,66 +2,48 @@
 hooks.
 """
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
-class _Buffer(NamedTuple):
-    """A buffer of a module, with a copy of its values at a version."""
-
-    module: nn.Module
-    name: str
-    tensor: torch.Tensor
-    version: int
-    copy: torch.Tensor
-
-    @property
-    def is_unchanged(self) -> bool:
-        current = self.module._buffers.get(self.name)
-        return current is self.tensor and _version(current) == self.version
-
-
 class Surroundings:
-    """Notes the state besides the parameters at each step, and puts it back if the step is lost.
-
-    A lost rank may interrupt an evaluation, with its modes and hooks, or a forward that updated the
-    statistics of batch norms.
-    """
+    """Notes the state besides the parameters at each step, and puts it back if the step is lost: a loss may
+    interrupt an evaluation, or a forward that updated the statistics of batch norms."""
 
     def __init__(self) -> None:
-        self._modules: list[nn.Module] = []
-        self._names: list[str] = []
+        self._modules: dict[str, nn.Module] = {}
         self._modes: list[bool] = []
-        self._buffers: list[_Buffer] = []
         self._first_hook = 0
+        # The tensor of each buffer, its version, and a copy of its values at that version.
+        self._buffers: dict[tuple[nn.Module, str], tuple[torch.Tensor, int, torch.Tensor]] = {}
 
     def enter(self, net: nn.Module) -> None:
         """Begins to watch a network in a new crew; its modules get the modes noted last."""
-        modes = dict(zip(self._names, self._modes, strict=True))
-        named = dict(net.named_modules())
-        self._names, self._modules = [*named], [*named.values()]
-        for name, module in named.items():
+        modes = dict(zip(self._modules, self._modes, strict=True))
+        self._modules = dict(net.named_modules())
+        for name, module in self._modules.items():
             module.training = modes.get(name, module.training)
-        self._buffers = [
-            _Buffer(module, name, buffer, _version(buffer), buffer.detach().clone())
-            for module in self._modules
+        self._buffers = {
+            (module, name): (buffer, _UNKNOWN, buffer)
+            for module in self._modules.values()
             for name, buffer in module._buffers.items()
             if buffer is not None
-        ]
+        }
         self.note()
 
     def note(self) -> None:
         """Notes the state. Buffers that did not change are not copied again."""
-        self._modes = [module.training for module in self._modules]
+        self._modes = [module.training for module in self._modules.values()]
         self._first_hook = RemovableHandle.next_id
-        self._buffers = [buffer if buffer.is_unchanged else _noted(buffer) for buffer in self._buffers]
+        for (module, name), (noted, version, _) in self._buffers.items():
+            buffer = module._buffers.get(name)
+            if buffer is not None and not (buffer is noted and _version(buffer) == version):
+                self._buffers[module, name] = buffer, _version(buffer), buffer.detach().clone()
 
     def restore_hooks(self) -> None:
         """Removes hooks registered since `note`."""
-        for module in self._modules:
+        for module in self._modules.values():
             for name, hooks in vars(module).items():
                 if "hooks" in name and isinstance(hooks, dict):
                     for number in [key for key in hooks if isinstance(key, int) and key >= self._first_hook]:
@@ -70,25 +52,15 @@ class Surroundings:
     def restore_buffers(self) -> None:
         """Puts back the buffers' values."""
         with torch.no_grad():
-            for buffer in self._buffers:
-                if not buffer.is_unchanged:
-                    buffer.module._buffers[buffer.name] = buffer.tensor
-                    buffer.tensor.copy_(buffer.copy)
+            for (module, name), (buffer, version, copy) in self._buffers.items():
+                if not (module._buffers.get(name) is buffer and _version(buffer) == version):
+                    module._buffers[name] = buffer
+                    buffer.copy_(copy)
 
 
-def _noted(buffer: _Buffer) -> _Buffer:
-    tensor: Any = buffer.module._buffers.get(buffer.name)
-    if tensor is None:
-        return buffer
-    if tensor.shape == buffer.copy.shape and tensor.dtype == buffer.copy.dtype:
-        copy = buffer.copy.copy_(tensor.detach())
-    else:
-        copy = tensor.detach().clone()
-    return buffer._replace(tensor=tensor, version=_version(tensor), copy=copy)
+_UNKNOWN, _INFERENCE = -1, -2
+"""Versions of a buffer that was not copied yet, and of an inference tensor, of which torch counts none."""
 
 
-def _version(tensor: torch.Tensor | None) -> int:
-    """Returns how often a tensor was written; −1, equal to no version, if torch does not count it."""
-    if tensor is None or tensor.is_inference():
-        return -1
-    return tensor._version
+def _version(tensor: torch.Tensor) -> int:
+    return _INFERENCE if tensor.is_inference() else tensor._version

@@ -16,21 +16,20 @@ from torch.optim import Optimizer
 
 from isobatch._core import __version__
 from isobatch.errors import InputError, first_line, must_be
+from isobatch.integrations.torch.elastic import parcels
 from isobatch.integrations.torch.elastic import state as states
 from isobatch.integrations.torch.elastic.agreement import Signals
-from isobatch.integrations.torch.elastic.applied import StepWatch
-from isobatch.integrations.torch.elastic.circle import Circle
 from isobatch.integrations.torch.elastic.crew import Crew, CrewRun
 from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, is_loss
-from isobatch.integrations.torch.elastic.healing import NoReplica, TrainingState, check_whole, heal
+from isobatch.integrations.torch.elastic.healing import NoReplica, heal
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Held, Roster, Seal, key_for
+from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Circle, Held, Roster, Seal, key_for
 from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
-from isobatch.integrations.torch.elastic.standstill import Standstill
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
+from isobatch.integrations.torch.elastic.training import TrainingState, check_whole, watch_steps
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.system import require_posix
@@ -39,6 +38,8 @@ _STORE_SECONDS = 60.0
 """Seconds to wait for the store: on a busy host it may answer late and still be alive. If its process died,
 the connection fails at once.
 """
+_FRUITLESS = 5
+"""How often the same ranks may form a crew without finishing a step."""
 
 
 def survivors(
@@ -188,30 +189,37 @@ class _Survivors:
         self._group = CrewGroup()
         self._pulse = Heartbeat(members, self._group.cut)
         self._crew: Crew | None = None
-        self._surroundings, self._standstill = Surroundings(), Standstill()
+        self._surroundings = Surroundings()
+        # The ranks of the last crew and its step, how often they formed in it, and why the last one was lost.
+        self._formed_before: tuple[list[str], int] = [], -1
+        self._times, self._why = 0, "steps are lost"
 
     def crews(self) -> Generator[Crew]:
         """Yields the crews until the run ends."""
         members = self._members
         try:
             members.compare(self._facts())
-            self._check_sendable()
+            try:
+                parcels.write_tree(self._training.tree())
+            except InputError as error:  # On all ranks, and before the first step.
+                members.refuse(str(error))
+                raise
         except InputError:
             members.leave()
             raise
         atexit.register(members.leave)
         self._pulse.start()
-        steps = StepWatch(self._training.optimizer, self)
+        stop_watching = watch_steps(self._training.optimizer, self._apply_step)
         with Signals() as self._signals:
             try:
-                while (crew := self._formed()) is not None:
-                    yield crew
+                while True:
+                    yield (crew := self._formed())
                     if self._is_over(crew):
                         return
             except InputError as error:
                 raise InputError(f"{error}; {self._where()}", field=error.field) from None
             finally:
-                steps.end()
+                stop_watching()
                 self._pulse.end()
                 self._pulse.exit()
                 if self._crew is not None and hasattr(self._crew, "run"):
@@ -226,13 +234,17 @@ class _Survivors:
     def _step(self) -> int:
         return int((self._state or {}).get("step", 0))
 
-    def _formed(self) -> Crew | None:
+    def _formed(self) -> Crew:
         while True:
             vote = HALF if self._training.torn else self._step if self._holds else self._without
             table = self._members.form(vote, self._without, lambda: self._signals.received)
             if table is None:
-                self._refuse_what_is_over()
-                return None
+                # A loop that just ended would look complete, and code after it would save weights that are
+                # not the run's.
+                why = f"the run ended without {self._members.name}"
+                if self._signals.received:
+                    why = f"{self._members.name} was asked to stop while in no crew"
+                raise LeftOut(f"{why}: its weights are not the run's")
             self._take_seat(table)
             try:
                 self._crew = self._made(table)
@@ -240,9 +252,9 @@ class _Survivors:
             except RuntimeError as error:
                 if not is_loss(error):
                     raise
-                self._standstill.why = first_line(error)
+                self._why = first_line(error)
                 with suppress(StoreGone):  # `form` says so.
-                    self._members.say_over(self._standstill.why)
+                    self._members.say_over(self._why)
                 self._pulse.exit()
                 self._let_go()
 
@@ -252,21 +264,16 @@ class _Survivors:
         self._group.free()
 
     def _take_seat(self, table: Roster) -> None:
-        """Notes whether this rank has the run's state: all ranks do when a run begins, and a newcomer only
-        once it is healed.
-        """
+        """Notes whether this rank has the run's state: all do when a run begins, a newcomer once healed."""
         vote = table.seats[table.ids.index(self._members.id)].vote
         begins = all(seat.vote < 0 for seat in table.seats)
-        self._hold(vote >= 0 or (vote == NEW and begins))
-
-    def _hold(self, holds: bool) -> None:
-        self._holds = holds
-        if holds:
+        self._holds = vote >= 0 or (vote == NEW and begins)
+        if self._holds:
             self._without = OUT
 
     def _made(self, table: Roster) -> Crew:
         members = self._members
-        self._standstill.check(table.ids, self._step)
+        self._refuse_standstill(table.ids)
         crew = Crew(members, self._training, self._group, self._pulse, self._surroundings, self._where)
         self._group.begin()
         self._pulse.enter(table)
@@ -294,7 +301,7 @@ class _Survivors:
             members.end_all(str(error))
             raise
         self._state = best.run
-        self._hold(True)
+        self._holds, self._without = True, OUT
         accept = {} if not best.trained else {"accept": ()}
         crew.run = CrewRun(crew, members, self._recipe, **{**self._settings, **accept, "state": best.run})
         self._group.ready()
@@ -320,7 +327,7 @@ class _Survivors:
             self._training.torn = bool(self._training.extra)
         self._state = run.written()
         if crew.lost:
-            self._standstill.why = crew.why
+            self._why = crew.why
         over = not goes_on and self._members.end()
         run.free()
         crew.close()
@@ -330,26 +337,20 @@ class _Survivors:
             self._let_go()
         return over
 
-    def _refuse_what_is_over(self) -> None:
-        """Raises LeftOut. A loop that just ended would look complete, and code after it would save weights
-        that are not the run's.
-        """
-        name, is_asked = self._members.name, self._signals.received
-        why = f"{name} was asked to stop while in no crew" if is_asked else f"the run ended without {name}"
-        raise LeftOut(f"{why}: its weights are not the run's")
-
-    def _check_sendable(self) -> None:
-        """Refuses a state with unsendable parts, on all ranks and before the first step."""
-        try:
-            self._training.check_sendable()
-        except InputError as error:
-            self._members.refuse(str(error))
-            raise
+    def _refuse_standstill(self, ids: list[str]) -> None:
+        """Refuses a further crew of the same ranks where the crews before it finished no step."""
+        self._times = self._times + 1 if self._formed_before == (ids, self._step) else 1
+        self._formed_before = ids, self._step
+        if self._times > _FRUITLESS:
+            raise InputError(
+                f"the same {len(ids)} ranks formed {_FRUITLESS} times and finished no step, as their network "
+                f"fails ({self._why}); where hosts have several, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME "
+                "name the one to use"
+            )
 
     def _check_counts(self, crew: Crew) -> None:
         """Refuses settings without a plan for each smaller crew after a loss."""
-        least = self._members.least(crew.size)
-        shards = self._members.shards
+        least, shards = self._members.least(crew.size), self._members.shards
         for count, plan in crew.run.plans(range(crew.size - shards, least - 1, -shards)).items():
             if plan.status == "infeasible":
                 raise InputError(
@@ -359,7 +360,7 @@ class _Survivors:
 
     # ---- the optimizer's steps, and facts ----
 
-    def apply_step(self, step: Callable[[], Any]) -> Any:
+    def _apply_step(self, step: Callable[[], Any]) -> Any:
         """Takes a step of the optimizer and counts it; skips a void step."""
         crew = self._crew
         if crew is None:
@@ -389,9 +390,7 @@ class _Survivors:
     def _where(self) -> str:
         step = self._step if self._crew is None else max(self._step, self._crew.applied)
         saved = self._members.last_saved()
-        last = (
-            "state_dict() was never called"
-            if saved is None
-            else f"the last state_dict() is of step {saved:,}"
-        )
+        last = "state_dict() was never called"
+        if saved is not None:
+            last = f"the last state_dict() is of step {saved:,}"
         return f"the run ends here at step {step:,}, and {last}"
