@@ -253,6 +253,15 @@ def test_torchtune_trains_on_the_cpu_by_its_own_launcher():
         started("tune run full_finetune_single_device --config llama3/8B_full")
 
 
+def test_on_gpus_nothing_is_written_for_a_cpu():
+    optimizer = {"_component_": "torch.optim.AdamW", "lr": 1e-3}
+    saved("c.yaml", {"batch_size": 8, "device": "cuda", "dtype": "bf16", "optimizer": optimizer})
+    command = read_command(shlex.split("tune run full_finetune_single_device --config c.yaml"))
+    _, environment = start_line(command, Split(1, 3, 4), launchers.Path("copies"), "cuda")
+    assert not environment.keys() & launchers.CPU.keys()
+    assert (copied("c.yaml")["device"], copied("c.yaml")["dtype"]) == ("cuda", "bf16")
+
+
 def test_deepspeeds_file_has_the_split_or_leaves_it_to_the_trainer():
     sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
     saved("ds.json", {**sizes, "zero_optimization": {"stage": 2}})

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from isobatch.equivalence.launchers import CPU
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.split import Split
@@ -30,7 +31,7 @@ def record(tmp_path, script: str, split: Split, **settings) -> Recording:
     path = tmp_path / "script.py"
     path.write_text(HEAD + dedent(script))
     recorded = Recorded(str(tmp_path / f"record-{split}"), 1, **settings)
-    run = start_run([sys.executable, str(path), str(split.micro_batch)], {}, recorded, split, 120, "cpu")
+    run = start_run([sys.executable, str(path), str(split.micro_batch)], CPU, recorded, split, 120)
     assert run.recording is not None, run.output
     return run.recording
 

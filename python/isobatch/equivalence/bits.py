@@ -75,9 +75,9 @@ def same_bits(
         for requested in splits:
             folder = Path(name) / str(requested)
             folder.mkdir()
-            line, environment = start_line(read, requested, folder)
+            line, environment = start_line(read, requested, folder, device)
             settings = Recorded(folder=str(folder / "record"), steps=steps, bits=True)
-            run = start_run(line, environment, settings, requested, limit, device)
+            run = start_run(line, environment, settings, requested, limit)
             say(f"{requested}: {run.seconds:.0f} s")
             ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]
             if not ranks:

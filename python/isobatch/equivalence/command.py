@@ -76,20 +76,23 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     return Command(tuple(words), launch, source.tool, source.split(ranks or DEFAULT.ranks), source)
 
 
-def start_line(command: Command, split: Split, folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the environment of a start on this CPU, with copies of files in `folder`."""
-    launch, program = command.launch, list(command.launch.program)
+def start_line(
+    command: Command, split: Split, folder: Path, device: str = "cpu"
+) -> tuple[list[str], dict[str, str]]:
+    """Returns the words and the environment of a start on a device, with copies of files in `folder`."""
+    launch, program, on_cpu = command.launch, list(command.launch.program), device == "cpu"
     if command.tool == NANOGPT:
-        program = write_nanogpt(program, split)
+        program = write_nanogpt(program, split, on_cpu=on_cpu)
     elif command.source is not None:
-        program = write_values(command.source, program, split_changes(command.source, split), split, folder)
+        values = split_changes(command.source, split) | (cpu_changes(command.source) if on_cpu else {})
+        program = write_values(command.source, program, values, split, folder)
     # A program that is handed the number of its ranks starts them itself.
     starts_itself = command.tool == STARTS_ITSELF or any(
         "{gpus}" in word for word in (*launch.program, *launch.environment.values())
     )
     words = launch.start(split.ranks, program, itself=starts_itself)
     environment = {name: fill_braces(value, split) for name, value in launch.environment.items()}
-    return [fill_braces(word, split) for word in words], {**environment, **CPU}
+    return [fill_braces(word, split) for word in words], environment | (CPU if on_cpu else {})
 
 
 def cpu_notes(source: ToolSettings) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from isobatch.tools.scripts import python_literals
 
 NANOGPT = "nanogpt"
 _MICRO, _PASSES = "batch_size", "gradient_accumulation_steps"
-_ON_CPU = {"device": "cpu", "backend": "gloo", "compile": "False", "dtype": "float32"}
+_ALIKE = {"compile": "False", "dtype": "float32"}
+_ON_CPU = {"device": "cpu", "backend": "gloo"}
 
 
 def is_nanogpt(program: Sequence[str]) -> bool:
@@ -46,9 +47,10 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def write_nanogpt(program: Sequence[str], split: Split) -> list[str]:
+def write_nanogpt(program: Sequence[str], split: Split, *, on_cpu: bool) -> list[str]:
     """Returns the program's words with a split's numbers last, where they override the configurations."""
     values: dict[str, Any] = {_MICRO: split.micro_batch, _PASSES: split.ranks * split.accumulation}
-    named = {setting.name for setting in given_settings(program)} & {*values, *_ON_CPU}
+    values |= (_ON_CPU if on_cpu else {}) | _ALIKE
+    named = {setting.name for setting in given_settings(program)} & values.keys()
     remaining = [word for word in program if word.partition("=")[0].removeprefix("--") not in named]
-    return [*remaining, *(f"--{name}={value}" for name, value in (values | _ON_CPU).items())]
+    return [*remaining, *(f"--{name}={value}" for name, value in values.items())]

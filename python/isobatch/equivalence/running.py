@@ -85,7 +85,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
         folder = Path(name)
         line, environment = start_as_typed(launch, source, ranks, folder)
         settings = Recorded(str(folder / "record"), STEPS, buckets=1, as_is=True, describe=True)
-        run = start_run(line, environment, settings, Split(ranks, 1, 1), limit, "cpu")
+        run = start_run(line, environment, settings, Split(ranks, 1, 1), limit)
     if run.recording is None:
         raise run.no_step("the command")
     return _running(run.recording, launch, source, ranks, notes)

@@ -84,12 +84,10 @@ def start_run(
     settings: Recorded,
     split: Split,
     limit: float,
-    device: str,
 ) -> SplitRun:
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
-    `environment` has variables beside those of this process, `limit` is in seconds, the device "cpu" hides
-    the GPUs.
+    `environment` has variables beside those of this process; `limit` is in seconds.
     """
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -97,8 +95,6 @@ def start_run(
     paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     full = {**os.environ, **QUIET, **environment, "PYTHONPATH": os.pathsep.join(paths)}
     full["ISOBATCH_SAME"] = msgspec.json.encode(settings).decode()
-    if device == "cpu":
-        full["CUDA_VISIBLE_DEVICES"] = ""
     began = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(

@@ -154,11 +154,11 @@ class Session:
     def _run(self, split: Split, name: str, **switches: bool) -> SplitRun:
         folder = Path(self.settings.folder) / f"{name}-{split}"
         folder.mkdir(exist_ok=True)
-        words, environment = start_line(self.command, split, folder)
+        words, environment = start_line(self.command, split, folder, self.device)
         settings = msgspec.structs.replace(
             self.settings, folder=str(folder / "record"), rows=self._rows_for(split), **switches
         )
-        run = start_run(words, environment, settings, split, self.limit, self.device)
+        run = start_run(words, environment, settings, split, self.limit)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         return run
 

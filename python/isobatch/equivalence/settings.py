@@ -248,7 +248,7 @@ def _written(
 
 
 def split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
-    """Names the settings changed by a split, and those for a CPU, as the tool names them."""
+    """Names the settings changed by a split, as the tool names them."""
     keys = source.keys
     steps_key = keys.get("accumulation")
     if steps_key in _OF_A_STEP.get(source.tool, ()):
@@ -261,7 +261,7 @@ def split_changes(source: ToolSettings, split: Split) -> dict[str, Any]:
         changes[keys.get("effective_batch")] = split.effective_batch
     if "gpus" in keys and value_at(source.typed, keys["gpus"]) is not None:
         changes[keys["gpus"]] = split.ranks
-    return {name: value for name, value in changes.items() if name} | cpu_changes(source)
+    return {name: value for name, value in changes.items() if name}
 
 
 def cpu_changes(source: ToolSettings) -> dict[str, Any]:
