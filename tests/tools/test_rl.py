@@ -1,6 +1,7 @@
 """Trainers of completions: the batch holds the groups of a prompt together, and GPUs that only generate do
 not train."""
 
+import dataclasses
 import json
 
 import pytest
@@ -238,8 +239,39 @@ def test_an_adapter_of_low_rank_is_read(settings, adapter):
     assert reading.fields.get("adapter") == adapter
 
 
-def test_a_missing_learning_rate_of_trl_is_asked_for_with_its_defaults():
+@pytest.mark.parametrize(
+    ("settings", "default"),
+    [
+        ({"trl_config": "SFTConfig"}, "SFTConfig's own default is 2e-5"),
+        ({"trl_config": "RewardConfig"}, "RewardConfig's own default is 1e-4"),
+        ({"trl_config": "OnlineDPOConfig"}, "OnlineDPOConfig's own default is 5e-7"),
+        ({"trl_config": "BCOConfig"}, "TRL's own default is 2e-5 (SFT), 1e-4 (Reward)"),
+        ({"num_generations": 8}, "GRPOConfig's own default is 1e-6"),
+        ({"completion_only_loss": True}, "SFTConfig's own default is 2e-5"),
+        ({"precompute_ref_log_probs": True}, "DPOConfig's own default is 1e-6"),
+        ({"max_prompt_length": 64}, "TRL's own default is 2e-5 (SFT), 1e-4 (Reward)"),
+    ],
+)
+def test_each_of_trls_trainers_has_a_learning_rate_of_its_own(settings, default):
     trainer = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "gradient_accumulation_steps": 2}
-    notes = read_file({**trainer, "seq_kd": True}, "trl").notes
-    assert any("TRL's own default is 2e-5 (SFT), 1e-4 (Reward)" in note for note in notes)
-    assert not any("not understood" in note for note in notes)
+    (note,) = [note for note in read_file({**trainer, **settings}, "trl").notes if "learning_rate" in note]
+    assert note.startswith(f"learning_rate is not in the file; {default}")
+
+
+def test_a_scripts_class_tells_trls_trainer(tmp_path):
+    text = (
+        "from trl import DPOConfig\nargs = DPOConfig('o', per_device_train_batch_size=4, "
+        "num_train_epochs=1)\n"
+    )
+    notes = read_file(written(tmp_path, "train.py", text)).notes
+    assert any("DPOConfig's own default is 1e-6" in note for note in notes)
+
+
+def test_the_rates_of_the_installed_trl():
+    trl = pytest.importorskip("trl")
+    from isobatch.tools.trl import _RATES
+
+    for name, rate in _RATES.items():
+        known = getattr(trl, f"{name}Config", None)
+        defaults = {field.name: field.default for field in dataclasses.fields(known)} if known else {}
+        assert defaults.get("learning_rate", float(rate)) == float(rate), name

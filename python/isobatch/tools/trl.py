@@ -16,7 +16,7 @@ from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
 HARMLESS = f"""
-    {trainer.HARMLESS} activation_offloading assistant_only_loss beta* bnb_* cast_lm_head_to_fp32
+    {trainer.HARMLESS} activation_offloading assistant_only_loss beta beta_* bnb_* cast_lm_head_to_fp32
     center_rewards_coefficient completion* delta *desirable_weight discopop_tau ds3_gather_for_generation
     entropy_* epsilon* f_alpha_* f_divergence_* importance_* ld_alpha loss_* mask_truncated_completions
     max_completion_length max_prompt_length max_new_tokens max_tool_calling_iterations min_p
@@ -36,15 +36,45 @@ _OF_GROUPS = "generation_batch_size steps_per_generation num_iterations num_gene
 """Settings of GRPO and RLOO alone."""
 
 
-_OWN_RATES = (
-    "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
-    "ORPO, CPO)"
-)
+_RATES = {
+    "SFT": "2e-5",
+    "GKD": "2e-5",
+    "Reward": "1e-4",
+    "OnlineDPO": "5e-7",
+    "XPO": "5e-7",
+    "NashMD": "5e-7",
+}
+_RATES |= dict.fromkeys(("DPO", "GRPO", "RLOO", "KTO", "ORPO", "CPO"), "1e-6")
+"""Default learning rates of TRL 1.16, by the trainer."""
+_OF_TRAINER = {
+    "GRPO": f"num_generations {_OF_GROUPS}",
+    "KTO": "desirable_weight undesirable_weight",
+    "Reward": "center_rewards_coefficient",
+    "GKD": "lmbda seq_kd teacher_model_name_or_path",
+    "CPO": "simpo_gamma cpo_alpha",
+    "DPO": "precompute_ref_log_probs f_divergence_type rpo_alpha ld_alpha label_smoothing",
+    "SFT": "completion_only_loss assistant_only_loss packing dataset_text_field packing_strategy "
+    "neftune_noise_alpha",
+}
+"""Settings that tell TRL's trainers apart."""
+
+
+def _own_rate(page: SettingsPage) -> str:
+    """Names the default learning rate of TRL's trainer."""
+    config = (page.word("trl_config") or "").removesuffix("Config")
+    kind = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
+    name = config or kind
+    if name in _RATES:
+        return f"{name}Config's own default is {_RATES[name]}"
+    return (
+        "TRL's own default is 2e-5 (SFT), 1e-4 (Reward), 5e-7 (OnlineDPO) or 1e-6 (DPO, GRPO, RLOO, KTO, "
+        "ORPO, CPO)"
+    )
 
 
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; if a prompt has several completions, these are the samples."""
-    read_trainer(page, _OWN_RATES)
+    read_trainer(page, _own_rate(page))
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):
