@@ -8,12 +8,9 @@ mod shape;
 mod workload;
 
 pub use allreduce::{AllReduceTable, Constant, Link};
-pub use goodput::{Best, Case, optimize};
+pub(crate) use goodput::{Case, optimize};
 pub use model::{Forecast, Measured, Profile};
 pub(crate) use outlook::{ClusterProfile, Fitted, within_limits};
 pub use outlook::{Outlook, Verdict};
 pub use shape::{Placement, Shape};
 pub use workload::{Workload, noise_over_run};
-
-#[cfg(test)]
-pub(crate) use model::tests;

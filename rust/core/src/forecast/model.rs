@@ -230,7 +230,7 @@ pub(crate) fn last_pass(compute: f64, sync: f64, lead: f64, gamma: f64) -> (f64,
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     fn exact(value: f64) -> Constant {
