@@ -534,8 +534,9 @@ def test_the_whole_day_on_a_gpu_that_is_made_up(module, rows, tmp_path):
     assert module("gpu").collect(tmp_path / "out", tmp_path / "published") == 1  # a rehearsal
 
 
-def test_a_row_of_skipped_tests_alone_has_shown_nothing(module):
+def test_a_row_of_skipped_tests_alone_has_shown_nothing(module, tmp_path, monkeypatch):
     """Without a GPU all tests of `-m gpu` are skipped."""
+    monkeypatch.chdir(tmp_path)
     figures = module("gpu_parts").tests("same_gradient")
     assert figures["wrong"], figures
     assert not figures["counts"].get("passed")
