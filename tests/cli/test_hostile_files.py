@@ -18,6 +18,7 @@ import pytest
 
 from invariants.commands import run_command
 from isobatch.errors import InputError
+from isobatch.files import whole
 from isobatch.files.formats import parse_yaml
 from isobatch.files.limits import MAX_COLUMNS
 from isobatch.files.whole import write_folder, write_whole
@@ -140,6 +141,23 @@ def test_no_link_is_written_through(tmp_path):
         with pytest.raises(InputError, match="is a symbolic link"):
             write_folder(out, {Path(name): b"x"})
     assert precious.read_text() == "precious" and not (tmp_path / "new.txt").exists()
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_checked_is_not_entered(tmp_path, monkeypatch):
+    elsewhere, out = tmp_path / "elsewhere", tmp_path / "out"
+    elsewhere.mkdir()
+    check = whole.refuse_special
+
+    def check_then_swap(path):
+        check(path)
+        if Path(path).name == "job" and not Path(path).is_symlink():
+            Path(path).rename(tmp_path / "moved")
+            Path(path).symlink_to(elsewhere)
+
+    monkeypatch.setattr(whole, "refuse_special", check_then_swap)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(out, {Path("job/plan.txt"): b"x"})
+    assert not [*elsewhere.iterdir()]
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
