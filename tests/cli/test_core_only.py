@@ -32,7 +32,8 @@ def test_each_command_works_or_names_its_extra(tmp_path):
     (tmp_path / "jobs.csv").write_text("job,effective_batch,lr\na,256,0.1\n")
     expected = [
         (["plan", "job.toml", "--gpus", "8", "-o", "plan.json"], 0, ""),
-        (["plan", "job.yaml", "--gpus", "8"], 2, "YAML files need more than the core: pip install"),
+        (["plan", "job.yaml", "--gpus", "8"], 2,
+            "YAML files need more than the core: pip install 'isobatch[fleet]'"),
         (["doctor", "job.yaml", "--gpus", "8"], 2, "pip install 'isobatch[fleet]'"),
         (["counts", "job.toml", "--gpus", "8,16"], 0, ""),
         (["replan", "plan.json", "--at-step", "10", "--gpus", "16"], 0, ""),

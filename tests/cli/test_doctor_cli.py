@@ -18,8 +18,10 @@ def clean(tmp_path):
     ("text", "code", "message"),
     [
         (json.dumps(CLEAN), 0, "That is the batch that it was tuned with"),
-        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1, "refuses: the scheduler 'zigzag' cannot be"),
-        (json.dumps(CLEAN | {"learning_rate": -1}), 1, "lr must be a finite number above 0, got -1"),
+        (json.dumps(CLEAN | {"lr_scheduler_type": "zigzag"}), 1,
+            "isobatch plan refuses: the scheduler 'zigzag' cannot be planned"),
+        (json.dumps(CLEAN | {"learning_rate": -1}), 1,
+            "isobatch plan refuses: lr must be a finite number above 0, got -1"),
         (json.dumps(CLEAN | {"weight_decay": "auto"}), 0, '"auto" is not known before the run'),
         ('{"trainer": 5, "seed_everything": 1}', 2, "trainer must be a table of settings, got 5"),
         ("{", 2, "cannot be read"),

@@ -288,7 +288,9 @@ def test_guard_without_arguments_takes_the_handed_plan(become, monkeypatch):
     monkeypatch.setenv("ISOBATCH_PLAN", handed["ISOBATCH_PLAN"])
     assert guard().plan.world_size == 2
     monkeypatch.setenv("ISOBATCH_PLAN", "/nowhere/plan.json")
-    with pytest.raises(ib.InputError, match=r"names a file that is not on this host: put isobatch"):
+    with pytest.raises(
+        ib.InputError, match=r"ISOBATCH_PLAN names a file that is not on this host: put isobatch"
+    ):
         guard()
     monkeypatch.delenv("ISOBATCH_PLAN")
     with pytest.raises(ib.InputError, match="ISOBATCH_PLAN is missing: start the script by isobatch exec"):

@@ -98,7 +98,8 @@ def test_fields_on_the_command_line_win(job, ran):
         (["--gpus", "8", "--rule", "lineer"], "rule must be none, linear"),
         (["--gpus", "8", "--policy", "shrink"], "policy must be keep, grow"),
         (["--gpus", "8", "--set", "optimzer=sgd"], "unknown field 'optimzer': did you mean 'optimizer'?"),
-        (["--gpus", "8", "--set", "lr=NaN"], "--set lr must be a finite number above 0, got nan"),
+        (["--gpus", "8", "--set", "lr=NaN"],
+            "isobatch plan: --set lr must be a finite number above 0, got nan"),
         (["--gpus", "8", "--split", "smaller", "--batch-tolerance", "0.1"], "split"),
     ],
 )  # fmt: skip
@@ -117,8 +118,10 @@ def test_wrong_use_is_exit_2(job, ran, words, message):
         ("a.sh", "x", "use .toml, .yaml or .json; a script is read by --from (ib.Recipe.read)"),
         ("a.csv", "x", "use .toml, .yaml or .json; a table of jobs is planned by isobatch fleet"),
         ("a.toml", "lr = 0.1", "effective_batch is missing"),
-        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}', "is a plan, not a recipe: isobatch"),
-        ("a.toml", 'lr = "fast"\neffective_batch = 8', "lr must be a finite number above 0, got the text"),
+        ("a.json", '{"schema": "isobatch.plan/2", "recipe": {}}',
+            "is a plan, not a recipe: isobatch replan moves the run"),
+        ("a.toml", 'lr = "fast"\neffective_batch = 8',
+            "lr must be a finite number above 0, got the text 'fast'"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_named(tmp_path, ran, name, text, message):
@@ -154,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, load):
         file.write_bytes(content)
         with pytest.raises(ib.InputError, match=r"it\.json[:,]") as refused:
             load(file)
-    assert load is not ib.Plan.load or "is not a plan: " in str(refused.value)
+    assert load is not ib.Plan.load or re.search("is not a plan: .*isobatch plan RECIPE", str(refused.value))
 
 
 def test_rules_are_printed(ran):

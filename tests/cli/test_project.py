@@ -155,7 +155,8 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("tool.isobatch = 5", "pyproject.toml: tool.isobatch must be a table, got 5"),
         ("[[tool.isobatch]]", "tool.isobatch must be a table, got [{}]"),
         ("[tool]\nisobatch = 'x'", "tool.isobatch must be a table, got 'x'"),
-        ("[tool.isobatch]\ngpus-per-node = 4", "'gpus-per-node': did you mean 'gpus_per_node'?"),
+        ("[tool.isobatch]\ngpus-per-node = 4",
+            "unknown key of [tool.isobatch] 'gpus-per-node': did you mean 'gpus_per_node'?"),
         ("[tool.isobatch]\nprice = 4", "'price': did you mean 'price_per_gpu_hour'?"),
         ("[tool.isobatch.gpus_per_node]\nx = 1", "gpus_per_node must be a number, got {'x': 1}"),
         ("[tool.isobatch]\ngpus_per_node = 0", "gpus_per_node must be at least 1, got 0"),
@@ -167,7 +168,9 @@ def test_the_nearest_table_wins_whole(folder, ran):
         ("[tool.isobatch]\nprofile = ['']", "profile must be a path, or a list of paths, got ['']"),
         ("[tool.isobatch]\ntuned_gpus = 2.5", "tuned_gpus must be a whole number, at least 1, got '2.5'"),
         ("[tool.isobatch]\ngpus_per_node = [", "pyproject.toml: cannot be read: "),
-        ("[tool.isobatch\ngpus_per_node = 4", "cannot be read: Expected ']' at the end"),
+        ("[tool.isobatch\ngpus_per_node = 4",
+            "pyproject.toml: cannot be read: Expected ']' at the end of a table declaration "
+            "(at line 1, column 15)"),
         ("[ tool . 'isobatch' # hours\n", "pyproject.toml: cannot be read: "),
     ],
 )  # fmt: skip

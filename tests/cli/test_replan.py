@@ -55,7 +55,7 @@ def test_seven_gpus_need_uneven(saved, ran):
         (["--at-step", "50"], "nothing changes: give cluster or effective_batch"),
         (
             ["--at-step", "900", "--gpus", "4"],
-            "--at-step must be a whole number from 0, up to 199, with a step",
+            "--at-step must be a whole number from 0, up to 199, with a step left to do, got 900",
         ),
         (["--at-step", "5", "--gpus", "4", "--nodes", "2"], "--gpus goes without --nodes"),
         (["--at-step", "5", "--model-parallel", "2"], "cluster is missing: pass --gpus N"),
@@ -70,7 +70,8 @@ def test_a_step_between_two_checkpoints_is_pointed_out(tmp_path, ran):
     ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="20000st", save_every="1000st"), 8).save(path)
     err = ran(["replan", path, "--at-step", "12345", "--gpus", "4"]).err
     assert (
-        "saves every 1,000 steps: if it resumes from the checkpoint of step 12,000, that is --at-step" in err
+        "saves every 1,000 steps: if it resumes from the checkpoint of step 12,000, that is --at-step 12000"
+        in err
     )
     assert ran(["replan", path, "--at-step", "12000", "--gpus", "4"]).err == ""
 
@@ -91,7 +92,10 @@ def test_a_file_that_is_no_plan_is_told_where_it_goes(saved, tmp_path, ran):
     move = ["--at-step", "50", "--gpus", "16"]
     assert "another tool's file goes with --from" in ran(["replan", str(script), *move], 2).err
     assert "job.json: schema must be" in ran(["replan", str(tmp_path / "job.json"), *move], 2).err
-    assert "is a plan, not a recipe: isobatch replan moves" in ran(["plan", saved, "--gpus", "16"], 2).err
+    assert (
+        "is a plan, not a recipe: isobatch replan moves the run"
+        in ran(["plan", saved, "--gpus", "16"], 2).err
+    )
 
 
 def test_a_saved_plans_profile_is_asked_for_again(tmp_path, ran):

@@ -136,11 +136,14 @@ def test_options_read_units(capsys):
         (["-g", "8"], "did you mean '--gpus'?"),
         (["--price", "2"], "did you mean '--price-per-gpu-hour'?"),
         (["--set", "learnin_rate=0.1"], "unknown field 'learnin_rate': did you mean 'lr'?"),
-        (["--set", "effective_batch=64,lr=1e-3"], "give each field its own: --set effective_batch=64"),
+        (["--set", "effective_batch=64,lr=1e-3"],
+            "--set effective_batch=64,lr=1e-3 holds two fields: give each field its own: "
+            "--set effective_batch=64 --set lr=1e-3"),
         (["--zebra"], "isobatch plan --help all lists every option"),
         (["--rule", "squareroot"], "did you mean 'sqrt'?"),
         (["--to", "hf"], "did you mean 'transformers'?"),
-        (["--set", "gpus=32", "--set", "effective_batch=250"], "effective_batch 250 is not a multiple of 32"),
+        (["--set", "gpus=32", "--set", "effective_batch=250"],
+            "effective_batch 250 is not a multiple of 32 replicas"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_has_the_right_one_beside_it(capsys, words, message):

@@ -142,7 +142,10 @@ def test_a_program_that_is_handed_its_ranks_starts_them_itself():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--b {microbatch} --a {accumulation}", r"brace \{microbatch\}: did you mean \{micro_batch\}\?"),
+        (
+            "--b {microbatch} --a {accumulation}",
+            r"unknown brace \{microbatch\}: did you mean \{micro_batch\}\?",
+        ),
         ("--b {micro_batch}", r"\{micro_batch\} alone cannot say how a rank splits its samples"),
         ("--b {rank_batch} --c {effective_batch}", "alone cannot say how a rank splits"),
         ("--a {passes} --c {accumulation}", "alone cannot say how a rank splits"),

@@ -212,7 +212,13 @@ PLAIN, RANK_0 = {"effective_batch": 8, "dataset_size": 40}, {"rank": 0}
 @pytest.mark.parametrize(
     ("fields", "gpus", "data", "settings", "message"),
     [
-        (PLAIN, 2, range(40), {}, "has 2 replicas, and there is no process group: start the script by torch"),
+        (
+            PLAIN,
+            2,
+            range(40),
+            {},
+            "has 2 replicas, and there is no process group: start the script by torchrun",
+        ),
         (PLAIN, 2, range(40), {"rank": 2}, "0 to 1"),
         (PLAIN, 2, range(40), {"rank": True}, "rank"),
         (PLAIN, 2, range(40), {"rank": 0, "offset": 200}, "offset"),

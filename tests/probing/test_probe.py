@@ -90,7 +90,10 @@ def test_a_recipe_that_was_not_tuned_gets_no_ratio(tmp_path, ran):
     probe = ib.probe(plan, tiny.bowl, **SMALL)
     assert probe.lr.doubt == "untuned" and probe.exit_code == 2
     text, best = probe.show(), probe.lr.batches[0].best_lr
-    assert "at batch 16: the recipe's 0.01 is far from the best one at its own batch of 4" in text
+    assert (
+        "No learning rate can be named at batch 16: the recipe's 0.01 is far from the "
+        "best one at its own batch of 4" in text
+    )
     assert f"the lowest losses were at {best:.3g} there" in text and "lies outside" not in text
     with pytest.raises(ib.InputError, match="name no learning rate"):
         probe.to_recipe()
@@ -224,14 +227,21 @@ def test_a_composed_schedule_is_in_the_report():
         (tiny.constant_samples, "cannot be reseeded: batch gives the same samples whatever its generator"),
         (tiny.not_finite, "the loss is nan before the first step, at seed 0"),
         (tiny.nan_in_training, "the loss is nan before the first step, in training mode, at seed 0"),
-        (tiny.no_gradient, "Workload.loss must return a tensor with a gradient: compute it by calling"),
-        (tiny.no_tensor, "Workload.loss must return a scalar tensor, got float: return the loss, without"),
+        (
+            tiny.no_gradient,
+            "Workload.loss must return a tensor with a gradient: compute it by calling the model",
+        ),
+        (
+            tiny.no_tensor,
+            "Workload.loss must return a scalar tensor, got float: return the loss, without .item()",
+        ),
         (tiny.nothing_to_train, "no parameter with requires_grad: there is nothing to train"),
         (tiny.too_few_samples, "batch was asked for 4 samples, and gave a tensor of shape (2, 2)"),
         (tiny.no_weight, "the weights of a step sum to 0, not above 0"),
         (
             tiny.never_moves,
-            "the loss never moves: 1.5 before, at best 1.5 behind learning rates 0.0125 to 0.8",
+            "the loss never moves: 1.5 before, at best 1.5 behind learning rates 0.0125 to "
+            "0.8, 16 samples each",
         ),
     ],
 )
@@ -255,7 +265,8 @@ def test_a_trials_memory_is_free_when_it_ends(grown):
 
 def test_a_budget_that_is_too_small_says_what_is_needed(grown, clock):
     text = (
-        r"5 min is too short for 40 trials at batches 4, 16, the whole ones of 640 samples. A budget of \d+m"
+        r"5 min is too short for 40 trials at batches 4, 16, the whole ones of 640 "
+        r"samples. A budget of \d+m would likely do"
     )
     with pytest.raises(ib.InputError, match=text):
         ib.probe(grown, tiny.ticking(tiny.bowl, clock), budget="5m", device="cpu")

@@ -74,5 +74,7 @@ def test_a_single_division_says_who_has_what(tmp_path, indent):
 def test_the_rows_of_a_division_are_no_fleet(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("job,status,gpus,nodes,why,goodput,speedup\na,runs,8,n1:8,,,1\n")
-    with pytest.raises(InputError, match="not a fleet's plans: isobatch allocate --json"):
+    with pytest.raises(
+        InputError, match="rows of isobatch allocate, not a fleet's plans: isobatch allocate --json"
+    ):
         page_of_file(str(path))

@@ -156,7 +156,9 @@ def test_a_status_filter_needs_the_statuses():
 
 def test_plans_without_their_reasons_are_plans():
     table = of_rows(job=["a"], world_size=[8], hours=[1.0]).drop(["reasons"])
-    with pytest.raises(ib.InputError, match="'reasons', which a page needs: plan again with reasons among"):
+    with pytest.raises(
+        ib.InputError, match="has no column 'reasons', which a page needs: plan again with reasons among"
+    ):
         plans_of(table)
     with pytest.raises(ib.InputError, match="it does not hold a fleet's plans"):
         plans_of(pa.table({"job": ["a"], "effective_batch": [8], "lr": [0.1]}))

@@ -183,7 +183,9 @@ def test_what_cannot_be_drawn_says_why(value, why):
 
 
 def test_steps_are_checked_before_the_curve():
-    with pytest.raises(ib.InputError, match=r"steps must be a number above 0 and below 2\^53, got the text"):
+    with pytest.raises(
+        ib.InputError, match=r"steps must be a number above 0 and below 2\^53, got the text 'x'"
+    ):
         ib.plot(VALUES["plan"].schedule, steps="x")
 
 

@@ -130,7 +130,8 @@ def test_a_table_is_read_alike_from_any_file(tmp_path):
     [
         ({"status": ["ok"]}, "has no column 'reasons'"),
         ({"status": ["fine"], "reasons": [[]]}, "status must be ok, caution or infeasible, got 'fine'"),
-        ({"status": ["ok"], "reasons": ["odd"]}, "reasons must be names of reasons, as a fleet's table has"),
+        ({"status": ["ok"], "reasons": ["odd"]},
+            "reasons must be names of reasons, as a fleet's table has them"),
         ({"status": ["ok"], "reasons": [""], "lr": ["x"]}, "column 'lr' must have numbers"),
     ],
 )  # fmt: skip

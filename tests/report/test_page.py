@@ -118,7 +118,10 @@ def test_a_fleet_names_the_jobs_without_a_plan_and_the_profile_of_the_others(tmp
     [
         ({"effective_batch": [7], "duration": ["90st"]}, "no row has a plan"),
         ({"effective_batch": [64]}, "the jobs have no duration"),
-        ({"effective_batch": [64], "parameters": [10**9]}, "the profile is of another GPU type, or of"),
+        (
+            {"effective_batch": [64], "parameters": [10**9]},
+            "the profile is of another GPU type, or of another",
+        ),
     ],
 )
 def test_unknown_gpu_hours_have_their_reason(columns, why):

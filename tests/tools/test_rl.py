@@ -210,7 +210,10 @@ def test_ms_swifts_megatron_is_refused(tmp_path):
     "words", ["--config {} --learning_rate 1e-4", "{} --learning_rate 1e-4 --max_length 2048"]
 )
 def test_a_script_of_ms_swift_that_names_its_settings_is_refused_with_that_file(tmp_path, words):
-    message = r"`swift sft` with the settings of sft.yaml: name that file instead; add lr \(learning_rate\)"
+    message = (
+        r"line 1 runs `swift sft` with the settings of sft.yaml: name that file instead; add lr "
+        r"\(learning_rate\) from the command by --set"
+    )
     with pytest.raises(ib.InputError, match=message):
         swift(tmp_path, f"NPROC_PER_NODE=4 swift sft {words.format('sft.yaml')}")
 

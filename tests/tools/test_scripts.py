@@ -207,7 +207,7 @@ def test_the_names_of_a_class_are_its_own(tmp_path):
     refused(
         tmp_path,
         CLASSES.format("bs", "D.lr"),
-        r"is bs \(line 10\), which is set in lines 4, 7: (.|\n)*is D.lr",
+        r"gradient_accumulation_steps is bs \(line 10\), which is set in lines 4, 7: (.|\n)*is D.lr",
     )
     inside = "class C:\n    args = TrainingArguments('o')\ndef f():\n    TrainingArguments('o')\n"
     refused(tmp_path, inside, "2 configurations")

@@ -176,7 +176,7 @@ REFUSED = {
     "a redirection's number in two lines": ("torchrun t.py 2\\\n> out\ntorchrun u.py 1\\\n2> out",
      "line 2: a redirection after a bracket, or"),
     "a fall through": ("case a in a) A=1 ;& b) A=2 ;; esac", "line 1: ;& in a case is not read"),
-    "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not"),
+    "a regular expression": ("[[ a =~ ^a ]] && A=1", r"line 1: \[\[ … \]\] has a condition that is not read"),
     "separators": ("IFS=,\ntorchrun t.py $A", "line 1: IFS is no name of a variable"),
     "tabs before a here-document": ("cat <<-E\n\tE\n", "line 1: "),
     "two lines in a sign": ("true &\\\n& A=1", "line 1: "),

@@ -73,7 +73,10 @@ def test_the_same_place_in_another_host_is_another_gpu():
 
 
 def test_a_host_without_a_gpu_is_named_before_anybody_waits_for_it():
-    text = "the hosts have different devices: cuda on a, cpu on b; look at the GPUs of b (nvidia-smi)"
+    text = (
+        "the hosts have different devices: cuda on a, cpu on b; look at the GPUs of b "
+        "(nvidia-smi), or pass --device cpu"
+    )
     assert text in agreed([facts(0, bus="0"), facts(1, bus="1"), facts(0, host="b")])
 
 

@@ -110,7 +110,11 @@ except Exception as error:
     ("hard", "says"),
     [
         (4000, "(2304, 4000)"),
-        (1024, "512 ranks need 2304 open files on the host of rank 0, where the limit is 1024 (ulimit -Hn)"),
+        (
+            1024,
+            "512 ranks need 2304 open files on the host of rank 0, where the limit is 1024 "
+            "(ulimit -Hn): raise it",
+        ),
     ],
 )
 def test_the_store_of_many_ranks_has_files_enough(hard, says):

@@ -270,7 +270,10 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_smaller(check):
         ("ddp.workloads:vector_loss", "got one of shape (8,): return its mean over the samples"),
         ("ddp.workloads:float_loss", "got float: return the loss, without .item()"),
         ("ddp.workloads:loss_without_gradient", "must return a tensor with a gradient"),
-        ("ddp.workloads:same_samples", "gives the same samples for every state of its generator"),
+        (
+            "ddp.workloads:same_samples",
+            "Workload.batch gives the same samples for every state of its generator",
+        ),
         ("ddp.workloads:failing_loss", "Workload.loss raised KeyError: 'pixels' (workloads.py:"),
         ("ddp.workloads:nan_everywhere", "the loss is not finite on any rank"),
         ("ddp.workloads:unused_parameters", "the loss does not use spare, and DDP waits"),

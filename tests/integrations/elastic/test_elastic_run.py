@@ -219,7 +219,11 @@ LONGER = "duration must be '3ep' as in the checkpoint, got '4ep'"
         ({"dataset_size": 80}, {}, "dataset_size must be 70 as in the checkpoint, got 80"),
         ({}, {"seed": 1}, "seed must be 0 as in the checkpoint, got 1"),
         ({"duration": "4ep"}, {}, f'{LONGER}: change it back, or pass accept=("duration",)'),
-        ({}, {"accept": ["duratoin"]}, "accept must have names of recipe fields, seed or shuffle, got 'dur"),
+        (
+            {},
+            {"accept": ["duratoin"]},
+            "accept must have names of recipe fields, seed or shuffle, got 'duratoin'",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_by_name(changed, settings, message):

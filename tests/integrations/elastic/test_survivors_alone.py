@@ -86,8 +86,14 @@ def test_a_run_that_nobody_disturbs_ends(store):
 @pytest.mark.parametrize(
     ("forget", "why"),
     [
-        ("steps", r"took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called"),
-        ("scheduler", "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state"),
+        (
+            "steps",
+            r"the loop took no steps: .*; the run ends here at step 0, and state_dict\(\) was never called",
+        ),
+        (
+            "scheduler",
+            "the scheduler was not stepped in step 0: .*; the run ends here at step 1, and state_dict",
+        ),
         ("zero_grad", "the gradients of the last step are still there, .* call optimizer.zero_grad"),
     ],
 )

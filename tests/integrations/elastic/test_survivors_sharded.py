@@ -107,13 +107,14 @@ def test_a_step_that_a_rank_was_about_to_apply_is_applied_where_another_did(tmp_
             {1: [[12, "between"]], 2: [[12, "between"]]},
             {},
             (3, DEAD, DEAD, 3),
-            "only r0, r3 are left; start a new run from a checkpoint; the run ends here at step 12",
+            "of 2 replicas of 2 ranks only r0, r3 are left; start a new run from a "
+            "checkpoint; the run ends here at step 12",
         ),
         (
             {},
             {0: {"tears": 12}, 3: {"tears": 12}},
             (3, 3, 3, 3),
-            "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start",
+            "of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start",
         ),
     ],
     ids=["shards lost", "half a step"],
@@ -217,7 +218,10 @@ def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
 
 def test_half_a_step_in_each_replica_ends_the_run(replicas):
     _, form, (zero, first, two, three) = replicas
-    why = "only r0, r1, r2, r3 are left, and r0, r3 applied half of a step; start a new run from a checkpoint"
+    why = (
+        "no replica is left with all of its shards: of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and "
+        "r0, r3 applied half of a step; start a new run from a checkpoint"
+    )
     for answer in form((zero, HALF), (three, HALF), (first, 7), (two, 7)):
         assert answer.result(20).endswith(why)
 
