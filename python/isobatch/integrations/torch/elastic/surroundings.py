@@ -36,10 +36,15 @@ class Surroundings:
         """Notes the state. Buffers that did not change are not copied again."""
         self._modes = [module.training for module in self._modules.values()]
         self._first_hook = RemovableHandle.next_id
-        for (module, name), (noted, version, _) in self._buffers.items():
+        for (module, name), (noted, version, copy) in self._buffers.items():
             buffer = module._buffers.get(name)
-            if buffer is not None and not (buffer is noted and _version(buffer) == version):
-                self._buffers[module, name] = buffer, _version(buffer), buffer.detach().clone()
+            if buffer is None or (buffer is noted and _version(buffer) == version):
+                continue
+            if version == _UNKNOWN or (copy.shape, copy.dtype) != (buffer.shape, buffer.dtype):
+                copy = buffer.detach().clone()
+            else:  # Batch norms write theirs in each step: its memory is used again.
+                copy.copy_(buffer.detach())
+            self._buffers[module, name] = buffer, _version(buffer), copy
 
     def restore_hooks(self) -> None:
         """Removes hooks registered since `note`."""
