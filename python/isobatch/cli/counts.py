@@ -248,7 +248,7 @@ def _summary(
     listing: Any, rows: list[dict[str, Any]], args: argparse.Namespace, deadline: float | None
 ) -> list[str]:
     """Names the fastest and the cheapest count, the knee, and the counts within the deadline."""
-    from isobatch.fleet.good_counts import end_of, grows_here
+    from isobatch.fleet.comparison import end_of, grows_here
 
     columns, lines, currency = listing.columns, [], args.currency
     for best in ("fastest", "cheapest", "knee"):

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.best_batch import MAX_BATCH, best_batch
-from isobatch.fleet.good_counts import GoodCounts, compared, why_none
+from isobatch.fleet.comparison import compared
+from isobatch.fleet.good_counts import GoodCounts, why_none
 from isobatch.fleet.plan_fleet import plan_fleet
 from isobatch.fleet.results import INFEASIBLE
 from isobatch.forecast.profile import Profile

@@ -62,9 +62,10 @@ REQUIRED = {
 class InputTable:
     """The jobs or the clusters of a fleet, or some rows of them.
 
-    `kind` is "job", "cluster", "node" or "held". `fields` are the columns for the core, `extra` the others, repeated in the result, as `ids` in Arrow or
-    NumPy. Rows without a column of ids are numbered from `first_id`. They are `row_offset` rows behind the
-    first of `file`. `missing_ids` marks those without an id; None: all have one.
+    `kind` is "job", "cluster", "node" or "held". `fields` are the columns for the core, `extra` the others,
+    repeated in the result, as `ids` in Arrow or NumPy. Rows without a column of ids are numbered from
+    `first_id`. They are `row_offset` rows behind the first of `file`. `missing_ids` marks those without an
+    id; None: all have one.
     """
 
     kind: str

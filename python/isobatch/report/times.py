@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from isobatch import words
-from isobatch.fleet.good_counts import compared, end_of, grows
+from isobatch.fleet.comparison import compared, end_of, grows
 from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, Limit, by_cluster, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
