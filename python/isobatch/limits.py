@@ -16,6 +16,17 @@ MAX_BATCH = 2**40
 """Samples of a batch."""
 
 
+def within(error: float, tolerance: float) -> bool:
+    """Tells whether an error, of either sign, is at most a tolerance; NaN is within none.
+
+    Every comparison of this package with a tolerance is made here: written with `>`, it would pass NaN.
+
+    >>> within(-0.5, 1), within(2.0, 1), within(float("nan"), 1), within(0.0, float("nan"))
+    (True, False, False, False)
+    """
+    return bool(abs(error) <= tolerance)
+
+
 def plain(value: Any) -> Any:
     """Returns a NumPy scalar as the Python number that it stands for; anything else stays.
 

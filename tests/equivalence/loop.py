@@ -29,6 +29,8 @@ def main():
     parser.add_argument("--fault", default="none")
     args = parser.parse_args()
     fault = args.fault
+    if fault == "ignores its split":
+        args.micro, args.accum = 4, 2
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if fault == "dies":
         raise SystemExit("there is no data")
@@ -43,7 +45,8 @@ def main():
     data = [torch.randint(1, 50, (6,), generator=generator) for _ in range(20 if fault == "window" else 256)]
     share = (1, 0) if fault == "same data" else (ranks, rank)
     loader = DataLoader(data, args.micro, sampler=DistributedSampler(data, *share, shuffle=True))
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    decay = 0.1 / ranks if fault == "decay by ranks" else 0.1
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, weight_decay=decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 50))
     if fault == "cosine of passes":
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9000 * len(loader))
@@ -63,6 +66,8 @@ def main():
                     loss = loss * len(tokens)
                 if fault != "accumulation":
                     loss = loss / (args.accum if fault == "window" else window)
+                if fault in ("nan", "zero"):
+                    loss = loss * (float("nan") if fault == "nan" else 0.0)
                 if fault != "no optimizer":
                     loss.backward()
             if fault == "clip each pass":
@@ -72,6 +77,8 @@ def main():
             if last and fault != "no optimizer":
                 nn.utils.clip_grad_norm_(net.parameters(), 1.0)
                 optimizer.step()
+                if fault == "weights by passes":
+                    net.head.weight.data *= 1 - 1e-4 * args.accum
                 optimizer.zero_grad()
                 if fault != "schedule each pass":
                     schedule.step()

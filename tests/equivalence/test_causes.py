@@ -25,7 +25,7 @@ def weighing(split: Split, weights, passes=None, tokens=lambda rank, number: (10
 
 def named(*args, **kwargs) -> tuple[str, str]:
     cause = name_weights(weighing(*args, **kwargs))
-    assert cause.mend
+    assert cause.remedy
     return cause.name, cause.text
 
 
@@ -73,7 +73,7 @@ def test_a_mean_of_means_is_seen_by_the_tokens():
     assert "4 × all of it (× accumulation)" in text
     ranks = [20 / tokens for tokens in (10, 30) for _ in range(6)]
     name, _ = named(Split(2, 3, 2), ranks, tokens=lambda rank, _: TOKENS[rank])
-    assert name == "mean of 2 ranks' means"
+    assert name == "mean of ranks' means"
     name, text = named(PASSES, MEANS, tokens=lambda *_: ())
     assert name == "mean of passes' means" and "each pass has a mean of its own" in text
 

@@ -4,46 +4,78 @@ import msgspec
 import numpy as np
 import pytest
 
-from isobatch.equivalence.causes import SplitCause
-from isobatch.equivalence.compare import OTHER_SAMPLES, Comparison
+from isobatch.equivalence.compare import Comparison
+from isobatch.equivalence.evidence import measure, verdict
+from isobatch.equivalence.laws import break_of
+from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
-from isobatch.equivalence.session import _not_comparable, _part_results
+from isobatch.equivalence.session import _part_results
 from isobatch.equivalence.split import Split
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
 """The gradient of each sample."""
 STEP = {
-    **{"optimizer": 0, "step": 0, "kind": "SGD", "groups": [{"lr": 0.1}], "half": False, "seconds": 1.0},
+    **{"optimizer": 0, "kind": "SGD", "half": False, "seconds": 1.0},
     **{"names": ["weight"], "sizes": [32], "entries": [32], "own": [True]},
     **{"drawn": [], "notes": {}, "versions": {}},
 }
 """What every rank records."""
+QUIET = Noise(exact=1e-4, gradients=[0.0, 0.0, 0.0], updates={0: 0.0})
+GROUP = {"lr": 0.1, "weight_decay": 0.01, "betas": [0.9, 0.99], "tensors": 1}
 
 
 def recording(
-    text: str, *, factor=1.0, averaged=True, samples=range(8), norms=((1.0, 9.0),), each_pass=False
+    text: str,
+    *,
+    factor=1.0,
+    averaged=True,
+    samples=range(8),
+    norms=((1.0, 9.0),),
+    each_pass=False,
+    groups=(GROUP,),
+    rates=(0.1, 0.1, 0.1),
+    passes=None,
+    finite=True,
+    change=1.0,
+    ended=True,
+    trainer="",
 ) -> Recording:
-    """A run of a split; each rank has its part of the samples, hashed by their numbers."""
+    """A run of a split over a step for each rate; each rank has its part of the samples, hashed by numbers."""
     split = Split.parse(text)
     shares = np.array_split(np.array(samples), split.ranks)
     gradients = factor * np.stack([SAMPLES[share].mean(0) for share in shares])
     if averaged:
         gradients[:] = gradients.mean(0)
-    ranks = []
-    for rank, share in enumerate(shares):
-        parts = np.array_split(share, split.accumulation)
-        passes = [{"hashes": list(map(str, part)), "tokens": []} for part in parts]
-        record = {"rank": rank, "world": split.ranks, "passes": passes, "norms": norms}
-        ranks.append(msgspec.convert(STEP | record, RankStep))
-    changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
-    return Recording(
-        split, 1.0, {(0, 0): RecordedStep(ranks, gradients, np.ones((split.ranks, 32)), changes)}
-    )
+    steps = {}
+    for number, rate in enumerate(rates):
+        ranks = []
+        for rank, share in enumerate(shares):
+            parts = np.array_split(share, passes or split.accumulation)
+            record = {
+                **{"rank": rank, "world": split.ranks, "norms": norms, "step": number, "trainer": trainer},
+                "passes": [{"hashes": list(map(str, part)), "tokens": [], "finite": finite} for part in parts],
+                "groups": [{**group, "lr": rate} for group in groups],
+            }
+            ranks.append(msgspec.convert(STEP | record, RankStep))
+        weights = np.ones((split.ranks, 32)) - 0.1 * number * change * gradients[0]
+        after = weights - 0.1 * change * gradients[0] if ended else None
+        changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
+        steps[0, number] = RecordedStep(ranks, gradients.copy(), weights, changes, after)
+    return Recording(split, 1.0, steps)
 
 
 @pytest.fixture
 def comparison() -> Comparison:
-    return Comparison(recording("1x1x8"), recording("1x8x1", each_pass=True), 0.0)
+    return Comparison(recording("1x1x8"), recording("1x8x1", each_pass=True), QUIET)
+
+
+def answer(*runs: Recording, reference: Recording | None = None, noise: Noise = QUIET):
+    """The verdict on runs beside a reference, and why something was not measured."""
+    reference = reference or recording("1x1x8")
+    results = [Comparison(reference, None, noise).compare(run) for run in runs]
+    measured = measure([reference, *runs], reference, results, noise)
+    missing = "; ".join(row.text for row in measured if row.holds is None)
+    return verdict(measured, results, whole_question=True), missing, [names(result) for result in results]
 
 
 def names(result) -> list[str]:
@@ -62,23 +94,17 @@ def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):
 
 def test_a_split_that_draws_not_comparable_is_not_judged(comparison):
     result = comparison.compare(recording("2x2x2", samples=range(2, 10)))
-    assert names(result) == [OTHER_SAMPLES] and not result.same
-    judged, unasked = _part_results([result, comparison.compare(recording("1x4x2"))])
-    assert [result.split for result in judged] == ["1x4x2"] and list(unasked) == ["2x2x2"]
-    error = str(_not_comparable(unasked, judged))
-    assert "2x2x2 cannot be compared" in error and "1x4x2: the same training" in error
+    assert names(result) == ["other samples"] and not result.same
+    judged, unjudged = _part_results([result, comparison.compare(recording("1x4x2"))])
+    assert [result.split for result in judged] == ["1x4x2"] and list(unjudged) == ["2x2x2"]
 
 
 def test_a_split_with_other_random_draws_is_not_judged(comparison):
     result = comparison.compare(recording("1x4x2"))
-    draws = SplitCause(
-        "randomness", "random draws of torch fall on other samples", "seed each sample's own draw"
-    )
-    rate = SplitCause("learning rate", "another", "mend")
+    draws, rate = break_of("randomness", "draws fall on other samples"), break_of("another_lr", "another")
     random, both = (msgspec.structs.replace(result, causes=causes) for causes in ([draws], [draws, rate]))
     judged, unjudged = _part_results([random, both])
     assert judged == [both] and unjudged == {"1x4x2": draws}
-    assert "seed each sample's own draw" in str(_not_comparable(unjudged, []))
 
 
 def test_another_batch_has_no_other_cause(comparison):
@@ -86,5 +112,136 @@ def test_another_batch_has_no_other_cause(comparison):
 
 
 def test_a_multiple_of_the_gradient_is_named_without_the_gradients_of_samples():
-    result = Comparison(recording("1x1x8"), None, 0.0).compare(recording("1x4x2", factor=4.0))
+    result = Comparison(recording("1x1x8"), None, QUIET).compare(recording("1x4x2", factor=4.0))
     assert names(result) == ["× accumulation"]
+
+
+def test_all_that_is_measured_and_holds_is_the_same():
+    assert answer(recording("2x2x2"), recording("1x4x2")) == (True, "", [[], []])
+
+
+def test_a_gradient_that_is_not_finite_is_never_the_same():
+    nan = {"factor": float("nan"), "finite": False}
+    same, missing, _ = answer(recording("2x2x2", **nan), reference=recording("1x1x8", **nan))
+    assert same is None and "rank 0 at step 0 is not finite: the loss of pass 0 is not" in missing
+    same, missing, causes = answer(recording("2x2x2", **nan))
+    assert same is False and causes == [["gradient not finite"]]
+
+
+def test_a_loss_that_is_not_finite_is_named_where_the_gradient_is():
+    same, _, causes = answer(recording("1x4x2", finite=False))
+    assert same is False and causes == [["gradient not finite"]]
+
+
+def test_a_gradient_of_nothing_is_not_measured():
+    zero = {"factor": 0.0}
+    same, missing, _ = answer(recording("2x2x2", **zero), reference=recording("1x1x8", **zero))
+    assert same is None and "no gradient at step 0" in missing
+
+
+def test_a_command_that_ignores_its_split_is_not_measured():
+    same, missing, _ = answer(
+        recording("1x4x2", passes=2), recording("1x2x4"), reference=recording("1x1x8", passes=2)
+    )
+    assert same is None and missing.endswith("2 passes of 4 rows at each split")
+    same, missing, _ = answer(recording("1x4x2", passes=2))
+    assert same is None and "1x1x8 ran 1 pass of 8 rows, 1x4x2 ran 2 passes of 4 rows" in missing
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("weight_decay", 0.0), ("weight_decay", float("nan")), ("betas", [0.9, 0.95]), ("momentum", 0.9)],
+)
+def test_a_setting_of_a_group_that_follows_the_split_is_named(name, value):
+    same, _, causes = answer(recording("2x2x2", groups=(GROUP | {name: value},)))
+    assert same is False and causes == [["optimizer settings"]]
+
+
+def test_groups_of_other_tensors_are_named():
+    halves = [GROUP | {"tensors": 1}, GROUP | {"tensors": 1, "weight_decay": 0.0}]
+    assert answer(recording("2x2x2", groups=halves))[2] == [["optimizer settings"]]
+    assert answer(recording("2x2x2", groups=halves), reference=recording("1x1x8", groups=halves))[0]
+
+
+def test_weights_that_change_otherwise_are_named_though_the_gradient_is_the_same():
+    same, _, causes = answer(recording("2x2x2", change=0.9))
+    assert same is False and causes == [["another update"]]
+    assert answer(recording("2x2x2", change=0.9999))[0]
+
+
+def test_an_optimizer_that_amplifies_rounding_may_change_the_weights_by_as_much():
+    noise = msgspec.structs.replace(QUIET, updates={0: 0.02})
+    assert answer(recording("2x2x2", change=0.9), noise=noise)[0]
+
+
+@pytest.mark.parametrize(
+    ("faults", "text"),
+    [
+        ({"change": 0.0}, "no weight changed"),
+        ({"change": 0.0, "rates": (0.0, 0.0)}, "learning rate is 0 at each of 2 steps"),
+        ({"ended": False}, "not seen to end"),
+    ],
+)
+def test_weights_that_do_not_change_are_not_measured(faults, text):
+    same, missing, _ = answer(recording("2x2x2", **faults), reference=recording("1x1x8", **faults))
+    assert same is None and text in missing
+
+
+def test_a_split_whose_last_step_did_not_end_is_not_measured():
+    same, missing, _ = answer(recording("2x2x2", ended=False))
+    assert same is None and "of a split was not seen to end" in missing
+
+
+def test_a_command_that_is_not_itself_when_run_twice_is_not_measured():
+    for apart in (0.4, float("inf"), float("nan")):
+        noise = msgspec.structs.replace(QUIET, gradients=[apart])
+        same, missing, _ = answer(recording("2x2x2", factor=1.2), noise=noise)
+        assert same is None and "two runs of one split differ" in missing
+
+
+def test_a_schedule_that_is_rounded_by_a_step_is_the_same_and_said():
+    reference = recording("1x1x8", rates=(5e-5, 4.92308e-5, 4.84615e-5))
+    result = Comparison(reference, None, QUIET).compare(
+        recording("2x2x2", rates=(5e-5, 4.92248e-5, 4.84496e-5))
+    )
+    assert result.same and "rounded to whole steps" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("split", "rates", "name"),
+    [
+        ("1x4x2", (1e-3, 0.8e-3, 0.6e-3), "scheduler counts passes"),  # four times as fast
+        ("2x1x4", (1e-3, 0.9e-3, 0.8e-3), "scheduler counts processes"),
+        ("2x1x4", (1e-3, 0.975e-3, 0.95e-3), "scheduler counts processes"),
+        ("2x2x2", (2e-3, 1.9e-3, 1.8e-3), "learning rate"),
+        ("2x2x2", (1e-3, 1e-3, 1e-3), "learning rate"),
+    ],
+)
+def test_a_clock_is_named_by_what_it_counts(split, rates, name):
+    reference = recording("1x1x8", rates=(1e-3, 0.95e-3, 0.9e-3))
+    result = Comparison(reference, None, QUIET).compare(recording(split, rates=rates))
+    assert names(result) == [name]
+
+
+def test_users_of_a_trainer_get_its_remedy():
+    comparison = Comparison(recording("1x1x8"), None, QUIET)
+    remedy = {}
+    for trainer in ("", "transformers", "accelerate"):
+        result = comparison.compare(recording("1x4x2", factor=4.0, trainer=trainer))
+        remedy[trainer] = result.causes[0].remedy
+    assert remedy[""].startswith("divide each pass's mean loss")
+    assert "accepts_loss_kwargs" in remedy["transformers"]
+    assert "accelerator.accumulate" in remedy["accelerate"]
+
+
+def test_a_factor_on_some_tensors_never_asks_to_divide_the_loss():
+    reference, run = (recording(text) for text in ("1x1x8", "1x4x2"))
+    names_of = {"names": ["body.weight", "logit_scale"], "sizes": [31, 1], "entries": [31, 1], "own": [True] * 2}
+    for step in (*reference.steps.values(), *run.steps.values()):
+        for number, record in enumerate(step.ranks):
+            step.ranks[number] = msgspec.structs.replace(record, **names_of)
+    for step in run.steps.values():
+        step.gradients[:, 31] *= 4
+    cause = Comparison(reference, None, QUIET).compare(run).causes[0]
+    assert cause.name == "a factor on some tensors" and "logit_scale is 4 ×" in cause.text
+    assert "leave the loss as it is" in cause.remedy and "divide" not in cause.remedy

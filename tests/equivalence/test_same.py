@@ -58,8 +58,8 @@ def test_a_loss_that_is_not_divided_by_the_accumulation_is_named():
         ("batch norm", {"batch norm"}),
         ("zero each pass", {"lost samples"}),
         ("clip each pass", {"gradients clipped on every pass"}),
-        ("schedule each pass", {"learning rate"}),
-        ("cosine of passes", {"learning rate"}),
+        ("schedule each pass", {"scheduler counts passes"}),
+        ("cosine of passes", {"scheduler counts passes"}),
         ("window", {"short window"}),
     ],
 )
@@ -71,7 +71,31 @@ def test_a_fault_is_named(fault, names):
 
 def test_a_run_without_a_learning_rate_is_told_that_nothing_is_trained():
     answer = ask("rate of a finished run", ["1x4x2"])
-    assert answer.same and "The learning rate is 0 at each step" in answer.text
+    assert answer.same is None and "the learning rate is 0 at each of 3 steps" in answer.text
+    with pytest.raises(AssertionError, match="Not measured"):
+        answer.require()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("nan", "the loss of pass 0 is not"),
+        ("zero", "no gradient at step 0"),
+        ("ignores its split", "2 passes of 4 rows at each split"),
+    ],
+)
+def test_what_was_not_measured_is_never_the_same(fault, text):
+    answer = ask(fault, ["1x4x2"])
+    assert answer.same is None and text in next(answer.lines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "name"), [("decay by ranks", "optimizer settings"), ("weights by passes", "another update")]
+)
+def test_what_no_gradient_shows_is_named(fault, name):
+    assert causes(ask(fault, ["2x2x2"])) == {name}
 
 
 @pytest.mark.slow

@@ -93,8 +93,8 @@ def coinciding_fleet():
 
 def split_result(split, *causes, difference=0.0, weights=(1.0, 1.0)):
     """A result of a comparison of splits, not the same where it has causes."""
-    from isobatch.equivalence.causes import SplitCause
     from isobatch.equivalence.compare import SplitResult
+    from isobatch.equivalence.laws import SplitCause
 
     return SplitResult(
         split=split,
@@ -107,14 +107,15 @@ def split_result(split, *causes, difference=0.0, weights=(1.0, 1.0)):
         lrs=[0.1],
         norms=[],
         samples=len(weights),
-        weights_after=0.0,
+        update=0.0,
         seconds=1.0,
-        causes=[SplitCause(name, f"{name} in {split}", f"mend {name}") for name in causes],
+        causes=[SplitCause(name, name, f"{name} in {split}", f"mend {name}") for name in causes],
     )
 
 
 def comparison(*results):
     """An answer of `same`; without results, of two splits with one cause and a healthy one."""
+    from isobatch.equivalence.evidence import Measured
     from isobatch.equivalence.result import Same
 
     results = results or (
@@ -124,6 +125,7 @@ def comparison(*results):
     )
     return Same(
         same=all(result.same for result in results),
+        measured=[Measured("update", "the change of the weights", "over all compared steps", True)],
         command=["python", "train.py", HOSTILE[0]],
         reference="1x1x2",
         splits=list(results),

@@ -12,7 +12,7 @@ from isobatch.files.whole import check_place
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, "
     "unchanged, for a few optimizer steps each, and says whether the splits train the same, and if not, why. "
-    "Exit codes: 0 the same, 1 not the same, 2 could not be tested."
+    "Exit codes: 0 the same, 1 not the same, 2 not measured."
 )
 EXAMPLES = (
     "isobatch same -- torchrun --nproc-per-node 4 train.py --per_device_train_batch_size 8 "
@@ -45,7 +45,7 @@ OPTIONS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the answer; 1 where the training is not the same."""
+    """Prints the answer; 1 where the training is not the same, 2 where that was not measured."""
     if not args.command:
         raise missing("COMMAND", "pass the training command after --")
     question = {name: getattr(args, name) for name in ("tool", "steps", "limit", "device")}
@@ -73,4 +73,4 @@ def _show(answer: Same | SameBits, args: argparse.Namespace) -> int:
         write_json(answer)
     else:
         show_lines(answer.text)
-    return 0 if answer.same else 1
+    return {True: 0, False: 1, None: 2}[answer.same]

@@ -1,45 +1,66 @@
-"""Checks of a step beside its gradient: ranks, samples, learning rates, clipping."""
+"""Checks of a step beside its gradient: ranks, samples, learning rates, settings, clipping, the update."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, combinations
+from itertools import chain, combinations, zip_longest
+from typing import Any
 
 import numpy as np
 
-from isobatch.equivalence.causes import SplitCause
+from isobatch.equivalence.laws import SplitCause, break_of
 from isobatch.equivalence.records import Event, RecordedStep, Recording, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import distance
+from isobatch.limits import within
 
 SCHEDULE = 0.05
-"""Relative difference of two changes of the learning rate from which schedules are of different lengths.
+"""Relative difference of two changes of the learning rate that a schedule's rounded length makes.
 
-A batch that does not divide the dataset may make one step more or less an epoch.
+A batch that does not divide the dataset may make one step more or less an epoch: twice its share of an epoch
+counts, where that is more.
 """
+ROUNDED_MOST = 0.3
+"""The most of it: a schedule that counts passes is twice too slow at the least."""
+EQUAL = 1e-5
+"""Relative difference of two settings that is rounding."""
+MOVED = 1e-3
+"""The same from the second step on, where a schedule may move a momentum with the learning rate."""
+SETTINGS = (
+    *("weight_decay", "momentum", "dampening", "nesterov", "betas", "beta1", "beta2", "eps", "alpha", "rho"),
+    *("amsgrad", "maximize", "decoupled_weight_decay", "trust_coefficient", "initial_lr"),
+)
+"""Values of a parameter group, beside its learning rate, that decide on the update."""
+
+
+def check_finite(recording: Recording, event: Event) -> Iterator[SplitCause]:
+    """Yields the first gradient of a step that is not a number, with its rank, and the pass if its loss is."""
+    for rank, gradient in zip(
+        recording.steps[event].ranks, recording.steps[event].gradients, strict=True
+    ):
+        broken = [number for number, samples in enumerate(rank.passes) if not samples.finite]
+        if np.isfinite(gradient).all() and not broken:
+            continue
+        where = f"the loss of pass {broken[0]} is" if broken else "its losses are numbers, the gradient is"
+        yield break_of(
+            "not_finite", f"the gradient of rank {rank.rank} at step {event[1]} is not finite: {where} not"
+        )
+        return
 
 
 def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
     """Yields differences between the ranks of a step: process group, weights, gradients."""
     if step.first.world != split.ranks:
-        yield SplitCause(
-            "ranks train alone",
+        yield break_of(
+            "ranks_alone",
             f"{split.ranks} processes run, but the process group has {step.first.world}",
-            "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
         )
         return
     apart = _ranks_apart(step.weights)
-    if apart > tolerance:
-        yield SplitCause(
-            "ranks start with different weights",
-            f"the ranks' weights differ by {apart:.1e} before the step",
-            "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it",
-        )
+    if not within(apart, tolerance):
+        yield break_of("ranks_start_apart", f"the ranks' weights differ by {apart:.1e} before the step")
     apart = _ranks_apart(step.gradients)
-    if apart > tolerance:
-        yield SplitCause(
-            "gradients not averaged",
-            f"the ranks' gradients differ by {apart:.1e} when the optimizer steps",
-            "the step's last pass must synchronize: no no_sync() there, and call the DDP model, not the one "
-            "inside",
+    if not within(apart, tolerance):
+        yield break_of(
+            "never_averaged", f"the ranks' gradients differ by {apart:.1e} when the optimizer steps"
         )
 
 
@@ -52,77 +73,112 @@ def check_samples(recording: Recording, event: Event, expected: int) -> Iterator
         total, different = sum(map(len, drawn)), len(set().union(*drawn))
         shared = any(len({*a} & {*b}) > len({*a}) / 2 for a, b in combinations(drawn, 2))
         if different < min(total, expected) and shared:
-            yield SplitCause(
-                "ranks draw the same samples",
-                f"{different} different samples in a step of {total}: ranks draw the same rows",
-                "give each rank its share: DistributedSampler, or seed the sampler by the rank's own share",
+            yield break_of(
+                "same_data", f"{different} different samples in a step of {total}: ranks draw the same rows"
             )
             return
     elif recording.split.ranks > 1:
         hashes = [sorted(chain.from_iterable(rank)) for rank in recording.steps[event].hashes]
         if hashes[0] and all(rank == hashes[0] for rank in hashes):
-            yield SplitCause(
-                "ranks draw the same samples",
-                "every rank passes the same samples through the model",
-                "give each rank its share of the data",
-            )
+            yield break_of("same_data", "every rank passes the same samples through the model")
             return
     if count != expected and expected and count:
-        yield SplitCause(
-            "another batch",
-            f"optimizer.step() came after {count} samples, expected {expected}",
-            "the script does not follow the split: look where accumulation and micro-batch are set",
+        yield break_of(
+            "another_batch", f"optimizer.step() came after {count} samples, expected {expected}"
         )
 
 
-def check_rates(
-    step: RecordedStep, reference: RecordedStep, before: RecordedStep, reference_before: RecordedStep
-) -> Iterator[SplitCause]:
-    """Yields a difference of the learning rate from the reference, or of its change since the step `before`.
+def check_rates(recording: Recording, reference: Recording, event: Event) -> Iterator[SplitCause | str]:
+    """Yields a difference of the learning rate from the reference, or of its change since the first step.
 
     A long cosine hardly falls in its first steps: with another length its rates are nearly the same there,
-    and their changes are not.
+    and their changes are not. A length that is rounded by a step an epoch is the same schedule: a note.
     """
-    rates, reference_rates = step.first.lrs, reference.first.lrs
+    optimizer, number = event
+    step, first = recording.steps[event], recording.steps[optimizer, 0]
+    reference_step, reference_first = reference.steps[event], reference.steps[optimizer, 0]
+    rates, reference_rates = step.first.lrs, reference_step.first.lrs
+    if len(rates) != len(reference_rates):  # the groups differ, which check_settings names
+        return
+    changes, reference_changes = _changes(first, step), _changes(reference_first, reference_step)
+    # What rounding leaves of a change, which is the difference of two larger numbers.
+    rounding = 1e-12 * max(map(abs, reference_rates), default=0.0)
+    share = min(ROUNDED_MOST, max(SCHEDULE, 2 * _share_of_epoch(recording, event)))
+    rounded = all(
+        within(change - expected, share * abs(expected) + rounding)
+        for change, expected in zip(changes, reference_changes, strict=True)
+    )
+    starts = _are_equal(first.first.lrs, reference_first.first.lrs)
+    last = reference.of(optimizer)[-1]
+    if any(_changes(reference_first, last)):  # a warmup of another length begins at another rate
+        rounded &= all(
+            within(rate - expected, share * abs(expected))
+            for rate, expected in zip(first.first.lrs, reference_first.first.lrs, strict=True)
+        )
+    else:
+        rounded &= starts
+    if rounded:
+        if not _are_equal(rates, reference_rates):
+            yield (
+                f"the learning rate of step {number} is {_few(rates)}, at one pass over the batch "
+                f"{_few(reference_rates)}: the schedule's length is rounded to whole steps"
+            )
+        return
     text = f"is {_few(rates)}, at one pass over the batch {_few(reference_rates)}"
-    if len(rates) == len(reference_rates) and np.allclose(rates, reference_rates, rtol=1e-5, atol=1e-12):
-        changes, reference_changes = _changes(before, step), _changes(reference_before, reference)
-        rounding = 1e-12 * max(map(abs, reference_rates), default=0.0)
-        if len(changes) != len(reference_changes):
-            return
-        if np.allclose(changes, reference_changes, rtol=SCHEDULE, atol=rounding):
-            return
+    if _are_equal(rates, reference_rates):
         text = (
-            f"changed by {_few(changes, digits=2)} since step {before.first.step}, at one pass over the "
+            f"changed by {_few(changes, digits=2)} since step {first.first.step}, at one pass over the "
             f"batch by {_few(reference_changes, digits=2)}: the schedule has another length"
         )
-    yield SplitCause(
-        "learning rate",
-        f"the learning rate of step {step.first.step} {text}",
-        "the scheduler must step once per optimizer step, and count its warmup and length in these steps: a "
-        "prepared scheduler of Accelerate steps once per process",
-    )
+    law = "another_lr"
+    if starts and number and reference_changes and reference_changes[0]:
+        law = _clock(recording.split, changes[0] / reference_changes[0])
+    yield break_of(law, f"the learning rate of step {number} {text}")
+
+
+def check_settings(
+    step: RecordedStep, reference: RecordedStep, *, is_first: bool
+) -> Iterator[SplitCause]:
+    """Yields the first setting of a parameter group that differs from the reference."""
+    groups, reference_groups = step.first.groups, reference.first.groups
+    counts = [len(groups), *(group.get("tensors") for group in groups)]
+    reference_counts = [len(reference_groups), *(group.get("tensors") for group in reference_groups)]
+    if counts != reference_counts:
+        yield break_of(
+            "another_setting",
+            f"the optimizer has {_groups_text(groups)}, at one pass over the batch "
+            f"{_groups_text(reference_groups)}",
+        )
+        return
+    tolerance = EQUAL if is_first else MOVED
+    for number, (group, reference_group) in enumerate(zip(groups, reference_groups, strict=True)):
+        for name in SETTINGS:
+            value, expected = group.get(name), reference_group.get(name)
+            if not _is_setting(value, expected, tolerance):
+                yield break_of(
+                    "another_setting",
+                    f"{name} of parameter group {number} is {value}, at one pass over the batch {expected}",
+                )
+                return
 
 
 def check_clipping(
     step: RecordedStep, reference: RecordedStep, tolerance: float, difference: float
 ) -> Iterator[SplitCause]:
     """Yields a difference of clipping: its number, or the norm of the same gradient."""
-    norms, reference_norms = step.first.norms, reference.first.norms
+    norms, reference_norms = step.first.clips, reference.first.clips
     if len(norms) != len(reference_norms):
-        yield SplitCause(
-            "gradients clipped on every pass",
+        yield break_of(
+            "clipped_each_pass",
             f"the gradient is clipped {len(norms)} times in a step, {len(reference_norms)} times in one pass "
             "over the batch",
-            "clip once, after the last pass of the step",
         )
-    elif norms and difference <= tolerance:
+    elif norms and within(difference, tolerance):
         for (norm, _), (reference_norm, _) in zip(norms, reference_norms, strict=True):
-            if abs(norm - reference_norm) > 10 * tolerance * max(reference_norm, 1e-30):
-                yield SplitCause(
-                    "clipping sees another norm",
+            if not within(norm - reference_norm, 10 * tolerance * max(reference_norm, 1e-30)):
+                yield break_of(
+                    "clipped_otherwise",
                     f"clipping sees the norm {norm:.4g}, at one pass over the batch {reference_norm:.4g}",
-                    "clip the averaged gradient: after the last, synchronized pass, and over all parameters",
                 )
                 return
 
@@ -131,8 +187,54 @@ def _ranks_apart(sketches: Vector) -> float:
     return max((distance(sketch, sketches[0]) for sketch in sketches[1:]), default=0.0)
 
 
+def _share_of_epoch(recording: Recording, event: Event) -> float:
+    """Returns a step's part of an epoch: 0 where the dataset's rows are not known."""
+    loader = recording.training_loader()
+    return recording.samples(event) / loader.rows if loader is not None and loader.rows else 0.0
+
+
+def _clock(split: Split, ratio: float) -> str:
+    """Names the law of a schedule by how fast its rate changes, beside the reference.
+
+    Two splits of one schedule differ by the number that it counts in the place of steps: as long a schedule
+    changes less by a power of it, one that is stepped as often changes more.
+    """
+    for law, count in (
+        ("scheduler_per_process", split.ranks),
+        ("scheduler_per_micro_batch", split.accumulation),
+        ("scheduler_per_micro_batch", split.ranks * split.accumulation),
+    ):
+        powers = (1 / count, 1 / count**2, count, count**2)
+        if count > 1 and any(within(ratio / power - 1, 2 * SCHEDULE) for power in powers):
+            return law
+    return "another_lr"
+
+
 def _changes(before: RecordedStep, step: RecordedStep) -> list[float]:
     return [now - then for then, now in zip(before.first.lrs, step.first.lrs, strict=False)]
+
+
+def _are_equal(rates: Sequence[float], reference: Sequence[float]) -> bool:
+    return len(rates) == len(reference) and all(
+        within(rate - expected, EQUAL * abs(expected) + 1e-12)
+        for rate, expected in zip(rates, reference, strict=True)
+    )
+
+
+def _is_setting(value: Any, expected: Any, tolerance: float) -> bool:
+    """Compares two values of a setting, numbers within a relative tolerance."""
+    values, wanted = ([entry] if not isinstance(entry, list) else entry for entry in (value, expected))
+    return all(
+        within(one - other, tolerance * abs(other))
+        if isinstance(one, int | float) and isinstance(other, int | float)
+        else one == other
+        for one, other in zip_longest(values, wanted)
+    )
+
+
+def _groups_text(groups: Sequence[dict[str, Any]]) -> str:
+    tensors = " and ".join(str(group.get("tensors", 0)) for group in groups)
+    return f"{len(groups)} parameter group{'s' if len(groups) > 1 else ''} of {tensors} tensors"
 
 
 def _few(rates: Sequence[float], digits: int = 6) -> str:

@@ -11,34 +11,38 @@ import numpy as np
 
 from isobatch.equivalence.causes import (
     ALIKE,
-    LAWS,
-    SplitCause,
     Weighing,
     factor_text,
     name_factors,
     name_weights,
-    nearest_law,
+    nearest_scale,
 )
-from isobatch.equivalence.checks import check_clipping, check_ranks, check_rates, check_samples
+from isobatch.equivalence.checks import (
+    check_clipping,
+    check_finite,
+    check_ranks,
+    check_rates,
+    check_samples,
+    check_settings,
+)
+from isobatch.equivalence.laws import SCALES, SplitCause, advise, break_of
+from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import Event, Parts, RecordedStep, Recording
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
+from isobatch.limits import within
 
-EXACT = 1e-4
-"""Relative distance of two gradients that is rounding in float32."""
-HALF = 3e-2
-"""The same where parameters are bfloat16 or float16."""
 GROUP = 10.0
 """A group of tensors may be this many tolerances off: the rounding of a small group is larger."""
 LATER = 500.0
-"""Gradients after the first step may be this many tolerances off: an optimizer amplifies rounding."""
+"""A group of tensors after the first step may be this many tolerances off: an optimizer amplifies rounding,
+most of all in the smallest tensors."""
 COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
-OTHER_SAMPLES = "other samples"
-RANDOMNESS = "randomness"
-UNJUDGED = {OTHER_SAMPLES, RANDOMNESS}
-"""Causes that say nothing about the training: the split has other samples, or other random draws."""
+OTHER_SAMPLES = "another_samples"
+UNJUDGED = {OTHER_SAMPLES, "randomness"}
+"""Laws that say nothing about the training: the split has other samples, or other random draws."""
 
 ROUTERS = ("gate", "router", "gating")
 """Names of a router of experts, as a part of a tensor's name."""
@@ -55,8 +59,10 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
         groups: tensors that differ, the worst first.
         lrs: learning rate of the first parameter group at each step.
         norms: what clipping saw at that step.
-        weights_after: relative L2 distance of the parameters after the last compared step.
+        update: distance of the weights' change over all compared steps, relative L2; None where a step was
+            not seen to end, or no weight changed.
         causes: why it is not the same, the likeliest first.
+        notes: what differs, and is the same training.
     """
 
     split: str
@@ -69,64 +75,88 @@ class SplitResult(msgspec.Struct, frozen=True, kw_only=True):
     lrs: list[float]
     norms: list[float]
     samples: int
-    weights_after: float
+    update: float | None
     seconds: float
     causes: list[SplitCause]
+    notes: list[str] = []
 
 
 class Comparison:
     """Compares runs of splits with the reference, the whole batch in one pass.
 
-    `single` is the run of one sample a pass, with each pass's gradient; `noise` the relative distance of the
-    gradients of one split that was run twice.
+    `single` is the run of one sample a pass, with each pass's gradient.
     """
 
-    def __init__(self, reference: Recording, single: Recording | None, noise: float) -> None:
-        self.reference, self.single = reference, single
-        self.tolerance = max(HALF if reference.last.first.half else EXACT, 10 * noise)
+    def __init__(self, reference: Recording, single: Recording | None, noise: Noise) -> None:
+        self.reference, self.single, self.noise = reference, single, noise
+
+    @property
+    def tolerance(self) -> float:
+        """The relative distance of two gradients of the first step that is rounding."""
+        return self.noise.gradient(0, 0.0)
 
     def compare(self, recording: Recording) -> SplitResult:
-        """Compares a run step by step, up to the first difference."""
+        """Compares a run step by step, up to the first difference, then the weights' change over all steps."""
         events = [event for event in recording.steps if event in self.reference.steps]
         events.sort(key=lambda event: (event[1], event[0]))
         results = []
         for event in events:
-            results.append(self._compare_step(recording, event, max(events, key=lambda event: event[1])))
+            results.append(self._compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
                 return results[-1]
-        return results[0]
+        result, notes = results[0], [note for result in results for note in result.notes]
+        return self._compare_update(recording, msgspec.structs.replace(result, notes=[*dict.fromkeys(notes)]))
 
-    def _compare_step(self, recording: Recording, event: Event, last: Event) -> SplitResult:
+    def _compare_update(self, recording: Recording, result: SplitResult) -> SplitResult:
+        """Compares the change of the weights: what optimizers do with a gradient that is the same."""
+        causes, largest = [], None
+        for optimizer in sorted({optimizer for optimizer, _ in recording.steps}):
+            update, reference = (run.update(optimizer) for run in (recording, self.reference))
+            if update is None or reference is None or update.shape != reference.shape or not reference.any():
+                continue
+            difference = distance(update, reference)
+            largest = max(difference, largest or 0.0)
+            tolerance = self.noise.update(optimizer, result.difference)
+            if not within(difference, tolerance):
+                text = (
+                    f"over {len(recording.of(optimizer))} steps the weights change otherwise than at one pass "
+                    f"over the batch, by {difference:.1e} (rounding leaves {tolerance:.1e})"
+                )
+                causes.append(break_of("another_update", text))
+        return msgspec.structs.replace(result, update=largest, causes=causes, same=not causes)
+
+    def _compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
         step, reference = recording.steps[event], self.reference.steps[event]
         columns = step.first.columns  # other optimizers' tensors count as 0
         gradient = np.where(columns, step.gradients.mean(0), 0.0)
         target = np.where(columns, reference.gradients[0], 0.0)
         difference = distance(gradient, target)
-        tolerance = self.tolerance * (1 if event[1] == 0 else LATER)
-        groups = differing_groups(step.first, gradient, target, GROUP * tolerance)
+        tolerance = self.noise.gradient(event[1], difference_before)
+        groups = differing_groups(
+            step.first, gradient, target, GROUP * self.tolerance * (LATER if event[1] else 1)
+        )
         solution = self._solve(event, step)
-        if difference > tolerance and (solution is None or solution.residual > COUPLED):
+        if not within(difference, tolerance) and not _explains(solution):
             # A multiple of the gradient needs no samples' gradients to be explained.
             factor = float(gradient @ target) / float(target @ target or 1.0)
             residual = distance(gradient, factor * target)
-            if residual <= tolerance:
+            if within(residual, tolerance):
                 solution = Solution(np.full(max(1, self.reference.samples(event)), factor), residual)
-        causes = list(check_ranks(recording.split, step, self.tolerance))
+        causes = list(check_finite(recording, event))
+        if not causes:
+            causes += check_ranks(recording.split, step, self.tolerance)
         apart = bool(causes)
-        if not any(cause.name == "ranks start with different weights" for cause in causes):
+        if not any(cause.id in ("not_finite", "ranks_start_apart") for cause in causes):
             samples = list(check_samples(recording, event, self.reference.samples(event)))
             # Other samples have another gradient.
-            if not samples and (difference > tolerance or groups):
+            if not samples and (not within(difference, tolerance) or groups):
                 samples = [self._name_gradient(recording, event, groups, solution)]
             causes += samples
-        optimizer = event[0]
-        causes += check_rates(
-            step, reference, recording.steps[optimizer, 0], self.reference.steps[optimizer, 0]
-        )
+        clock = list(check_rates(recording, self.reference, event))
+        causes += [cause for cause in clock if isinstance(cause, SplitCause)]
+        causes += check_settings(step, reference, is_first=event[1] == 0)
         if not apart:
             causes += check_clipping(step, reference, self.tolerance, difference)
-        weights, reference_weights = recording.steps[last].weights, self.reference.steps[last].weights
-        same_shape = weights.shape[1] == reference_weights.shape[1]
         return SplitResult(
             split=str(recording.split),
             same=not causes,
@@ -135,12 +165,13 @@ class Comparison:
             weights=solution.weights.tolist() if _explains(solution) else [],
             residual=None if solution is None else solution.residual,
             groups=groups,
-            lrs=[rates[0] for recorded in recording.of(optimizer) if (rates := recorded.first.lrs)],
-            norms=[norm for norm, _ in step.first.norms],
+            lrs=[rates[0] for recorded in recording.of(event[0]) if (rates := recorded.first.lrs)],
+            norms=[norm for norm, _ in step.first.clips],
             samples=recording.samples(event),
-            weights_after=distance(weights[0], reference_weights[0]) if same_shape else float("inf"),
+            update=None,
             seconds=round(recording.seconds, 1),
-            causes=causes,
+            causes=[advise(cause, step.first.trainer) for cause in causes],
+            notes=[note for note in clock if isinstance(note, str)],
         )
 
     def _solve(self, event: Event, step: RecordedStep) -> Solution | None:
@@ -173,11 +204,10 @@ class Comparison:
                 for run in (recording, self.reference)
             )
             if hashes and reference_hashes and hashes != reference_hashes:
-                return SplitCause(
+                return break_of(
                     OTHER_SAMPLES,
                     "it takes other samples than one pass over the batch, and not through a torch "
                     "DataLoader, whose rows can be set",
-                    "draw the rows through a torch DataLoader, or by a seed that is the same for every split",
                 )
         return _name_coupling(recording, groups, solution)
 
@@ -200,7 +230,7 @@ class Comparison:
 
 def _explains(solution: Solution | None) -> TypeGuard[Solution]:
     """Tells whether weights of the samples explain a gradient."""
-    return solution is not None and solution.residual <= COUPLED
+    return solution is not None and within(solution.residual, COUPLED)
 
 
 def _name_coupling(
@@ -211,42 +241,31 @@ def _name_coupling(
     worst = groups[0] if groups else None
     residual = "" if solution is None else f" (residual {solution.residual:.1e})"
     if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
-        return SplitCause(
-            "balance loss of experts",
+        return break_of(
+            "balance_loss",
             f"the gradient of the router {worst.name} is {worst.factor:.3g} × that of one pass over the "
             f"batch{residual}",
-            "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by "
-            "the accumulation and the ranks as the rest of the loss",
         )
-    law = None if worst is None else nearest_law(recording.split, worst.factor)
-    if worst is not None and law is not None:
-        return SplitCause(
-            "a term of the loss",
+    scale = None if worst is None else nearest_scale(recording.split, worst.factor)
+    if worst is not None and scale is not None:
+        return break_of(
+            "some_tensors",
             f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch "
-            f"({law.name}), and others are not: a term of the loss is not divided as the rest{residual}",
-            law.mend,
+            f"({scale.text}), and others are not{residual}",
         )
     if notes["batch norm"]:
-        return SplitCause(
-            "batch norm",
+        return break_of(
+            "batch_norm",
             f"batch norm sees another batch in each pass: samples of a pass depend on each other{residual}",
-            "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without batch "
-            "statistics",
         )
     draws = next((note for note in notes if note.startswith("random draws of")), None)
     if draws is not None:
-        return SplitCause(
-            RANDOMNESS,
-            f"{draws} fall on other samples at another split{residual}",
-            "seed each sample's own draw, or ask again without it",
-        )
+        return break_of("randomness", f"{draws} fall on other samples at another split{residual}")
     where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
-    return SplitCause(
-        "coupled samples",
+    return break_of(
+        "coupled_samples",
         "the loss of a pass is not a mean over its samples: they influence one another, or a term of the "
         f"loss has another weight{residual}{where}",
-        "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, and "
-        "divide every term of the loss alike",
     )
 
 
@@ -255,14 +274,14 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
     factors = {
         Split.parse(result.split): float(np.mean(result.weights))
         for result in results
-        if result.step == 0 and result.weights and spread(result.weights) < ALIKE
+        if result.step == 0 and result.weights and within(spread(result.weights), ALIKE)
     }
     cause = name_factors(factors)
-    laws = {law.name for law in LAWS}
+    laws = {scale.law for scale in SCALES}
     shared = []
     for result in results:
         factor = factors.get(Split.parse(result.split))
-        further = [old for old in result.causes if old.name not in laws]
+        further = [old for old in result.causes if old.id not in laws]
         if cause is not None and factor is not None and len(further) < len(result.causes):
             text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
             result = msgspec.structs.replace(
@@ -270,12 +289,3 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
             )
         shared.append(result)
     return shared
-
-
-def repeat_noise(first: Recording, second: Recording) -> float:
-    """Returns the distance of the gradients of two runs of one split at the first step."""
-    event = next(iter(first.steps))
-    step, repeat = first.steps[event], second.steps.get(event)
-    if repeat is None or step.gradients.shape != repeat.gradients.shape:
-        return float("inf")
-    return distance(repeat.gradients[0], step.gradients[0])

@@ -1,5 +1,6 @@
 """The recording of a run, read back: samples, gradients and learning rates of each optimizer step."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,10 +21,14 @@ Parts = Sequence[Sequence[Sequence[object]]]
 
 
 class PassSamples(msgspec.Struct, frozen=True):
-    """A pass: a hash of each sample, and the tokens after and before the labels' shift."""
+    """A pass: a hash of each sample, and the tokens after and before the labels' shift.
+
+    `finite`: whether its loss is a number.
+    """
 
     hashes: list[str]
     tokens: list[int]
+    finite: bool = True
 
 
 class LoaderDraws(msgspec.Struct, frozen=True):
@@ -57,17 +62,26 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     own: list[bool]
     half: bool
     passes: list[PassSamples]
-    norms: list[tuple[float, float]]
+    norms: list[tuple[float | None, float | None]]
     drawn: list[LoaderDraws]
     notes: dict[str, int]
     seconds: float
     versions: dict[str, str]
+    trainer: str = ""
     running: dict[str, Any] | None = None
 
     @property
     def lrs(self) -> list[float]:
         """Returns the learning rate of each parameter group."""
         return [float(group["lr"]) for group in self.groups if isinstance(group.get("lr"), int | float)]
+
+    @property
+    def clips(self) -> list[tuple[float, float]]:
+        """Returns what clipping saw, and its bound: NaN and infinity where they are no numbers."""
+        return [
+            (math.nan if norm is None else norm, math.inf if limit is None else limit)
+            for norm, limit in self.norms
+        ]
 
     @cached_property
     def columns(self) -> npt.NDArray[np.bool_]:
@@ -82,12 +96,14 @@ class RecordedStep(msgspec.Struct, frozen=True):
         gradients: (ranks, buckets), the gradient that the optimizer applies.
         weights: (ranks, buckets), the parameters before the step.
         changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where unrecorded.
+        after: (ranks, buckets), the parameters after the step; None where it was not seen to end.
     """
 
     ranks: list[RankStep]
     gradients: Vector
     weights: Vector
     changes: Vector
+    after: Vector | None = None
 
     @property
     def first(self) -> RankStep:
@@ -110,6 +126,16 @@ class Recording(msgspec.Struct, frozen=True):
     def of(self, optimizer: int) -> list[RecordedStep]:
         """Lists the steps of one optimizer."""
         return [step for (number, _), step in self.steps.items() if number == optimizer]
+
+    def update(self, optimizer: int) -> Vector | None:
+        """Returns the change of an optimizer's weights over all recorded steps; None where one did not end."""
+        steps = self.of(optimizer)
+        if not steps or steps[-1].after is None:
+            return None
+        if steps[-1].after.shape != steps[0].weights.shape:  # parameters came after the first step
+            return None
+        change: Vector = steps[-1].after[0] - steps[0].weights[0]
+        return np.where(steps[0].first.columns, change, 0.0)
 
     @property
     def last(self) -> RecordedStep:
@@ -164,6 +190,18 @@ class Recording(msgspec.Struct, frozen=True):
             steps = [[rank[first : first + size] for rank in batches] for first in whole]
         return [[row for rank in step for batch in rank for row in batch] for step in steps if step]
 
+    def shape(self, event: Event) -> list[list[int]]:
+        """Returns the samples of each pass, by rank: dataset rows as drawn if known, else rows of the input."""
+        by_rank = []
+        for rank, record in enumerate(self.steps[event].ranks):
+            before = sum(len(earlier.ranks[rank].passes) for earlier in self.of(event[0])[: event[1]])
+            loader = self.training_loader(rank)
+            batches = [] if loader is None else loader.own[before : before + len(record.passes)]
+            drawn = len(batches) == len(record.passes)
+            rows: Sequence[Sequence[object]] = batches if drawn else [one.hashes for one in record.passes]
+            by_rank.append([len(part) for part in rows])
+        return by_rank
+
     def samples(self, event: Event) -> int:
         """Counts the samples of a step over all ranks: dataset rows if known, else rows of the input."""
         rows = self.rows(event)
@@ -187,9 +225,12 @@ def read_recording(folder: Path, split: Split, seconds: float) -> Recording | No
 
 
 def _read_step(folder: Path, ranks: list[RankStep]) -> RecordedStep:
-    arrays = []
+    arrays, after = [], []
     for record in ranks:
-        name = f"step-{record.optimizer}-{record.step}-{record.rank}.f64"
-        arrays.append(np.fromfile(folder / name).reshape(-1, sum(record.sizes)))
+        name = f"{record.optimizer}-{record.step}-{record.rank}.f64"
+        arrays.append(np.fromfile(folder / f"step-{name}").reshape(-1, sum(record.sizes)))
+        if (path := folder / f"after-{name}").exists():
+            after.append(np.fromfile(path))
     gradients, weights = (np.stack([rows[number] for rows in arrays]) for number in (0, 1))
-    return RecordedStep(ranks, gradients, weights, arrays[0][2:])
+    ended = len(after) == len(ranks) and all(len(row) == weights.shape[1] for row in after)
+    return RecordedStep(ranks, gradients, weights, arrays[0][2:], np.stack(after) if ended else None)

@@ -7,11 +7,13 @@ from typing import Any, Self
 import msgspec
 
 from isobatch.equivalence.compare import SplitResult
+from isobatch.equivalence.evidence import Measured
+from isobatch.equivalence.laws import SplitCause
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.words import counted
 
-SCHEMA = "isobatch.equivalence/1"
+SCHEMA = "isobatch.equivalence/2"
 
 WIDTH = 24
 """Samples whose weights a line shows."""
@@ -22,7 +24,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schema: of the JSON that `save` writes.
-        same: whether no split differs from the whole batch in one pass.
+        same: whether no split differs from the whole batch in one pass; None where too little was measured.
+        measured: the table of what must be measured, each with its state.
         command: as it was typed.
         reference: the split that the others are compared with.
         splits: a result for each split.
@@ -36,7 +39,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schema: str = SCHEMA
-    same: bool
+    same: bool | None
+    measured: list[Measured]
     command: list[str]
     reference: str
     splits: list[SplitResult]
@@ -53,13 +57,29 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         """The answer in lines for a terminal."""
         return "\n".join(self.lines())
 
+    @property
+    def cause(self) -> SplitCause | None:
+        """The likeliest cause at the first split that differs; None where none does."""
+        return next((cause for split in self.splits for cause in split.causes), None)
+
+    @property
+    def weights(self) -> dict[str, list[float]]:
+        """The weight of each sample in the gradient, by split; empty where no weights explain it."""
+        return {split.split: split.weights for split in self.splits}
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """Why the training is not called the same although no split differs."""
+        texts = [row.text for row in self.measured if row.holds is None]
+        return texts or [f"{split} was not compared: {reason}" for split, reason in self.unasked.items()]
+
     def require(self) -> None:
         """Passes where the training is the same.
 
         Raises:
-            AssertionError: it is not; the message is the table.
+            AssertionError: it is not, or that was not measured; the message is the table.
         """
-        if not self.same:
+        if self.same is not True:
             raise AssertionError(self.text)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -79,7 +99,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"not an answer of this version: {error}", file=str(path)) from None
 
     def lines(self) -> Iterator[str]:
-        """Yields the verdict, the table of splits, the causes with their mends, and the runs' changes."""
+        """Yields the verdict, the table of splits, the causes with their remedies, and the runs' changes."""
         yield self._verdict()
         yield ""
         head = ("ranks × accumulation × micro-batch", "weight of each sample", "gradient", "learning rate")
@@ -91,21 +111,33 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         for name, reason in self.unasked.items():
             yield f"  {name.replace('x', ' × ')}  not compared: {reason}"
         yield from self._causes()
-        rates = [rate for split in self.splits for rate in split.lrs]
-        if rates and not any(rates):
+        notes: dict[str, list[str]] = {}
+        for split in self.splits:
+            for note in split.notes:
+                notes.setdefault(note, []).append(split.split)
+        if notes:
             yield ""
-            yield (
-                "The learning rate is 0 at each step, so that no weight changes. Does the script continue "
-                "from a checkpoint, or a finished run? Move it away, and ask again."
-            )
+        for note, splits in notes.items():
+            yield f"{', '.join(splits)}: {note}. That is the same training."
         if self.changes:
             yield ""
             yield f"Changed for the comparison: {', '.join(self.changes)}."
+        yield f"Not compared: {self._uncompared()}."
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
 
+    def _uncompared(self) -> str:
+        """Lists in one line what the answer does not speak of."""
+        parts = [f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"]
+        if self.same and any(not split.weights for split in self.splits):
+            parts.append("the weights of single samples, whose gradients are too alike or not to be had")
+        parts += [row.measures for row in self.measured if row.holds is None]
+        return "; ".join(parts)
+
     def _verdict(self) -> str:
         wrong = [split for split in self.splits if not split.same]
+        if self.same is None:
+            return f"Not measured, so neither the same nor another training: {'; '.join(self.unmeasured)}."
         if not wrong:
             return (
                 f"The same training at {counted(len(self.splits) + 1, 'split')} of a batch of "
@@ -128,17 +160,17 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     def _causes(self) -> Iterator[str]:
         """Yields each cause once, with its splits."""
-        causes: dict[tuple[str, str], dict[str, list[str]]] = {}
+        causes: dict[tuple[str, str, str], dict[str, list[str]]] = {}
         for split in self.splits:
             for cause in split.causes:
                 text = f"at step {split.step}, {cause.text}" if split.step else cause.text
-                causes.setdefault((cause.name, cause.mend), {}).setdefault(text, []).append(split.split)
-        for (name, mend), texts in causes.items():
+                causes.setdefault((cause.name, cause.remedy, cause.page), {}).setdefault(text, []).append(split.split)
+        for (name, remedy, page), texts in causes.items():
             yield ""
             yield name
             for text, splits in texts.items():
                 yield f"  {', '.join(splits)}: {text}"
-            yield f"  → {mend}"
+            yield f"  → {remedy}" + (f" (docs/{page})" if page else "")
 
 
 def _weights_text(weights: list[float]) -> str:

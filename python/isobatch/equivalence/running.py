@@ -124,7 +124,7 @@ def _running(
     running = last.running or {}
     scheduler = running.get("scheduler")
     peak = float(first.groups[0]["lr"])
-    clip_norm = min((limit for step in steps for _, limit in step.first.norms), default=float("inf"))
+    clip_norm = min((limit for step in steps for _, limit in step.first.clips), default=float("inf"))
     libraries = ", ".join(f"{name} {version}" for name, version in last.versions.items())
     return Running(
         title=f"{running.get('trainer') or 'a loop of its own'} ({libraries})",

@@ -51,6 +51,7 @@ class Recorded(msgspec.Struct, frozen=True):
     as_is: bool = False
     describe: bool = False
     bits: bool = False
+    shake: bool = False
     rows: dict[str, Any] | None = None
 
 

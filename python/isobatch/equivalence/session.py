@@ -10,16 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch.equivalence.causes import SplitCause
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import (
-    OTHER_SAMPLES,
-    UNJUDGED,
-    Comparison,
-    SplitResult,
-    repeat_noise,
-    share_factor,
-)
+from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, SplitResult, share_factor
+from isobatch.equivalence.evidence import measure, verdict
+from isobatch.equivalence.laws import SplitCause
+from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.runs import Recorded, SplitRun, start_run
@@ -98,28 +93,37 @@ class Session:
         if (loader := first.training_loader()) is not None:
             self.rows, self.loader = first.drawn_steps(), loader.name
         whole, single = self._reference(splits, frozen="batch norm" in first.notes)
-        noise = repeat_noise(first, self._record(requested, "repeat"))
+        noise = Noise.between(first, self._record(requested, "repeat", shake=True))
         reference = whole.recording or single.recording
         if reference is None:
             raise whole.no_step(f"the command at {whole.split}")
-        runs = [whole, single, *(self._run(split, "other") for split in further or splits.further)]
-        recordings = [run.recording for run in runs if run.recording is not reference]
+        others = [split for split in further or splits.further if split not in (whole.split, single.split)]
+        runs = [whole, single, *(self._run(split, "other") for split in dict.fromkeys(others))]
+        recordings = {first.split: first}
+        for run in runs:
+            if run.recording is not None:
+                recordings.setdefault(run.split, run.recording)
         comparison = Comparison(reference, single.recording, noise)
         results = share_factor(
-            [comparison.compare(recording) for recording in [first, *recordings] if recording is not None]
+            [
+                comparison.compare(recording)
+                for split, recording in recordings.items()
+                if split != reference.split
+            ]
         )
+        measured = measure(list(recordings.values()), reference, results, noise)
         results, unjudged = _part_results(results)
-        if unjudged and all(result.same for result in results):
-            raise _not_comparable(unjudged, results)
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}
+        asked_and_missing = [str(split) for split in further if str(split) in unasked]
         return Same(
-            same=all(result.same for result in results),
+            same=verdict(measured, results, whole_question=not unjudged and not asked_and_missing),
+            measured=measured,
             command=list(self.command.words),
             reference=str(reference.split),
             splits=results,
             changes=self._changes(first),
-            unasked=unasked | {split: cause.text for split, cause in unjudged.items()},
-            noise=noise,
+            unasked=unasked | {split: f"{cause.text}. {cause.remedy}" for split, cause in unjudged.items()},
+            noise=noise.gradients[0],
             tolerance=comparison.tolerance,
             steps=len(reference.of(next(iter(reference.steps))[0])),
             versions=first.last.first.versions,
@@ -145,8 +149,8 @@ class Session:
                 return runs[0], run if run.recording is not None else runs[1]
         return runs
 
-    def _record(self, split: Split, name: str) -> Recording:
-        run = self._run(split, name)
+    def _record(self, split: Split, name: str, **switches: bool) -> Recording:
+        run = self._run(split, name, **switches)
         if run.recording is None:
             raise run.no_step(f"the command at {split}")
         return run.recording
@@ -187,18 +191,9 @@ def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[s
     """Separates the splits to judge from those with other samples or random draws, each with its cause."""
     judged, unjudged = [], {}
     for result in results:
-        causes = [cause for cause in result.causes if cause.name in UNJUDGED]
-        if causes and (causes[0].name == OTHER_SAMPLES or len(causes) == len(result.causes)):
+        causes = [cause for cause in result.causes if cause.id in UNJUDGED]
+        if causes and (causes[0].id == OTHER_SAMPLES or len(causes) == len(result.causes)):
             unjudged[result.split] = causes[0]
         else:
             judged.append(result)
     return judged, unjudged
-
-
-def _not_comparable(unjudged: dict[str, SplitCause], judged: list[SplitResult]) -> InputError:
-    """Names the splits without a judgement, the first one's cause, and the splits with the same training."""
-    same = f" ({', '.join(result.split for result in judged)}: the same training)" if judged else ""
-    cause = next(iter(unjudged.values()))
-    return InputError(
-        f"{', '.join(unjudged)} cannot be compared: {cause.text}. To fix it: {cause.mend}{same}"
-    )

@@ -1,4 +1,4 @@
-"""The page of a comparison of splits: the answer, its causes with their mends, and each sample's weight."""
+"""The page of a comparison of splits: the answer, its causes with their remedies, what was measured, and each sample's weight."""
 
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import Same
@@ -9,17 +9,20 @@ from isobatch.words import count, counted, figure
 
 def same_page(answer: Same, *, title: str | None = None) -> HtmlPage:
     """Makes the page of a comparison."""
-    differing = [result for result in answer.splits if not result.same]
+    differing = [] if answer.same is None else [result for result in answer.splits if not result.same]
     verdict = next(answer.lines()).removesuffix(".").replace(answer.reference, _times(answer.reference))
-    largest = max(result.difference for result in answer.splits)
-    headlines = [
-        Headline("splits that differ", f"{len(differing)} of {len(answer.splits)}"),
-        Headline("samples in a step", count(answer.splits[0].samples)),
-        Headline("largest difference", figure(largest), "of the gradient, relative"),
-    ]
-    sections = [*([_causes(differing)] if differing else []), _weights(answer), _figures(answer)]
+    headlines = [Headline("splits that differ", f"{len(differing)} of {len(answer.splits)}")]
+    if answer.splits:
+        largest = max(result.difference for result in answer.splits)
+        headlines += [
+            Headline("samples in a step", count(answer.splits[0].samples)),
+            Headline("largest difference", figure(largest), "of the gradient, relative"),
+        ]
+    causes = [_causes(differing)] if differing else []
+    sections = [*causes, _weights(answer), _measured(answer), _figures(answer)]
     lead = f"Splits are ranks × accumulation × micro-batch. The command: {' '.join(answer.command)}"
-    return HtmlPage(title or verdict, lead, headlines, sections, "fail" if differing else "pass")
+    level = "fail" if differing else "pass" if answer.same else "skipped"
+    return HtmlPage(title or verdict, lead, headlines, sections, level)
 
 
 def _causes(differing: list[SplitResult]) -> Section:
@@ -28,13 +31,13 @@ def _causes(differing: list[SplitResult]) -> Section:
     texts: dict[tuple[str, str], str] = {}
     for result in sorted(differing, key=lambda result: -result.difference):
         for cause in result.causes:
-            splits.setdefault((cause.name, cause.mend), []).append(_times(result.split))
-            texts.setdefault((cause.name, cause.mend), cause.text)
+            splits.setdefault((cause.name, cause.remedy), []).append(_times(result.split))
+            texts.setdefault((cause.name, cause.remedy), cause.text)
     rows = [
         (cause[0], ", ".join(names), f"{f'at {names[0]}, ' if names[1:] else ''}{texts[cause]}", cause[1])
         for cause, names in splits.items()
     ]
-    columns = {"cause": "text", "splits": "parts", "what differs": "text", "what mends it": "text"}
+    columns = {"cause": "text", "splits": "parts", "what differs": "text", "what to change": "text"}
     return Section("Causes", tables=[HtmlTable("Why it is not the same training", columns, rows)])
 
 
@@ -58,6 +61,15 @@ def _weights(answer: Same) -> Section:
     return Section("Weights", lines, drawings=[drawing] if points else [])
 
 
+def _measured(answer: Same) -> Section:
+    """Tables what must be measured for "the same", each with its state."""
+    states = {True: "pass", False: "fail", None: "skipped"}
+    rows = [(row.measures, row.how, states[row.holds], row.text) for row in answer.measured]
+    columns = {"what": "text", "how": "text", "state": "status", "why": "text"}
+    table = HtmlTable("What “the same training” is made of", columns, rows)
+    return Section("What was measured", tables=[table])
+
+
 def _figures(answer: Same) -> Section:
     """Tables all figures, folded."""
     rows = [
@@ -68,13 +80,13 @@ def _figures(answer: Same) -> Section:
             "" if result.residual is None else figure(result.residual),
             " ".join(f"{rate:.4g}" for rate in result.lrs),
             " ".join(f"{norm:.4g}" for norm in result.norms),
-            figure(result.weights_after),
+            "" if result.update is None else figure(result.update),
         )
         for result in answer.splits
     ]
     columns = {"split": "text", "verdict": "status", "gradient differs by": "number", "residual": "number"}
     columns |= dict.fromkeys(("learning rate by step", "norm that clipping sees"), "text")
-    columns |= {"weights after differ by": "number"}
+    columns |= {"the weights' change differs by": "number"}
     steps = f"{counted(answer.steps, 'step')} were compared"
     notes = [f"Differences up to {figure(answer.tolerance)} count as rounding; {steps}."]
     if answer.changes:

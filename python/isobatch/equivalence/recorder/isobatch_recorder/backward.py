@@ -47,11 +47,18 @@ def _watch_backward(recorder: Recorder) -> None:
             outcome = backward(*args, **kwargs)
         finally:
             recorder.in_backward = False
-        recorder.end_pass(None if before is None else recorder.gradient() - before)
+        change = None if before is None else recorder.gradient() - before
+        recorder.end_pass(change, finite=_are_finite(args[0] if args else kwargs.get("tensors")))
         generators.compare()
         return outcome
 
     torch.autograd.backward = backward_once
+
+
+def _are_finite(losses: Any) -> bool:
+    """Tells whether the losses of a backward pass are numbers."""
+    tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses or ())
+    return all(bool(torch.isfinite(whole(tensor)).all()) for tensor in tensors)
 
 
 def _measure_clipping(recorder: Recorder) -> None:
@@ -100,6 +107,7 @@ def _watch_steps(recorder: Recorder) -> None:
         return tuple(call_closure if argument is closure else argument for argument in args), kwargs
 
     optimizers.register_optimizer_step_pre_hook(before_step)
+    optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end_step(optimizer))
 
 
 def _synchronize_each_pass() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .running import describe
+from .rounding import shake
+from .running import describe, name_trainer
 from .sketch import size_of, sketch, whole
 
 LIBRARIES = (
@@ -28,7 +30,8 @@ class Recorder:
         settings: `folder` to write into; `steps` after which the script ends; `buckets` of a tensor's sketch;
             `each_pass`, whether the gradient of each pass is kept; `alike`, whether random draws are alike
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
-            stays; `describe`, whether the trainer and its scheduler are described; `rows` to draw, or null.
+            stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
+            gradients get noise of the size of rounding; `rows` to draw, or null.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -90,7 +93,7 @@ class Recorder:
                 parts.append(sketch(number, gradient, buckets))
         return torch.cat(parts)
 
-    def end_pass(self, change: torch.Tensor | None) -> None:
+    def end_pass(self, change: torch.Tensor | None, *, finite: bool) -> None:
         """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
         if self.drawn_from is not None:
@@ -101,14 +104,16 @@ class Recorder:
         for number in range(len(self.optimizers)):
             passes, gradients = self.passes.setdefault(number, []), self.gradients.setdefault(number, [])
             if forwards or not passes:
-                passes.append({"hashes": hashes, "tokens": tokens})
+                passes.append({"hashes": hashes, "tokens": tokens, "finite": finite})
                 if change is not None:
                     gradients.append(change)
-            elif change is not None:
+                continue
+            passes[-1]["finite"] &= finite
+            if change is not None:
                 gradients[-1] = gradients[-1] + change
 
     def write_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Writes the record of an optimizer step, and ends the script after the last requested step."""
+        """Writes the record of an optimizer step, before the optimizer changes a weight."""
         if self.busy or optimizer not in self.optimizers:
             return
         self.busy = True
@@ -118,16 +123,37 @@ class Recorder:
             self._write(number, step, optimizer)
             self.steps[number] = step + 1
             self.passes[number], self.gradients[number], self.norms = [], [], []
-            if max(self.steps.values()) >= self.settings["steps"] and number == max(self.steps):
-                self.end(f"step-{number}-{step}-{{rank}}.json")
+            if self.settings["shake"]:
+                shake([p.grad for p in self.parameters if p.grad is not None], step)
         finally:
             self.busy = False
+
+    def end_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Writes the weights after an optimizer step, and ends the script after the last requested step."""
+        if self.busy or optimizer not in self.optimizers:
+            return
+        self.busy = True
+        try:
+            number = self.optimizers.index(optimizer)
+            steps = self.steps.get(number, 0)
+            if not steps:
+                return
+            name = f"after-{number}-{steps - 1}"
+            self.write(f"{name}-{self.rank}.f64", self.weights().contiguous().numpy().tobytes())
+            if max(self.steps.values()) >= self.settings["steps"] and number == max(self.steps):
+                self.end(f"{name}-{{rank}}.f64")
+        finally:
+            self.busy = False
+
+    def weights(self) -> torch.Tensor:
+        """Sketches all parameters as they are now."""
+        buckets = self.settings["buckets"]
+        return torch.cat([sketch(number, p, buckets) for number, p in enumerate(self.parameters)])
 
     def _write(self, number: int, step: int, optimizer: torch.optim.Optimizer) -> None:
         parameters, buckets = self.parameters, self.settings["buckets"]
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        weights = torch.cat([sketch(i, p, buckets) for i, p in enumerate(parameters)])
-        rows = [self.gradient(), weights, *self.gradients.get(number, [])]
+        rows = [self.gradient(), self.weights(), *self.gradients.get(number, [])]
         record = {
             "optimizer": number,
             "step": step,
@@ -143,7 +169,8 @@ class Recorder:
             "own": [id(p) in own for p in parameters],
             "half": any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters),
             "passes": self.passes.get(number, []),
-            "norms": self.norms,
+            "trainer": name_trainer(),
+            "norms": [[_finite(norm), _finite(limit)] for norm, limit in self.norms],
             "drawn": self.drawn,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
@@ -160,10 +187,10 @@ class Recorder:
             file.write(torch.stack(rows).contiguous().numpy().tobytes())
         self.write(f"{name}.json", json.dumps(record))
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, content: str | bytes) -> None:
         """Writes a file of this rank, whole or not at all."""
         part = self.folder / f"{name}.part"
-        part.write_text(text)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.rename(self.folder / name)
 
     def end(self, name: str) -> None:
@@ -177,6 +204,11 @@ class Recorder:
         os._exit(0)
 
 
+def _finite(number: float) -> float | None:
+    """Returns a number that JSON can hold; None in the place of NaN and infinity."""
+    return number if math.isfinite(number) else None
+
+
 def _plain(group: dict[str, Any]) -> dict[str, Any]:
     """Returns the JSON values of a parameter group: the learning rate, betas, weight decay and so on."""
     plain: dict[str, Any] = {}
@@ -185,7 +217,9 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = value.item()
-        if isinstance(value, (bool, int, float, str)) or value is None:
+        if isinstance(value, float):
+            plain[name] = _finite(value)
+        elif isinstance(value, (bool, int, str)) or value is None:
             plain[name] = value
         elif isinstance(value, (tuple, list)) and all(isinstance(item, (int, float)) for item in value):
             plain[name] = list(value)

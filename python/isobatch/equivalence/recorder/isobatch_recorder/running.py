@@ -13,10 +13,31 @@ from typing import Any
 
 import torch
 
+TRAINERS = (
+    ("transformers.trainer", "transformers"),
+    ("lightning.pytorch.", "lightning"),
+    ("pytorch_lightning.", "lightning"),
+    ("deepspeed.", "deepspeed"),
+    ("accelerate.optimizer", "accelerate"),
+)
+"""Modules that take a step for a script, the outermost first, each with its trainer."""
 MAX_STEPS = 100_000
 """Steps that a scheduler is run for."""
 FIRST_STEPS = 3
 PARTS = 10
+
+
+def name_trainer() -> str:
+    """Names the trainer that takes this step; empty for a loop of the script's own."""
+    callers: set[str] = set()
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        callers.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    for start, trainer in TRAINERS:
+        if any(name.startswith(start) for name in callers):
+            return trainer
+    return ""
 
 
 def describe(optimizer: torch.optim.Optimizer, step: int, *, is_last: bool) -> dict[str, Any]:
