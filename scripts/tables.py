@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
+from isobatch.equivalence.evidence import REQUIRED
+from isobatch.equivalence.laws import LAWS, Remedy
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 
@@ -83,6 +85,24 @@ def _kind(kind: Kind) -> tuple[str, str, str]:
     return f"`{kind.name}({', '.join(parameters)})`", in_recipe, first
 
 
+def required() -> str:
+    """What must be measured before a training is called the same."""
+    return table("| what | how |", [(row.measures, row.how) for row in REQUIRED])
+
+
+def laws() -> str:
+    """The laws of a split, with the remedy for a loop, and for each trainer that has its own."""
+
+    def shown(remedy: Remedy) -> str:
+        return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")
+
+    rows = []
+    for law in LAWS.values():
+        trainers = "; ".join(f"**{name}**: {shown(remedy)}" for name, remedy in law.trainers.items())
+        rows.append((f"{law.name}<br>`{law.id}`", shown(law.remedy), trainers))
+    return table("| what is named | what to change | in a trainer |", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "rules": rules,
@@ -90,6 +110,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "infeasible": lambda: reasons("infeasible"),
     "cautions": lambda: reasons("caution"),
     "kinds": kinds,
+    "required": required,
+    "laws": laws,
 }
 
 

@@ -1,12 +1,14 @@
 """Splits beside the reference, on invented recordings: nothing is started."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
 from isobatch.equivalence.compare import Comparison
 from isobatch.equivalence.evidence import measure, verdict
-from isobatch.equivalence.laws import break_of
+from isobatch.equivalence.laws import LAWS, break_of
 from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.session import _part_results
@@ -53,7 +55,9 @@ def recording(
             parts = np.array_split(share, passes or split.accumulation)
             record = {
                 **{"rank": rank, "world": split.ranks, "norms": norms, "step": number, "trainer": trainer},
-                "passes": [{"hashes": list(map(str, part)), "tokens": [], "finite": finite} for part in parts],
+                "passes": [
+                    {"hashes": list(map(str, part)), "tokens": [], "finite": finite} for part in parts
+                ],
                 "groups": [{**group, "lr": rate} for group in groups],
             }
             ranks.append(msgspec.convert(STEP | record, RankStep))
@@ -223,6 +227,47 @@ def test_a_clock_is_named_by_what_it_counts(split, rates, name):
     assert names(result) == [name]
 
 
+def with_tensor(run: Recording, name: str, notes=None) -> Recording:
+    """The last bucket of a run is a tensor of its own."""
+    own = {"names": ["body.weight", name], "sizes": [31, 1], "entries": [31, 1], "own": [True] * 2}
+    for step in run.steps.values():
+        ranks = [msgspec.structs.replace(record, notes=notes or {}, **own) for record in step.ranks]
+        step.ranks[:] = ranks
+    return run
+
+
+@pytest.mark.parametrize(
+    ("tensor", "notes", "name"),
+    [
+        ("layers.0.router.weight", {}, "balance loss of experts"),
+        ("head", {"batch norm": 3}, "batch norm"),
+        ("head", {"random draws of torch within a step": 1}, "randomness"),
+        ("head", {}, "coupled samples"),
+    ],
+)
+def test_samples_that_act_on_one_another_are_named_by_what_couples_them(tensor, notes, name):
+    reference, run = (with_tensor(recording(text), tensor, notes) for text in ("1x1x8", "1x4x2"))
+    for step in run.steps.values():
+        step.gradients[:, 31] *= 1.7
+    assert names(Comparison(reference, None, QUIET).compare(run)) == [name]
+
+
+def test_ranks_that_start_apart_are_named_alone():
+    run = recording("2x2x2")
+    for step in run.steps.values():
+        step.weights[1] += 0.1
+    assert names(Comparison(recording("1x1x8"), None, QUIET).compare(run)) == [
+        "ranks start with different weights"
+    ]
+
+
+@pytest.mark.parametrize("norm", [0.7, float("nan")])
+def test_another_norm_of_the_same_gradient_is_named(norm):
+    written = None if norm != norm else norm
+    run = recording("2x2x2", norms=((written, 9.0),))
+    assert names(Comparison(recording("1x1x8"), None, QUIET).compare(run)) == ["clipping sees another norm"]
+
+
 def test_users_of_a_trainer_get_its_remedy():
     comparison = Comparison(recording("1x1x8"), None, QUIET)
     remedy = {}
@@ -235,13 +280,15 @@ def test_users_of_a_trainer_get_its_remedy():
 
 
 def test_a_factor_on_some_tensors_never_asks_to_divide_the_loss():
-    reference, run = (recording(text) for text in ("1x1x8", "1x4x2"))
-    names_of = {"names": ["body.weight", "logit_scale"], "sizes": [31, 1], "entries": [31, 1], "own": [True] * 2}
-    for step in (*reference.steps.values(), *run.steps.values()):
-        for number, record in enumerate(step.ranks):
-            step.ranks[number] = msgspec.structs.replace(record, **names_of)
+    reference, run = (with_tensor(recording(text), "logit_scale") for text in ("1x1x8", "1x4x2"))
     for step in run.steps.values():
         step.gradients[:, 31] *= 4
     cause = Comparison(reference, None, QUIET).compare(run).causes[0]
     assert cause.name == "a factor on some tensors" and "logit_scale is 4 ×" in cause.text
     assert "leave the loss as it is" in cause.remedy and "divide" not in cause.remedy
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_each_law_is_met_by_a_test(law):
+    texts = [path.read_text() for path in Path(__file__).parent.glob("test_*.py")]
+    assert any(f'"{name}"' in text for name in (law.name, law.id) for text in texts)

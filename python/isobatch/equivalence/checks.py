@@ -33,9 +33,7 @@ SETTINGS = (
 
 def check_finite(recording: Recording, event: Event) -> Iterator[SplitCause]:
     """Yields the first gradient of a step that is not a number, with its rank, and the pass if its loss is."""
-    for rank, gradient in zip(
-        recording.steps[event].ranks, recording.steps[event].gradients, strict=True
-    ):
+    for rank, gradient in zip(recording.steps[event].ranks, recording.steps[event].gradients, strict=True):
         broken = [number for number, samples in enumerate(rank.passes) if not samples.finite]
         if np.isfinite(gradient).all() and not broken:
             continue
@@ -83,9 +81,7 @@ def check_samples(recording: Recording, event: Event, expected: int) -> Iterator
             yield break_of("same_data", "every rank passes the same samples through the model")
             return
     if count != expected and expected and count:
-        yield break_of(
-            "another_batch", f"optimizer.step() came after {count} samples, expected {expected}"
-        )
+        yield break_of("another_batch", f"optimizer.step() came after {count} samples, expected {expected}")
 
 
 def check_rates(recording: Recording, reference: Recording, event: Event) -> Iterator[SplitCause | str]:
@@ -136,9 +132,7 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
     yield break_of(law, f"the learning rate of step {number} {text}")
 
 
-def check_settings(
-    step: RecordedStep, reference: RecordedStep, *, is_first: bool
-) -> Iterator[SplitCause]:
+def check_settings(step: RecordedStep, reference: RecordedStep, *, is_first: bool) -> Iterator[SplitCause]:
     """Yields the first setting of a parameter group that differs from the reference."""
     groups, reference_groups = step.first.groups, reference.first.groups
     counts = [len(groups), *(group.get("tensors") for group in groups)]

@@ -46,9 +46,7 @@ REQUIRED = (
         "settings",
         "learning rate, weight decay, momentum, betas and eps",
         "of each parameter group, at each step",
-        frozenset(
-            {"another_lr", "scheduler_per_micro_batch", "scheduler_per_process", "another_setting"}
-        ),
+        frozenset({"another_lr", "scheduler_per_micro_batch", "scheduler_per_process", "another_setting"}),
     ),
     Requirement(
         "update",

@@ -131,9 +131,7 @@ _ROWS = (
     Law(
         "summed_loss",
         "summed loss",
-        Remedy(
-            "make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"
-        ),
+        Remedy("make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"),
         {"transformers": _NUM_ITEMS},
     ),
     Law("accumulation_over_ranks", "accumulation/ranks", Remedy(f"{_ONCE}; {_GLOBAL}")),
@@ -216,9 +214,7 @@ _ROWS = (
     Law(
         "another_samples",
         "other samples",
-        Remedy(
-            "draw the rows through a torch DataLoader, or by a seed that is the same for every split"
-        ),
+        Remedy("draw the rows through a torch DataLoader, or by a seed that is the same for every split"),
     ),
     # Ranks, passes, samples.
     Law(
@@ -229,9 +225,7 @@ _ROWS = (
     Law(
         "ranks_start_apart",
         "ranks start with different weights",
-        Remedy(
-            "seed every rank alike before the model is made, or let DistributedDataParallel broadcast it"
-        ),
+        Remedy("seed every rank alike before the model is made, or let DistributedDataParallel broadcast it"),
     ),
     Law(
         "never_averaged",

@@ -128,7 +128,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     def _uncompared(self) -> str:
         """Lists in one line what the answer does not speak of."""
-        parts = [f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"]
+        parts = [
+            f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"
+        ]
         if self.same and any(not split.weights for split in self.splits):
             parts.append("the weights of single samples, whose gradients are too alike or not to be had")
         parts += [row.measures for row in self.measured if row.holds is None]
@@ -164,7 +166,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         for split in self.splits:
             for cause in split.causes:
                 text = f"at step {split.step}, {cause.text}" if split.step else cause.text
-                causes.setdefault((cause.name, cause.remedy, cause.page), {}).setdefault(text, []).append(split.split)
+                causes.setdefault((cause.name, cause.remedy, cause.page), {}).setdefault(text, []).append(
+                    split.split
+                )
         for (name, remedy, page), texts in causes.items():
             yield ""
             yield name

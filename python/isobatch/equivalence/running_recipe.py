@@ -10,6 +10,7 @@ import msgspec
 from isobatch import schedules
 from isobatch.equivalence.running import Running
 from isobatch.errors import InputError
+from isobatch.limits import within
 from isobatch.planning.plan import plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.read import read_file
@@ -115,7 +116,7 @@ def differences(running: Running) -> Iterator[Mismatch]:
 
 def _are_alike(stated: Any, observed: Any) -> bool:
     if isinstance(stated, int | float) and isinstance(observed, int | float):
-        return abs(stated - observed) <= _CLOSE * max(abs(stated), abs(observed))
+        return within(stated - observed, _CLOSE * max(abs(stated), abs(observed)))
     if isinstance(stated, list | tuple) and isinstance(observed, list | tuple):
         return len(stated) == len(observed) and all(map(_are_alike, stated, observed))
     return bool(stated == observed)
@@ -154,7 +155,7 @@ def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, flo
     except InputError:
         return None
     for step, rate in running.rates:
-        if abs(rate_at(step) - rate) > _RATE * running.lr:
+        if not within(rate_at(step) - rate, _RATE * running.lr):
             return step, rate_at(step), rate
     return None
 

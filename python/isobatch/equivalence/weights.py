@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isobatch.equivalence.records import RankStep, Vector
+from isobatch.limits import within
 
 CONDITION = 1e5
 """Above it the samples' gradients, rounded to float32, do not stand apart, and no weight is known."""
@@ -85,9 +86,9 @@ def differing_groups(
         group, reference_group = gradient[columns], reference[columns]
         norm = float(np.linalg.norm(reference_group))
         error = float(np.linalg.norm(group - reference_group))
-        if norm > FAINT * total and error > tolerance * norm:
+        if norm > FAINT * total and not within(error, tolerance * norm):
             differences.append(GroupDifference(name, error / norm, float(group @ reference_group) / norm**2))
-        elif norm <= FAINT * total and error > 10 * FAINT * total:
+        elif norm <= FAINT * total and not within(error, 10 * FAINT * total):
             differences.append(GroupDifference(name, error / max(norm, 1e-300), float("inf")))
     return sorted(differences, key=lambda group: -group.difference)
 

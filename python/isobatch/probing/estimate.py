@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch.limits import within
 from isobatch.words import counted, figure, real
 
 RESAMPLES = 2000
@@ -207,7 +208,7 @@ class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
                 result = "diverged"
             else:
                 result = f"{rate.loss:.4f} ({rate.interval[0]:.4f} to {rate.interval[1]:.4f})"
-            rule = "  the rule's" if abs(rate.lr / self.rule_lr - 1) < 1e-6 else ""
+            rule = "  the rule's" if within(rate.lr / self.rule_lr - 1, 1e-6) else ""
             lines.append(f"    {name:<{width}}  {result}{rule}")
         return lines
 
