@@ -9,8 +9,8 @@ import pytest
 from isobatch.equivalence.compare import Comparison
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import LAWS, break_of
-from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
+from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.session import _part_results
 from isobatch.equivalence.split import Split
 
@@ -22,7 +22,7 @@ STEP = {
     **{"drawn": [], "notes": {}, "versions": {}},
 }
 """What every rank records."""
-QUIET = Noise(exact=1e-4, gradients=[0.0, 0.0, 0.0], updates={0: 0.0})
+QUIET = Rounding(exact=1e-4, gradients=[0.0, 0.0, 0.0], updates={0: 0.0})
 GROUP = {"lr": 0.1, "weight_decay": 0.01, "betas": [0.9, 0.99], "tensors": 1}
 
 
@@ -42,7 +42,7 @@ def recording(
     ended=True,
     trainer="",
 ) -> Recording:
-    """A run of a split over a step for each rate; each rank has its part of the samples, hashed by numbers."""
+    """A run of a split, with a step for each rate; each rank has its part of the samples."""
     split = Split.parse(text)
     shares = np.array_split(np.array(samples), split.ranks)
     gradients = factor * np.stack([SAMPLES[share].mean(0) for share in shares])
@@ -73,7 +73,7 @@ def comparison() -> Comparison:
     return Comparison(recording("1x1x8"), recording("1x8x1", each_pass=True), QUIET)
 
 
-def answer(*runs: Recording, reference: Recording | None = None, noise: Noise = QUIET):
+def answer(*runs: Recording, reference: Recording | None = None, noise: Rounding = QUIET):
     """The verdict on runs beside a reference, and why something was not measured."""
     reference = reference or recording("1x1x8")
     results = [Comparison(reference, None, noise).compare(run) for run in runs]

@@ -85,9 +85,11 @@ def test_a_run_without_a_learning_rate_is_told_that_nothing_is_trained():
         ("ignores its split", "2 passes of 4 rows at each split"),
     ],
 )
-def test_what_was_not_measured_is_never_the_same(fault, text):
+def test_what_was_not_measured_is_never_the_same(fault, text, tmp_path):
     answer = ask(fault, ["1x4x2"])
     assert answer.same is None and text in next(answer.lines())
+    answer.save(tmp_path / "same.json")
+    assert Same.load(tmp_path / "same.json").text == answer.text
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ SETTINGS = (
 
 
 def check_finite(recording: Recording, event: Event) -> Iterator[SplitCause]:
-    """Yields the first gradient of a step that is not a number, with its rank, and the pass if its loss is."""
+    """Yields the first gradient or loss without a finite value, with its rank and pass."""
     for rank, gradient in zip(recording.steps[event].ranks, recording.steps[event].gradients, strict=True):
         broken = [number for number, samples in enumerate(rank.passes) if not samples.finite]
         if np.isfinite(gradient).all() and not broken:
@@ -133,7 +133,7 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
 
 
 def check_settings(step: RecordedStep, reference: RecordedStep, *, is_first: bool) -> Iterator[SplitCause]:
-    """Yields the first setting of a parameter group that differs from the reference."""
+    """Yields the first difference in the settings of the parameter groups."""
     groups, reference_groups = step.first.groups, reference.first.groups
     counts = [len(groups), *(group.get("tensors") for group in groups)]
     reference_counts = [len(reference_groups), *(group.get("tensors") for group in reference_groups)]
@@ -219,10 +219,10 @@ def _is_setting(value: Any, expected: Any, tolerance: float) -> bool:
     """Compares two values of a setting, numbers within a relative tolerance."""
     values, wanted = ([entry] if not isinstance(entry, list) else entry for entry in (value, expected))
     return all(
-        within(one - other, tolerance * abs(other))
-        if isinstance(one, int | float) and isinstance(other, int | float)
-        else one == other
-        for one, other in zip_longest(values, wanted)
+        within(entry - target, tolerance * abs(target))
+        if isinstance(entry, int | float) and isinstance(target, int | float)
+        else entry == target
+        for entry, target in zip_longest(values, wanted)
     )
 
 

@@ -26,8 +26,8 @@ from isobatch.equivalence.checks import (
     check_settings,
 )
 from isobatch.equivalence.laws import SCALES, SplitCause, advise, break_of
-from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import Event, Parts, RecordedStep, Recording
+from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
 from isobatch.limits import within
@@ -87,19 +87,19 @@ class Comparison:
     `single` is the run of one sample a pass, with each pass's gradient.
     """
 
-    def __init__(self, reference: Recording, single: Recording | None, noise: Noise) -> None:
+    def __init__(self, reference: Recording, single: Recording | None, noise: Rounding) -> None:
         self.reference, self.single, self.noise = reference, single, noise
 
     @property
     def tolerance(self) -> float:
-        """The relative distance of two gradients of the first step that is rounding."""
+        """The largest relative distance of two gradients by rounding, at the first step."""
         return self.noise.gradient(0, 0.0)
 
     def compare(self, recording: Recording) -> SplitResult:
-        """Compares a run step by step, up to the first difference, then the weights' change over all steps."""
+        """Compares a run step by step up to the first difference, then the weights' change."""
         events = [event for event in recording.steps if event in self.reference.steps]
         events.sort(key=lambda event: (event[1], event[0]))
-        results = []
+        results: list[SplitResult] = []
         for event in events:
             results.append(self._compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
@@ -119,8 +119,8 @@ class Comparison:
             tolerance = self.noise.update(optimizer, result.difference)
             if not within(difference, tolerance):
                 text = (
-                    f"over {len(recording.of(optimizer))} steps the weights change otherwise than at one pass "
-                    f"over the batch, by {difference:.1e} (rounding leaves {tolerance:.1e})"
+                    f"over {len(recording.of(optimizer))} steps the weights change otherwise than at one "
+                    f"pass over the batch, by {difference:.1e} (rounding leaves {tolerance:.1e})"
                 )
                 causes.append(break_of("another_update", text))
         return msgspec.structs.replace(result, update=largest, causes=causes, same=not causes)

@@ -1,4 +1,4 @@
-"""What must have been measured before a training is called the same: a table, and its state after the runs."""
+"""The table of measurements behind "the same training", and its state after the runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -8,14 +8,14 @@ import numpy as np
 
 from isobatch.equivalence.checks import check_finite
 from isobatch.equivalence.compare import SplitResult
-from isobatch.equivalence.noise import MOST, Noise
 from isobatch.equivalence.records import Event, Recording
+from isobatch.equivalence.rounding import MOST, Rounding
 from isobatch.limits import within
 from isobatch.words import counted, few
 
 
 class Requirement(NamedTuple):
-    """A row of what "the same" is made of: what is measured, how, and the laws that it may break."""
+    """A row of the table: the quantity, how it is measured, and the laws of its differences."""
 
     id: str
     measures: str
@@ -77,7 +77,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure(
-    runs: Sequence[Recording], reference: Recording, results: Sequence[SplitResult], noise: Noise
+    runs: Sequence[Recording], reference: Recording, results: Sequence[SplitResult], noise: Rounding
 ) -> list[Measured]:
     """Tells of each requirement whether it was measured, and whether it holds.
 
@@ -125,7 +125,7 @@ def verdict(
     return True if results and whole_question and None not in state.values() else None
 
 
-def _noisy(noise: Noise) -> str:
+def _noisy(noise: Rounding) -> str:
     distance = noise.gradients[0] if noise.gradients else float("inf")
     if within(distance, MOST):
         return ""
@@ -136,7 +136,7 @@ def _noisy(noise: Noise) -> str:
 
 
 def _unfollowed(runs: Sequence[Recording]) -> str:
-    """Compares the passes, and the rows of each, with the split that was asked for.
+    """Compares the passes and their rows with the requested split.
 
     A pass of a script may take two rows for a sample (a pair of answers), or a step two passes for one: they
     must be as many times the split's in each run.
@@ -152,10 +152,10 @@ def _unfollowed(runs: Sequence[Recording]) -> str:
         return ""
     texts = {split: _shape_text(shape) for split, shape in shapes.items()}
     if len({*texts.values()}) == 1:
-        said = f"{next(iter(texts.values()))} at each split"
+        seen = f"{next(iter(texts.values()))} at each split"
     else:
-        said = few([f"{split} ran {text}" for split, text in texts.items()])
-    return f"the command does not follow the micro-batch and the accumulation it was given: {said}"
+        seen = few([f"{split} ran {text}" for split, text in texts.items()])
+    return f"the command does not follow the micro-batch and the accumulation it was given: {seen}"
 
 
 def _shape_text(shape: Sequence[Sequence[int]]) -> str:
@@ -176,7 +176,7 @@ def _without_gradient(reference: Recording) -> str:
 
 
 def _trained(reference: Recording) -> Iterator[Event]:
-    """Yields the steps of optimizers that have parameters to train."""
+    """Yields the steps of optimizers with parameters."""
     for event, step in reference.steps.items():
         if step.first.columns.any():
             yield event
@@ -190,9 +190,9 @@ def _without_update(reference: Recording, results: Sequence[SplitResult]) -> str
         steps = list(reference.steps.values())
         if not any(rate for step in steps for rate in step.first.lrs):
             return (
-                f"the learning rate is 0 at each of {counted(len(steps), 'step')}, so that no weight changes: "
-                "does the script continue from a checkpoint, or a finished run? Move it away, or compare more "
-                "--steps of a warmup"
+                f"the learning rate is 0 at each of {counted(len(steps), 'step')}, so that no weight "
+                "changes: does the script continue from a checkpoint, or a finished run? Move it away, or "
+                "compare more --steps of a warmup"
             )
         return "no weight changed in the compared steps"
     if any(result.same and result.update is None for result in results):

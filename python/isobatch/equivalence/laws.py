@@ -1,4 +1,4 @@
-"""Laws of a training that is the same at every split: a row for each way to break one, with its remedy.
+"""Laws of a split: a row for each way in which a training may differ, with its remedy.
 
 A row has an id, which JSON carries, a name, and the remedy for a loop of one's own; where a trainer takes the
 step, its users get the remedy in the trainer's own words.
@@ -13,14 +13,14 @@ from isobatch.equivalence.split import Split
 
 
 class Remedy(NamedTuple):
-    """What to change, and the page that says more (below `docs/`; empty: none)."""
+    """A remedy, and its page below `docs/` (empty: none)."""
 
     text: str
     page: str = ""
 
 
-class Law(NamedTuple):
-    """A way in which a split differs: its name, and its remedies, of a loop and of trainers by name."""
+class SplitLaw(NamedTuple):
+    """A difference of a split: its name, and its remedies, of a loop and of trainers by name."""
 
     id: str
     name: str
@@ -83,13 +83,13 @@ _PER_PROCESS = Remedy(
 )
 
 _ROWS = (
-    Law(
+    SplitLaw(
         "not_finite",
         "gradient not finite",
         Remedy("look at the loss of that pass: torch.autograd.detect_anomaly finds the operation"),
     ),
     # One factor for all samples.
-    Law(
+    SplitLaw(
         "not_divided",
         "× accumulation",
         Remedy(_ONCE),
@@ -103,14 +103,14 @@ _ROWS = (
             ),
         },
     ),
-    Law(
+    SplitLaw(
         "divided_twice",
         "1/accumulation",
         Remedy(_TWICE),
         {"transformers": Remedy("the Trainer divides already: leave the division out of compute_loss")},
     ),
-    Law("summed_over_ranks", "× ranks", Remedy(_AVERAGED), {"transformers": _IGNORES_ITEMS}),
-    Law(
+    SplitLaw("summed_over_ranks", "× ranks", Remedy(_AVERAGED), {"transformers": _IGNORES_ITEMS}),
+    SplitLaw(
         "divided_by_ranks",
         "1/ranks",
         Remedy(_GLOBAL),
@@ -122,22 +122,22 @@ _ROWS = (
             )
         },
     ),
-    Law(
+    SplitLaw(
         "multiplied_by_both",
         "× ranks × accumulation",
         Remedy(f"{_ONCE}; {_AVERAGED}"),
         {"transformers": _IGNORES_ITEMS},
     ),
-    Law(
+    SplitLaw(
         "summed_loss",
         "summed loss",
         Remedy("make the loss a mean: reduction='mean', or divide the sum by the samples of the whole step"),
         {"transformers": _NUM_ITEMS},
     ),
-    Law("accumulation_over_ranks", "accumulation/ranks", Remedy(f"{_ONCE}; {_GLOBAL}")),
-    Law("ranks_over_accumulation", "ranks/accumulation", Remedy(f"{_AVERAGED}; {_TWICE}")),
-    Law("gradient_factor", "one factor", Remedy("look at what the loss is divided by")),
-    Law(
+    SplitLaw("accumulation_over_ranks", "accumulation/ranks", Remedy(f"{_ONCE}; {_GLOBAL}")),
+    SplitLaw("ranks_over_accumulation", "ranks/accumulation", Remedy(f"{_AVERAGED}; {_TWICE}")),
+    SplitLaw("gradient_factor", "one factor", Remedy("look at what the loss is divided by")),
+    SplitLaw(
         "short_window",
         "short window",
         Remedy(
@@ -146,7 +146,7 @@ _ROWS = (
         ),
     ),
     # Samples that weigh unlike.
-    Law(
+    SplitLaw(
         "lost_samples",
         "lost samples",
         Remedy(
@@ -154,30 +154,30 @@ _ROWS = (
             "pass"
         ),
     ),
-    Law(
+    SplitLaw(
         "ranks_own_units",
         "mean of ranks' means",
         Remedy(f"{_TOTAL}; DDP averages over ranks, so multiply by their number"),
         {"transformers": Remedy("set average_tokens_across_devices=True", _TRANSFORMERS)},
     ),
-    Law("own_units", "mean of passes' means", Remedy(_TOTAL), {"transformers": _NUM_ITEMS}),
-    Law(
+    SplitLaw("own_units", "mean of passes' means", Remedy(_TOTAL), {"transformers": _NUM_ITEMS}),
+    SplitLaw(
         "before_the_shift",
         "tokens counted before the shift",
         Remedy("count labels[:, 1:] != -100, which the loss is a mean of"),
     ),
-    Law(
+    SplitLaw(
         "repeated_samples",
         "repeated samples",
         Remedy("look for a backward pass that is done twice, or a gradient that is kept"),
     ),
-    Law(
+    SplitLaw(
         "unequal_weights",
         "unequal weights",
         Remedy("look for weights of samples that depend on the pass, such as lengths or class counts"),
     ),
     # Samples that act on one another, and parts of a loss.
-    Law(
+    SplitLaw(
         "balance_loss",
         "balance loss of experts",
         Remedy(
@@ -185,7 +185,7 @@ _ROWS = (
             "accumulation and the ranks as the rest of the loss"
         ),
     ),
-    Law(
+    SplitLaw(
         "some_tensors",
         "a factor on some tensors",
         Remedy(
@@ -194,7 +194,7 @@ _ROWS = (
             "the whole batch"
         ),
     ),
-    Law(
+    SplitLaw(
         "batch_norm",
         "batch norm",
         Remedy(
@@ -202,8 +202,8 @@ _ROWS = (
             "statistics"
         ),
     ),
-    Law("randomness", "randomness", Remedy("seed each sample's own draw, or ask again without it")),
-    Law(
+    SplitLaw("randomness", "randomness", Remedy("seed each sample's own draw, or ask again without it")),
+    SplitLaw(
         "coupled_samples",
         "coupled samples",
         Remedy(
@@ -211,23 +211,23 @@ _ROWS = (
             "and divide every term of the loss alike"
         ),
     ),
-    Law(
+    SplitLaw(
         "another_samples",
         "other samples",
         Remedy("draw the rows through a torch DataLoader, or by a seed that is the same for every split"),
     ),
     # Ranks, passes, samples.
-    Law(
+    SplitLaw(
         "ranks_alone",
         "ranks train alone",
         Remedy("call torch.distributed.init_process_group and wrap the model in DistributedDataParallel"),
     ),
-    Law(
+    SplitLaw(
         "ranks_start_apart",
         "ranks start with different weights",
         Remedy("seed every rank alike before the model is made, or let DistributedDataParallel broadcast it"),
     ),
-    Law(
+    SplitLaw(
         "never_averaged",
         "gradients not averaged",
         Remedy(
@@ -235,26 +235,26 @@ _ROWS = (
             "inside"
         ),
     ),
-    Law(
+    SplitLaw(
         "same_data",
         "ranks draw the same samples",
         Remedy("give each rank its share: DistributedSampler, or seed the sampler by the rank's own share"),
         {"accelerate": Remedy("give the loader to accelerator.prepare", "frameworks/accelerate.md")},
     ),
-    Law(
+    SplitLaw(
         "another_batch",
         "another batch",
         Remedy("the script does not follow the split: look where accumulation and micro-batch are set"),
     ),
     # The optimizer and its clock.
-    Law(
+    SplitLaw(
         "another_lr",
         "learning rate",
         Remedy(
             "the scheduler must step once per optimizer step, and count its warmup and length in these steps"
         ),
     ),
-    Law(
+    SplitLaw(
         "scheduler_per_micro_batch",
         "scheduler counts passes",
         Remedy(
@@ -268,29 +268,29 @@ _ROWS = (
             )
         },
     ),
-    Law(
+    SplitLaw(
         "scheduler_per_process",
         "scheduler counts processes",
         Remedy("count the scheduler's warmup and length in steps that all ranks take together"),
         {"accelerate": _PER_PROCESS},
     ),
-    Law(
+    SplitLaw(
         "another_setting",
         "optimizer settings",
         Remedy("make the parameter groups the same at any split: their values may not follow the batch"),
     ),
-    Law(
+    SplitLaw(
         "clipped_each_pass",
         "gradients clipped on every pass",
         Remedy("clip once, after the last pass of the step"),
         {"accelerate": Remedy("clip only if accelerator.sync_gradients", "frameworks/accelerate.md")},
     ),
-    Law(
+    SplitLaw(
         "clipped_otherwise",
         "clipping sees another norm",
         Remedy("clip the averaged gradient: after the last, synchronized pass, and over all parameters"),
     ),
-    Law(
+    SplitLaw(
         "another_update",
         "another update",
         Remedy(
@@ -319,7 +319,7 @@ def advise(cause: SplitCause, trainer: str) -> SplitCause:
 
 
 class Scale(NamedTuple):
-    """A law by which a gradient grows: a power of the ranks and of the accumulation, in words."""
+    """The growth of a gradient by a law: a power of the ranks and of the accumulation, in words."""
 
     law: str
     ranks: int

@@ -77,7 +77,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def clips(self) -> list[tuple[float, float]]:
-        """Returns what clipping saw, and its bound: NaN and infinity where they are no numbers."""
+        """Returns the norms before clipping, each with its bound: NaN and infinity where unknown."""
         return [
             (math.nan if norm is None else norm, math.inf if limit is None else limit)
             for norm, limit in self.norms
@@ -128,7 +128,7 @@ class Recording(msgspec.Struct, frozen=True):
         return [step for (number, _), step in self.steps.items() if number == optimizer]
 
     def update(self, optimizer: int) -> Vector | None:
-        """Returns the change of an optimizer's weights over all recorded steps; None where one did not end."""
+        """Returns the change of an optimizer's weights over all steps; None where one did not end."""
         steps = self.of(optimizer)
         if not steps or steps[-1].after is None:
             return None
@@ -191,14 +191,16 @@ class Recording(msgspec.Struct, frozen=True):
         return [[row for rank in step for batch in rank for row in batch] for step in steps if step]
 
     def shape(self, event: Event) -> list[list[int]]:
-        """Returns the samples of each pass, by rank: dataset rows as drawn if known, else rows of the input."""
+        """Returns the samples of each pass, by rank: dataset rows as drawn, else rows of the input."""
         by_rank = []
         for rank, record in enumerate(self.steps[event].ranks):
             before = sum(len(earlier.ranks[rank].passes) for earlier in self.of(event[0])[: event[1]])
             loader = self.training_loader(rank)
             batches = [] if loader is None else loader.own[before : before + len(record.passes)]
             drawn = len(batches) == len(record.passes)
-            rows: Sequence[Sequence[object]] = batches if drawn else [one.hashes for one in record.passes]
+            rows: Sequence[Sequence[object]] = (
+                batches if drawn else [samples.hashes for samples in record.passes]
+            )
             by_rank.append([len(part) for part in rows])
         return by_rank
 

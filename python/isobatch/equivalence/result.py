@@ -1,5 +1,6 @@
 """The answer: whether a training is the same at every split, as a value, text and an error of a test."""
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any, Self
@@ -59,7 +60,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> SplitCause | None:
-        """The likeliest cause at the first split that differs; None where none does."""
+        """The likeliest cause at the first differing split; None without one."""
         return next((cause for split in self.splits for cause in split.causes), None)
 
     @property
@@ -94,7 +95,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             schema = content.get("schema") if isinstance(content, dict) else None
             if schema != SCHEMA:
                 raise must_be(repr(SCHEMA), schema, file=str(path), field="schema")
-            return msgspec.convert(content, cls)
+            return msgspec.convert(_with_nan(content), cls)
         except msgspec.MsgspecError as error:
             raise InputError(f"not an answer of this version: {error}", file=str(path)) from None
 
@@ -127,7 +128,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
 
     def _uncompared(self) -> str:
-        """Lists in one line what the answer does not speak of."""
+        """Lists in one line the limits of the answer."""
         parts = [
             f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"
         ]
@@ -158,7 +159,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         else:
             weights = f"no weights fit: {split.residual:.0%} remains"
         rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
-        return split.split.replace("x", " × "), weights, f"differs by {split.difference:.1e}", rates
+        finite = math.isfinite(split.difference)
+        gradient = f"differs by {split.difference:.1e}" if finite else "not finite"
+        return split.split.replace("x", " × "), weights, gradient, rates
 
     def _causes(self) -> Iterator[str]:
         """Yields each cause once, with its splits."""
@@ -175,6 +178,21 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             for text, splits in texts.items():
                 yield f"  {', '.join(splits)}: {text}"
             yield f"  → {remedy}" + (f" (docs/{page})" if page else "")
+
+
+def _with_nan(content: Any) -> Any:
+    """Puts NaN in the place of null where an answer always has a number: JSON has no NaN."""
+    splits = [split for split in content.get("splits", ()) if isinstance(split, dict)]
+    groups = [group for split in splits for group in split.get("groups", ()) if isinstance(group, dict)]
+    for table in (content, *splits, *groups):
+        table |= {
+            name: float("nan")
+            for name in ("noise", "tolerance", "difference", "factor")
+            if name in table and table[name] is None
+        }
+        if isinstance(table.get("norms"), list):
+            table["norms"] = [float("nan") if norm is None else norm for norm in table["norms"]]
+    return content
 
 
 def _weights_text(weights: list[float]) -> str:

@@ -14,9 +14,9 @@ from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, SplitResult, share_factor
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SplitCause
-from isobatch.equivalence.noise import Noise
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
+from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.runs import Recorded, SplitRun, start_run
 from isobatch.equivalence.split import Split, Splits, choose_splits
 from isobatch.errors import InputError
@@ -93,7 +93,7 @@ class Session:
         if (loader := first.training_loader()) is not None:
             self.rows, self.loader = first.drawn_steps(), loader.name
         whole, single = self._reference(splits, frozen="batch norm" in first.notes)
-        noise = Noise.between(first, self._record(requested, "repeat", shake=True))
+        noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
         reference = whole.recording or single.recording
         if reference is None:
             raise whole.no_step(f"the command at {whole.split}")

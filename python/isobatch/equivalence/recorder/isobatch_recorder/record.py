@@ -205,7 +205,7 @@ class Recorder:
 
 
 def _finite(number: float) -> float | None:
-    """Returns a number that JSON can hold; None in the place of NaN and infinity."""
+    """Returns a number for JSON: None in the place of NaN and infinity."""
     return number if math.isfinite(number) else None
 
 

@@ -28,7 +28,7 @@ PARTS = 10
 
 
 def name_trainer() -> str:
-    """Names the trainer that takes this step; empty for a loop of the script's own."""
+    """Names the trainer of this step; empty for a loop of the script's own."""
     callers: set[str] = set()
     frame: Any = sys._getframe(1)
     while frame is not None:

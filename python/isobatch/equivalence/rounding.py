@@ -1,4 +1,4 @@
-"""What rounding leaves between two runs of one training, measured on one split that is run twice.
+"""Differences by rounding, measured on two runs of one split.
 
 In the second run each gradient gets noise of the size of rounding after it was recorded: what an optimizer
 makes of it in the next steps is what it makes of another order of summation.
@@ -20,10 +20,10 @@ TIMES = 10.0
 SHAKE = 1e-6
 """The relative noise that the recorder adds (of float32)."""
 MOST = 0.05
-"""Noise from which two runs of one split are not the same training."""
+"""Rounding from which two runs of one split are not the same training."""
 
 
-class Noise(msgspec.Struct, frozen=True, kw_only=True):
+class Rounding(msgspec.Struct, frozen=True, kw_only=True):
     """Distances between two runs of a split.
 
     Attributes:
@@ -45,18 +45,20 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
             repeat = second.steps.get(event)
             if event[0] != optimizer:
                 continue
-            same_shape = repeat is not None and repeat.gradients.shape == step.gradients.shape
-            gradients.append(distance(repeat.gradients[0], step.gradients[0]) if same_shape else float("inf"))
+            if repeat is None or repeat.gradients.shape != step.gradients.shape:
+                gradients.append(float("inf"))
+            else:
+                gradients.append(distance(repeat.gradients[0], step.gradients[0]))
         updates = {}
         for number in {number for number, _ in first.steps}:
-            one, two = first.update(number), second.update(number)
-            if one is not None and two is not None and one.shape == two.shape:
-                updates[number] = distance(two, one)
+            update, repeated = first.update(number), second.update(number)
+            if update is not None and repeated is not None and update.shape == repeated.shape:
+                updates[number] = distance(repeated, update)
         half = first.last.first.half
         return cls(exact=HALF if half else EXACT, gradients=gradients, updates=updates)
 
     def gradient(self, step: int, difference: float) -> float:
-        """Returns the relative distance of a step's gradient that is rounding.
+        """Returns the largest relative distance of a step's gradient by rounding.
 
         `difference` is that of the first step, which may be more than the noise that was added.
         """
@@ -64,7 +66,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.exact, TIMES * measured * (self._grown(difference) if step else 1.0))
 
     def update(self, optimizer: int, difference: float) -> float:
-        """Returns the relative distance of the weights' change that is rounding."""
+        """Returns the largest relative distance of the weights' change by rounding."""
         return max(TIMES * self.exact, TIMES * self.updates.get(optimizer, 0.0) * self._grown(difference))
 
     def _grown(self, difference: float) -> float:
