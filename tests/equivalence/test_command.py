@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from isobatch.equivalence import launchers
-from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.command import cannot_split, read_command, start_line
 from isobatch.equivalence.split import DEFAULT, Split
 from isobatch.errors import InputError
 
@@ -146,14 +146,17 @@ def test_a_program_that_is_handed_its_ranks_starts_them_itself():
             "--b {microbatch} --a {accumulation}",
             r"unknown brace \{microbatch\}: did you mean \{micro_batch\}\?",
         ),
-        ("--b {micro_batch}", r"\{micro_batch\} alone cannot say how a rank splits its samples"),
-        ("--b {rank_batch} --c {effective_batch}", "alone cannot say how a rank splits"),
-        ("--a {passes} --c {accumulation}", "alone cannot say how a rank splits"),
     ],
 )
-def test_braces_that_leave_the_split_open_are_refused(words, message):
+def test_misspelled_braces_are_refused(words, message):
     with pytest.raises(InputError, match=message):
         read_command(shlex.split(f"torchrun --nproc-per-node {{gpus}} t.py {words}"))
+
+
+@pytest.mark.parametrize("words", ["--b {micro_batch}", "--b {rank_batch}", "--a {accumulation}", "--b 2"])
+def test_what_braces_leave_open_is_seen_in_the_code(words):
+    command = read_command(shlex.split(f"torchrun --nproc-per-node {{gpus}} t.py {words}"))
+    assert command.in_code and command.default.ranks == DEFAULT.ranks
 
 
 def test_gpus_alone_leave_the_rest_to_the_tool():
@@ -305,7 +308,7 @@ def test_nanogpt_counts_the_passes_of_all_ranks():
     assert own == Split(4, 2, 8)
     assert words == (
         f"torchrun {PLACE} train.py small.py --batch_size=4 --gradient_accumulation_steps=6 --device=cpu "
-        "--backend=gloo --compile=False --dtype=float32"
+        "--backend=gloo --compile=False --dtype=float32 --eval_iters=1"
     )
     assert read_command(["python", "train.py"]).own == Split(1, 40, 12)
     with pytest.raises(InputError, match="40 is not a multiple of 3 ranks"):
@@ -345,23 +348,32 @@ def test_the_split_to_compare_has_the_ranks_as_typed(line, default):
     assert str(read_command(shlex.split(line)).default) == default
 
 
-def test_a_script_of_ones_own_is_asked_for_braces_with_its_command_to_copy():
+def test_a_script_that_cannot_be_split_is_offered_braces_with_its_command_to_copy():
     line = "torchrun --nproc-per-node 2 t.py --batch-size 4 --accum=8 --lr 1e-3"
     example = (
         "torchrun --nproc-per-node {gpus} t.py --batch-size {micro_batch} --accum={accumulation} --lr 1e-3"
     )
-    with pytest.raises(InputError) as error:
-        read_command(shlex.split(line))
-    assert "--batch-size, --accum look like a batch" in str(error.value)
-    assert f"isobatch same -- {example}\n" in str(error.value)
+    command = read_command(shlex.split(line))
+    assert command.in_code
+    error = cannot_split(command.words, command.launch, "its loop takes 8 passes a step")
+    assert "its loop takes 8 passes a step, and --batch-size, --accum look like a batch" in str(error)
+    assert f"isobatch same -- {example}\n" in str(error)
     assert read_command(shlex.split(example)).own is None  # what is offered is taken
 
 
-def test_a_script_that_shares_a_name_with_a_tool_is_not_guessed_to_be_one():
+@pytest.mark.parametrize(
+    "line", ["accelerate launch t.py --train_batch_size 4 --num_train_epochs 1", "python t.py"]
+)
+def test_a_script_that_is_of_no_tool_has_its_numbers_in_the_code(line):
     # num_train_epochs is the Trainer's; train_batch_size is not, and the Trainer's default of 8 would be
     # wrong.
-    with pytest.raises(InputError, match="--train_batch_size looks like a batch"):
-        read_command(shlex.split("accelerate launch t.py --train_batch_size 4 --num_train_epochs 1"))
+    assert read_command(shlex.split(line)).in_code
+
+
+def test_flags_that_a_script_may_not_have_are_left_to_its_code():
+    command = read_command(shlex.split("python t.py --num_train_epochs 1"))
+    assert command.adds_flags and command.as_typed().in_code
+    assert not read_command(shlex.split(f"python t.py {TYPED}")).adds_flags
 
 
 @pytest.mark.parametrize(
@@ -370,7 +382,7 @@ def test_a_script_that_shares_a_name_with_a_tool_is_not_guessed_to_be_one():
         ("", None, "the command is missing"),
         ("torchrun --nproc-per-node 2", None, "the script is missing"),
         ("python -u", None, "the script is missing"),
-        ("python t.py", None, "no flag looks like a batch"),
+        ("./run.sh", None, "no flag looks like a batch"),
         ("axolotl preprocess c.yml", None, "does not train: write axolotl train"),
         ("python t.py", "axolotel", "did you mean 'axolotl'"),
         (f"torchrun t.py {TYPED} --tp_size 2", None, "puts a model on 2 GPUs"),

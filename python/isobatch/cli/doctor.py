@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
-from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.cli.terminal import heard_sigterm, say, show_lines, write_json
 from isobatch.doctor import Examination, examine
 from isobatch.doctor_record import FileRecord
 from isobatch.errors import InputError, missing
@@ -104,7 +104,8 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     if args.output is not None:
         check_place(args.output)
     cluster = options.cluster(args, optional=True)
-    running = observe(command, tool=args.tool, limit=args.limit)
+    with heard_sigterm():
+        running = observe(command, tool=args.tool, limit=args.limit)
     mismatches = [*differences(running)]
     if args.json:
         write_json(_examination(running, mismatches).to_json())

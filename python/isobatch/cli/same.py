@@ -2,7 +2,7 @@
 
 import argparse
 
-from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.cli.terminal import heard_sigterm, say, show_lines, write_json
 from isobatch.equivalence.bits import SameBits, same_bits
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import LIMIT, STEPS, same
@@ -46,6 +46,11 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Prints the answer; 1 where the training is not the same, 2 where that was not measured."""
+    with heard_sigterm():
+        return _ask(args)
+
+
+def _ask(args: argparse.Namespace) -> int:
     if not args.command:
         raise missing("COMMAND", "pass the training command after --")
     question = {name: getattr(args, name) for name in ("tool", "steps", "limit", "device")}

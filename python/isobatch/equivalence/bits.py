@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.session import LIMIT, STEPS
 from isobatch.equivalence.split import MAX_RANKS, Split
@@ -61,6 +62,7 @@ def same_bits(
 
     Nothing of the script is changed; the arguments are those of `same`.
     """
+    require_command(command)
     read = read_command(command, tool=tool)
     splits = [Split.parse(text) for text in split or ()] or [read.default]
     if len(splits) == 1:

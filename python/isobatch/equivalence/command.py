@@ -17,8 +17,8 @@ from isobatch.equivalence.settings import (
     write_for_cpu,
     write_values,
 )
-from isobatch.equivalence.split import DEFAULT, Split, shrink
-from isobatch.equivalence.words import braces_in, check_braces, fill_braces, given_settings
+from isobatch.equivalence.split import DEFAULT, MAX_RANKS, Split, shrink
+from isobatch.equivalence.words import braces_in, fill_braces, given_settings, settled_by
 from isobatch.errors import InputError
 from isobatch.tools.unread import guess_field
 from isobatch.words import few, nearest
@@ -30,6 +30,10 @@ _BRACES = {
     "effective_batch": "{effective_batch}",
 }
 """By what a flag's name seems to mean, the brace to offer for it."""
+
+
+_NO_ARGUMENTS = ("torchtune", "deepspeed", STARTS_ITSELF)
+"""Tools without transformers' TrainingArguments."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -44,11 +48,41 @@ class Command(msgspec.Struct, frozen=True):
     """The split as typed; None under braces."""
     source: ToolSettings | None = None
     """The tool's settings; None under braces."""
+    in_code: bool = False
+    """Whether the code has numbers of the split: a first run shows them, and the recorder sets them."""
+
+    @property
+    def adds_flags(self) -> bool:
+        """Whether a split adds flags that were not typed, of the tool that the others seem to belong to."""
+        if self.source is None or self.source.file is not None:
+            return False
+        return any(name not in self.source.typed for name in split_changes(self.source, DEFAULT))
+
+    def as_typed(self) -> "Command":
+        """Leaves the numbers to the code, where the script does not have the tool's flags."""
+        return msgspec.structs.replace(self, tool=None, own=None, source=None, in_code=True)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the words of a start on the CPU say otherwise."""
+        if self.tool == NANOGPT:
+            return ("eval_iters 1, dtype float32, compile off",)
+        return () if self.source is None else cpu_notes(self.source)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The kinds of objects whose numbers the recorder sets beside the words, from the first run on."""
+        built_on = self.source is not None and self.source.tool not in _NO_ARGUMENTS
+        return ("arguments",) if built_on else ()
 
     @property
     def default(self) -> Split:
         """The split to compare by default: the command's own, or DEFAULT's passes, made smaller."""
         ranks = self.launch.ranks or DEFAULT.ranks
+        if self.in_code:
+            settled = settled_by(self.words, self.launch.environment)
+            passes = DEFAULT.accumulation if settled.accumulation else 1
+            return Split(min(ranks, MAX_RANKS), passes, DEFAULT.micro_batch)
         return shrink(self.own or Split(ranks, DEFAULT.accumulation, DEFAULT.micro_batch))
 
 
@@ -61,15 +95,16 @@ def read_command(words: Sequence[str], *, tool: str | None = None) -> Command:
     launch = read_launch(words)
     names = braces_in(words, launch.environment)
     if names - {"gpus"}:
-        check_braces(names)
-        return Command(tuple(words), launch)
+        return Command(tuple(words), launch, in_code=not all(settled_by(words, launch.environment)))
     if tool is not None:
         tool = _known_tool(tool)
     if tool == NANOGPT or (tool is None and launch.tool is None and is_nanogpt(launch.program)):
         return Command(tuple(words), launch, NANOGPT, nanogpt_split(launch.program, launch.ranks or 1))
     source = read_source(launch.program, tool or launch.tool)
     if source is None:
-        raise _cannot_split(words, launch)
+        if not launch.name and not names:
+            raise cannot_split(words, launch, "no tool is recognized by its flags or files")
+        return Command(tuple(words), launch, in_code=True)
     ranks = launch.ranks
     if ranks is None or (source.tool == STARTS_ITSELF and launch.name == "python"):
         ranks = source.ranks()
@@ -121,8 +156,8 @@ def _known_tool(tool: str) -> str:
     return plain
 
 
-def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
-    """Describes a command without braces and without a known tool, with the same command in braces."""
+def cannot_split(words: Sequence[str], launch: CommandLine, why: str) -> InputError:
+    """Describes a command that neither words nor objects split, with the same command in braces."""
     example, flags = [*words], []
     first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0
     for setting in given_settings(words):
@@ -143,7 +178,7 @@ def _cannot_split(words: Sequence[str], launch: CommandLine) -> InputError:
         if not any(brace in word for word in example) and "{effective_batch}" not in example:
             example += [flag, brace]
     return InputError(
-        "the command cannot be split: no tool is recognized by its flags or files, and "
+        f"the command cannot be split: {why}, and "
         f"{few(flags) if flags else 'no flag'} {looks if flags else 'looks like a batch'}. Write where the "
         "numbers go, by the script's own flags ({effective_batch} where a flag counts the samples of all "
         f"ranks):\n  isobatch same -- {' '.join(example)}\nor name the tool with --tool"

@@ -5,6 +5,7 @@ whatever its options say, and the commands of axolotl, LLaMA-Factory, TRL and ms
 their own around one of their modules.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -122,6 +123,28 @@ def read_launch(words: Sequence[str]) -> CommandLine:
         head=(*wrapper, *launch.head) if launch.head else (),
         alone=(*wrapper, *launch.alone),
     )
+
+
+def require_command(words: Sequence[str]) -> None:
+    """Refuses a command whose program is not there, in the words of a shell; the environment in front may say
+    where to look.
+    """
+    words, path = [*words], os.environ.get("PATH")
+    while words and (PurePosixPath(words[0]).name == "env" or _ASSIGNMENT.fullmatch(words[0])):
+        name, _, value = words.pop(0).partition("=")
+        path = value if name == "PATH" else path
+    names = [PurePosixPath(word).name for word in words]
+    inner = []
+    if names and names[0] in _WRAPPERS[-4:]:  # the others have an environment of their own
+        inner = [word for word, name in zip(words, names, strict=True) if name == "torchrun"][:1]
+    for word in [*words[:1], *inner]:
+        if "{" in word or shutil.which(word, path=path) is not None:
+            continue
+        if "/" in word:
+            reason = "permission denied" if Path(word).exists() else "no such file or directory"
+            raise InputError(f"{word}: {reason}")
+        hint = ": install torch first" if word == "torchrun" else ""
+        raise InputError(f"{word}: command not found{hint}")
 
 
 def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:

@@ -11,7 +11,8 @@ from isobatch.tools.scripts import python_literals
 
 NANOGPT = "nanogpt"
 _MICRO, _PASSES = "batch_size", "gradient_accumulation_steps"
-_ALIKE = {"compile": "False", "dtype": "float32"}
+_ALIKE = {"compile": "False", "dtype": "float32", "eval_iters": "1"}
+"""Also a short evaluation: one of the configuration's length comes before the first step of every run."""
 _ON_CPU = {"device": "cpu", "backend": "gloo"}
 
 

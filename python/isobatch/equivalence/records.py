@@ -69,6 +69,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     versions: dict[str, str]
     trainer: str = ""
     running: dict[str, Any] | None = None
+    indices: dict[str, list[list[int]]] = {}
+    """By line of the code, the rows that a loop without a loader draws by hand for each pass."""
 
     @property
     def lrs(self) -> list[float]:
@@ -203,6 +205,23 @@ class Recording(msgspec.Struct, frozen=True):
             )
             by_rank.append([len(part) for part in rows])
         return by_rank
+
+    def steps_by_hand(self) -> tuple[str, list[list[int]]]:
+        """Returns the line of a loop that draws rows by hand, and the rows of each step over all ranks."""
+        ranks = [record.indices for record in self.last.ranks]
+        size, steps = self.split.accumulation, len(self.of(next(iter(self.steps))[0]))
+        for line in ranks[0]:
+            batches = [rank.get(line, []) for rank in ranks]
+            if all(len(rank) >= size * steps for rank in batches):
+                parts = [range(first, first + size) for first in range(0, size * steps, size)]
+                return line, [[row for rank in batches for at in part for row in rank[at]] for part in parts]
+        return "", []
+
+    @property
+    def draws_alike_by_hand(self) -> bool:
+        """Whether every one of several ranks draws the same rows by hand."""
+        draws = [record.indices for record in self.last.ranks]
+        return len(draws) > 1 and bool(draws[0]) and all(rank == draws[0] for rank in draws)
 
     def samples(self, event: Event) -> int:
         """Counts the samples of a step over all ranks: dataset rows if known, else rows of the input."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from isobatch.equivalence.command import cpu_notes, start_as_typed
-from isobatch.equivalence.launchers import CommandLine, read_launch
+from isobatch.equivalence.launchers import CommandLine, read_launch, require_command
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.settings import ToolSettings, read_source
@@ -71,6 +71,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
     """Starts a command as typed, ends it before its second step, and returns its real settings."""
+    require_command(words)
     launch = read_launch(words)
     if names := braces_in(words, launch.environment):
         raise InputError(f"the command runs as it is here: write a number in the place of {{{min(names)}}}")

@@ -39,6 +39,10 @@ QUIET = {
 """The environment of each run: one thread a rank, eager kernels, no logger that writes elsewhere."""
 
 
+_RUNNING: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
+"""By process id, the runs that are not over, each with its folder."""
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """Settings of the recorder, passed in ISOBATCH_SAME."""
 
@@ -53,6 +57,11 @@ class Recorded(msgspec.Struct, frozen=True):
     bits: bool = False
     shake: bool = False
     rows: dict[str, Any] | None = None
+    split: Split | None = None
+    sets: tuple[str, ...] = ()
+    loader: dict[str, Any] | None = None
+    flags: dict[str, str] = {}
+    look: int = 0
 
 
 class SplitRun(msgspec.Struct, frozen=True):
@@ -66,10 +75,14 @@ class SplitRun(msgspec.Struct, frozen=True):
     seconds: float
     output: str
     """Its last lines."""
+    left_out: str = ""
+    """Why it was not started."""
 
     @property
     def reason(self) -> str:
         """Says why no step was recorded."""
+        if self.left_out:
+            return self.left_out
         if self.code is None:
             return f"took no optimizer step within {self.seconds:.0f} s"
         return f"ended with exit code {self.code} before an optimizer of torch took a step"
@@ -98,23 +111,34 @@ def start_run(
     full["ISOBATCH_SAME"] = msgspec.json.encode(settings).decode()
     began = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            list(words),
-            env=full,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                list(words),
+                env=full,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise InputError(f"{words[0]}: {(error.strerror or str(error)).lower()}") from None
+        _RUNNING[process.pid] = process, folder
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end_processes(process, folder)
+            _RUNNING.pop(process.pid, None)
     seconds = time.monotonic() - began
     lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
     return SplitRun(split, read_recording(folder, split, seconds), code, seconds, lines)
+
+
+def end_runs() -> None:
+    """Ends every run of this process with all that it started, after a signal or an error."""
+    for process, folder in [*_RUNNING.values()]:
+        _end_processes(process, folder)
 
 
 def _last_lines(output: str) -> str:

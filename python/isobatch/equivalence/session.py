@@ -1,5 +1,6 @@
 """Asks a script: starts it at several splits, and compares them."""
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -13,14 +14,20 @@ import numpy as np
 from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, SplitResult, share_factor
 from isobatch.equivalence.evidence import measure, verdict
+from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import Recorded, SplitRun, start_run
-from isobatch.equivalence.split import Split, Splits, choose_splits
+from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, start_run
+from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
+from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
 
+CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split")
+"""Ends of the recorder's notes that say what a run changes."""
+_REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)
+"""What a script says of flags that it does not have."""
 STEPS = 3
 LIMIT = 300.0
 
@@ -64,10 +71,11 @@ def same(
                 f"--split {further} has {further.effective_batch} samples in a step and {splits[0]} has "
                 f"{splits[0].effective_batch}: splits of one batch are compared"
             )
+    require_command(command)
     read = read_command(command, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
-        session = Session(read, Recorded(folder, steps, as_is=as_is), limit, device, say)
-        return session.ask(splits[0] if splits else read.default, tuple(splits[1:]))
+        session = Session(read, Recorded(folder, steps, as_is=as_is, sets=read.sets), limit, device, say)
+        return session.ask(splits[0] if splits else None, tuple(splits[1:]))
 
 
 class Session:
@@ -80,18 +88,22 @@ class Session:
         self.limit, self.device = limit, device
         self.rows: list[list[int]] = []  # of the dataset, step by step
         self.loader = ""
+        self.typed: TypedSplit | None = None
 
-    def ask(self, requested: Split, further: tuple[Split, ...]) -> Same:
+    def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
         began = time.monotonic()
-        splits = choose_splits(requested)
-        first = self._record(requested, "asked")
+        requested, first = self._first(requested)
+        over_ranks = self.typed is not None and self.typed.over_ranks
+        splits = choose_rank_splits(requested) if over_ranks else choose_splits(requested)
         random = any("random draws" in note for note in first.notes)
         if random and first.rows(next(iter(first.steps))) is not None:
             self.settings = msgspec.structs.replace(self.settings, alike=True)
             first = self._record(requested, "asked")
         if (loader := first.training_loader()) is not None:
             self.rows, self.loader = first.drawn_steps(), loader.name
+        else:
+            self.loader, self.rows = first.steps_by_hand()
         whole, single = self._reference(splits, frozen="batch norm" in first.notes)
         noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
         reference = whole.recording or single.recording
@@ -130,8 +142,38 @@ class Session:
             seconds=round(time.monotonic() - began, 1),
         )
 
+    def _first(self, requested: Split | None) -> tuple[Split, Recording]:
+        """Runs the split to ask for: the one given, else the command's own.
+
+        Numbers in the code are seen by a run as typed, which is the first where it has the split to ask for.
+        """
+        if not self.command.in_code:
+            split = requested or self.command.default
+            run = self._run(split, "asked")
+            if run.recording is not None:
+                return split, run.recording
+            if self.command.adds_flags and _REFUSED.search(run.output):
+                self.command = self.command.as_typed()
+                return self._first(requested)
+            raise run.no_step(f"the command at {split}")
+        run = self._run(self.command.default, "typed", look=MAX_SAMPLES)
+        self.typed = read_typed(self.command, self._folder(run.split, "typed") / "record")
+        if self.typed is None:
+            raise run.no_step("the command")
+        sets = {"sets": self.typed.sets, "loader": self.typed.loader, "flags": self.typed.flags}
+        self.settings = msgspec.structs.replace(self.settings, **sets)
+        split, first = requested or self.typed.asked, run.recording
+        if first is None or split != self.typed.own or len(first.of(0)) < self.settings.steps:
+            first = self._record(split, "asked")
+        self.typed.check_ranks(first)
+        return split, msgspec.structs.replace(first, split=split)
+
     def _reference(self, splits: Splits, frozen: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread."""
+
+        if self.typed is not None and self.typed.over_ranks:
+            left_out = "the script does not accumulate, so that no run shows each sample's gradient"
+            return self._run(splits.whole, "whole"), SplitRun(splits.single, None, None, 0.0, "", left_out)
 
         def run_single(split: Split, name: str) -> SplitRun:
             return self._run(split, name, each_pass=True, freeze=frozen)
@@ -139,7 +181,11 @@ class Session:
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(self._run, splits.whole, "whole")
             single = pool.submit(run_single, splits.single, "single")
-            runs = whole.result(), single.result()
+            try:
+                runs = whole.result(), single.result()
+            except BaseException:  # a signal: the pool waits for its runs
+                end_runs()
+                raise
         recording = runs[1].recording
         if recording is None or not np.linalg.norm(next(iter(recording.steps.values())).changes):
             # A sample alone has no gradient, or is refused: two have one.
@@ -155,15 +201,26 @@ class Session:
             raise run.no_step(f"the command at {split}")
         return run.recording
 
-    def _run(self, split: Split, name: str, **switches: bool) -> SplitRun:
-        folder = Path(self.settings.folder) / f"{name}-{split}"
+    def _folder(self, split: Split, name: str) -> Path:
+        return Path(self.settings.folder) / f"{name}-{split}"
+
+    def _run(self, split: Split, name: str, **switches: int) -> SplitRun:
+        folder = self._folder(split, name)
         folder.mkdir(exist_ok=True)
         words, environment = start_line(self.command, split, folder, self.device)
         settings = msgspec.structs.replace(
-            self.settings, folder=str(folder / "record"), rows=self._rows_for(split), **switches
+            self.settings,
+            folder=str(folder / "record"),
+            rows=self._rows_for(split),
+            split=split,
+            **switches,
         )
         run = start_run(words, environment, settings, split, self.limit)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
+        if settings.rows and run.recording is not None and run.recording.draws_alike_by_hand:
+            # Given rows would hide that every rank draws the same: it runs with its own.
+            settings = msgspec.structs.replace(settings, rows=None)
+            run = start_run(words, environment, settings, split, self.limit)
         return run
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
@@ -178,10 +235,13 @@ class Session:
 
     def _changes(self, recording: Recording) -> list[str]:
         notes = recording.notes
-        changes = [note for note in notes if note.endswith((" off", " not applied", "NCCL", "every sample"))]
+        changes = [*self.command.launch.notes, *self.command.notes]
+        changes += [note for note in notes if note.endswith(CHANGES)]
+        if self.typed is not None:
+            changes += [text for text in self.typed.changes if text not in changes]
         if any(step.first.norms for step in recording.steps.values()):
             changes.append("clipping measured and not applied")
-        own = self.command.own
+        own = self.command.own if self.typed is None else self.typed.own
         if own is not None and own != recording.split:
             changes.append(f"{recording.split} in the place of {own}")
         return changes

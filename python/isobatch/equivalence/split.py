@@ -88,6 +88,17 @@ def choose_splits(requested: Split) -> Splits:
     return Splits(whole, single, tuple(further))
 
 
+def choose_rank_splits(requested: Split) -> Splits:
+    """Chooses splits over ranks alone, one pass each: of the whole batch on one, and over another number."""
+    batch = requested.effective_batch
+    others = (
+        Split(ranks, 1, batch // ranks)
+        for ranks in range(2, MAX_RANKS + 1)
+        if ranks != requested.ranks and batch % ranks == 0
+    )
+    return Splits(Split(1, 1, batch), Split(1, batch, 1), tuple(others)[:1])
+
+
 def _kind(split: Split) -> tuple[bool, bool]:
     return split.ranks > 1, split.accumulation > 1
 

@@ -74,14 +74,14 @@ def braces_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
     return written & _BRACES.keys()
 
 
-def check_braces(names: set[str]) -> None:
-    """Refuses braces with the micro-batch or the accumulation left open."""
-    settled = {name: makes for name, (makes, _) in _BRACES.items() if name in names and makes != "ranks"}
-    if len({*settled.values()}) >= 2:
-        return
-    written = " and ".join(f"{{{name}}}" for name in settled)
-    raise InputError(
-        f"{written} alone cannot say how a rank splits its samples: write two of {{micro_batch}}, "
-        "{accumulation} and {rank_batch} (samples of a rank in a step) or {effective_batch} (of all "
-        "ranks) into the command"
-    )
+class Settled(NamedTuple):
+    """What braces say of a split, beside its ranks; the code says the rest."""
+
+    micro_batch: bool
+    accumulation: bool
+
+
+def settled_by(words: Iterable[str], environment: Mapping[str, str]) -> Settled:
+    """Tells what the braces of a command settle: a rank's batch alone is the micro-batch of one pass."""
+    makes = {_BRACES[name][0] for name in braces_in(words, environment)} - {"ranks"}
+    return Settled(bool(makes & {"micro-batch", "batch"}), "accumulation" in makes or len(makes) > 1)

@@ -8,20 +8,34 @@ pass, a linear sketch of the gradient that the optimizer applies, the learning r
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .record import Recorder
+
+installed: list[Recorder] = []
+"""The recorder of this process, once torch is imported."""
 
 
 def install() -> None:
     """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
     import json  # here: every process of the script imports this file, also without torch
 
-    from . import alike, backward, bits, loaders, randomness, samples, world
+    from . import alike, backward, bits, devices, indices, loaders, randomness, samples, sizes, world
     from .record import Recorder
 
     recorder = Recorder(json.loads(os.environ["ISOBATCH_SAME"]))
+    installed.append(recorder)
     world.install(recorder)
+    devices.install(recorder)
     if recorder.settings["bits"]:
         bits.install(recorder)
         return
     world.keep_whole(recorder)
-    for part in (randomness, alike, loaders, samples, backward):
+    for part in (randomness, alike, indices, sizes, loaders, samples, backward):
         part.install(recorder)
+
+
+def current() -> Recorder:
+    """Returns the recorder of this process; torch is imported before anything that asks for it is made."""
+    return installed[-1]

@@ -41,6 +41,7 @@ def _watch_backward(recorder: Recorder) -> None:
         # A reentrant checkpoint calls it inside.
         if recorder.in_backward or recorder.busy or not recorder.optimizers:
             return backward(*args, **kwargs)
+        recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None
         recorder.in_backward = True
         try:

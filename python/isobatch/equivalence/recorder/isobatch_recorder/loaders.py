@@ -8,6 +8,7 @@ import torch
 import torch.utils.data.dataloader as dataloader
 
 from .record import Recorder
+from .sizes import maker
 
 
 def install(recorder: Recorder) -> None:
@@ -50,6 +51,9 @@ def install(recorder: Recorder) -> None:
     def draw(self: Any) -> Any:
         nonlocal remaining
         batch = next_index(self)
+        if torch.is_grad_enabled():
+            size = getattr(self._index_sampler, "batch_size", None)
+            recorder.typed.drawn_by = maker(recorder, self._dataset, size)
         indices = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         if not all(hasattr(index, "__index__") for index in indices):
             return batch

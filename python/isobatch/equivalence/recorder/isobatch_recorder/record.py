@@ -15,6 +15,7 @@ import torch
 from .rounding import shake
 from .running import describe, name_trainer
 from .sketch import size_of, sketch, whole
+from .typed import TypedNumbers
 
 LIBRARIES = (
     *("torch", "transformers", "accelerate", "trl", "lightning", "peft"),
@@ -31,7 +32,10 @@ class Recorder:
             `each_pass`, whether the gradient of each pass is kept; `alike`, whether random draws are alike
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
-            gradients get noise of the size of rounding; `rows` to draw, or null.
+            gradients get noise of the size of rounding; `rows` to draw, or null;
+            `split` whose numbers the code's objects of the kinds in `sets` get, `loader` that trains, `flags` of
+            argparse with the split's number of each; `look`, the most samples of a step when a run only looks at
+            the code's numbers, else 0.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -44,7 +48,10 @@ class Recorder:
         self.drawn: list[dict[str, Any]] = []
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
+        self.indices: dict[str, list[list[int]]] = {}
         self.in_backward = False
+        self.typed = TypedNumbers(self)
+        self.on_cpu = not torch.cuda.is_available()
         self.began = time.monotonic()
         # By the number of an optimizer: its steps, and the passes and their gradients since the last one.
         self.steps: dict[int, int] = {}
@@ -56,6 +63,11 @@ class Recorder:
     def note(self, text: str) -> None:
         """Counts a note for the report."""
         self.notes[text] = self.notes.get(text, 0) + 1
+
+    @property
+    def in_float32(self) -> bool:
+        """Whether reduced precision is switched off."""
+        return not self.settings["bits"] and (self.on_cpu or not self.settings["as_is"])
 
     @property
     def rank(self) -> int:
@@ -96,6 +108,7 @@ class Recorder:
     def end_pass(self, change: torch.Tensor | None, *, finite: bool) -> None:
         """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
+        self.typed.end_pass()
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
             self.drawn_from = None
@@ -121,6 +134,7 @@ class Recorder:
             number = self.optimizers.index(optimizer)
             step = self.steps.get(number, 0)
             self._write(number, step, optimizer)
+            self.typed.look(len(self.passes.get(number, [])))
             self.steps[number] = step + 1
             self.passes[number], self.gradients[number], self.norms = [], [], []
             if self.settings["shake"]:
@@ -172,6 +186,7 @@ class Recorder:
             "trainer": name_trainer(),
             "norms": [[_finite(norm), _finite(limit)] for norm, limit in self.norms],
             "drawn": self.drawn,
+            "indices": self.indices,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
             "versions": {

@@ -1,0 +1,178 @@
+"""The numbers of a split in a script's code, as a first run of the command shows them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from isobatch.equivalence.command import Command, cannot_split
+from isobatch.equivalence.records import Recording
+from isobatch.equivalence.split import MAX_RANKS, MAX_SAMPLES, Split, shrink
+from isobatch.equivalence.words import settled_by
+from isobatch.words import few
+
+_GOVERNING = ("arguments", "lightning", "accelerate", "deepspeed")
+"""Kinds of objects that say an accumulation, in the order in which they win: a Trainer has an Accelerator."""
+_SET = "set by the split"
+_ACCUMULATION = re.compile("accum", re.IGNORECASE)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a first run saw on rank 0.
+
+    Attributes:
+        world: its ranks.
+        objects: those of the code that have numbers of a split, in the order in which they were made.
+        loader: whose batches reached a backward pass; None where no loader of the code does.
+        loaders: all that the code made.
+        splits_batches: whether a loader's batch is that of all ranks.
+        passes: of a step; 0 where the run ended at its first pass.
+    """
+
+    world: int
+    objects: list[dict[str, Any]]
+    loader: dict[str, Any] | None
+    loaders: list[dict[str, Any]]
+    splits_batches: bool
+    passes: int
+
+    @property
+    def governing(self) -> dict[str, Any]:
+        """Returns the object that says the accumulation; empty where none does, or the loop goes its own way."""
+        for kind in _GOVERNING:
+            entries = [entry for entry in self.objects if entry["kind"] == kind]
+            if entries and entries[-1].get("accumulates", True):
+                return entries[-1]
+        return {}
+
+    @property
+    def micro_batch(self) -> int | None:
+        """Returns a pass's samples on a rank; None where neither an object nor a loader says them."""
+        micro_batch = self.governing.get("micro_batch")
+        if micro_batch is None and self.loader is not None:
+            micro_batch = max(1, self.loader["size"] // (self.world if self.splits_batches else 1))
+        return micro_batch
+
+    @property
+    def accumulation(self) -> int | None:
+        """Returns a rank's passes of a step, by an object or a flag; None where neither says them."""
+        accumulation = self.governing.get("accumulation")
+        flags = self.flags(accumulation or self.passes)
+        return int(accumulation or min(flags.values())) if accumulation or flags else None
+
+    def flags(self, passes: int) -> dict[str, int]:
+        """Returns the flags that say the passes of a step; before its end (0), all that could."""
+        numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
+        return {
+            name: value
+            for items in numbers
+            for name, value in items
+            if _ACCUMULATION.search(name) and value >= 1 and value == (passes or value)
+        }
+
+    def batch_flags(self) -> dict[str, int]:
+        """Returns the flags that have the loader's batch size."""
+        size = None if self.loader is None or self.splits_batches else self.loader["size"]
+        numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
+        return {
+            name: value
+            for items in numbers
+            for name, value in items
+            if value == size and not _ACCUMULATION.search(name)
+        }
+
+    def loader_key(self) -> dict[str, Any] | None:
+        """Returns what tells the training's loader from others: its line, where that is not enough more."""
+        if self.loader is None:
+            return None
+        key = {"place": self.loader["place"]}
+        others = [entry for entry in self.loaders if entry["place"] == key["place"]]
+        for name in ("size", "dataset"):
+            if any(entry[name] != self.loader[name] for entry in others):
+                key[name] = self.loader[name]
+                others = [entry for entry in others if entry[name] == self.loader[name]]
+        return key
+
+
+class TypedSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """The split as the code has it, and how it is set.
+
+    Attributes:
+        own: the split of the first run.
+        sets: kinds of objects that the recorder sets.
+        loader: what tells the loader of the training from others; None where it is not set.
+        flags: of argparse to set, each with the number of a split that it is.
+        over_ranks: whether only the ranks and the micro-batch can be another, since the script does not
+            accumulate.
+        changes: what the split sets, with the numbers as they are in the code.
+    """
+
+    command: Command
+    own: Split
+    sets: tuple[str, ...]
+    loader: dict[str, Any] | None
+    flags: dict[str, str]
+    over_ranks: bool
+    changes: list[str]
+
+    @property
+    def asked(self) -> Split:
+        """The split to ask for: the code's own, made smaller; of one rank alone, over two."""
+        if not self.over_ranks:
+            return shrink(self.own)
+        batch = min(self.own.effective_batch, MAX_SAMPLES)
+        ranks = max(2, min(self.own.ranks, MAX_RANKS))
+        return Split(ranks, 1, max(1, batch // ranks))
+
+    def check_ranks(self, recording: Recording) -> None:
+        """Refuses a script that neither accumulates nor trains over ranks."""
+        ranks = recording.split.ranks
+        if self.over_ranks and recording.last.first.world < ranks:
+            why = f"its {ranks} processes form no process group, no object of the code says an accumulation"
+            raise cannot_split(self.command.words, self.command.launch, why)
+
+
+def read_typed(command: Command, folder: Path) -> TypedSplit | None:
+    """Reads what rank 0 of a first run saw; None where no backward pass began.
+
+    Raises:
+        InputError: neither an object nor a loader says the split; the message says what to write.
+    """
+    file = folder / "typed-0.json"
+    if not file.exists():
+        return None
+    seen = msgspec.json.decode(file.read_bytes(), type=Seen)
+    start, settled = command.default, settled_by(command.words, command.launch.environment)
+    micro_batch = start.micro_batch if settled.micro_batch else seen.micro_batch
+    accumulation = start.accumulation if settled.accumulation else seen.accumulation
+    if micro_batch is None:
+        why = "its batches come through no torch DataLoader whose batch size could be set"
+        raise cannot_split(command.words, command.launch, why)
+    if accumulation is None and seen.passes > 1:
+        why = f"its loop takes {seen.passes} passes a step, and no object or flag says so"
+        raise cannot_split(command.words, command.launch, why)
+    sets, changes, flags = [], [], dict[str, int]()
+    if not settled.accumulation and accumulation is not None:
+        flags |= dict.fromkeys(seen.flags(accumulation), accumulation)
+        if seen.governing:
+            sets.append(seen.governing["kind"])
+            changes.append(seen.governing["text"])
+    by_loader = not settled.micro_batch and "micro_batch" not in seen.governing
+    numbers = dict.fromkeys(flags, "accumulation")
+    if by_loader and seen.loader is not None:
+        sets.append("loader")
+        changes.append(f"DataLoader(batch_size={seen.loader['size']}) {_SET}")
+        flags |= seen.batch_flags()
+        numbers |= dict.fromkeys(seen.batch_flags(), "micro_batch")
+    if flags:
+        changes.append(f"{few([f'{name}={value}' for name, value in flags.items()])} {_SET}")
+    return TypedSplit(
+        command=command,
+        own=Split(seen.world, accumulation or 1, micro_batch),
+        sets=tuple(sets),
+        loader=seen.loader_key() if by_loader else None,
+        flags=numbers,
+        over_ranks=accumulation is None,
+        changes=changes,
+    )
