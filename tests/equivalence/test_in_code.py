@@ -60,8 +60,8 @@ def test_an_object_gets_the_numbers_of_the_split(tmp_path, name):
     key = place(tmp_path) | {"size": 2} if "loader" in KINDS[name] else None
     recording = recorded(tmp_path, name, Split(1, 2, 3), sets=KINDS[name], loader=key)
     assert sizes(recording) == [3, 3]
-    told = [note for note in recording.notes if note.endswith("set by the split")]
-    assert "=4) set by the split" in told[0]
+    notes = [note for note in recording.notes if note.endswith("set by the split")]
+    assert "=4) set by the split" in notes[0]
     assert any(note.endswith(" off") and "16" in note for note in recording.notes)
 
 
@@ -84,8 +84,8 @@ def test_flags_of_argparse_are_set_with_the_loader(tmp_path):
 
 
 def seen(folder, **changes):
-    told = {"world": 1, "objects": [], "loader": None, "loaders": [], "splits_batches": False, "passes": 1}
-    (folder / "typed-0.json").write_text(json.dumps(told | changes))
+    content = {"world": 1, "objects": [], "loader": None, "loaders": [], "splits_batches": False, "passes": 1}
+    (folder / "typed-0.json").write_text(json.dumps(content | changes))
     return read_typed(read_command(["python", "train.py"]), folder)
 
 

@@ -53,7 +53,7 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def adds_flags(self) -> bool:
-        """Whether a split adds flags that were not typed, of the tool that the others seem to belong to."""
+        """Whether a split adds further flags of the tool to those typed."""
         if self.source is None or self.source.file is not None:
             return False
         return any(name not in self.source.typed for name in split_changes(self.source, DEFAULT))
@@ -64,14 +64,14 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the words of a start on the CPU say otherwise."""
+        """Settings with another value on the CPU, for the report."""
         if self.tool == NANOGPT:
             return ("eval_iters 1, dtype float32, compile off",)
         return () if self.source is None else cpu_notes(self.source)
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The kinds of objects whose numbers the recorder sets beside the words, from the first run on."""
+        """The kinds of objects set by the recorder beside the words, from the first run on."""
         built_on = self.source is not None and self.source.tool not in _NO_ARGUMENTS
         return ("arguments",) if built_on else ()
 
@@ -157,7 +157,7 @@ def _known_tool(tool: str) -> str:
 
 
 def cannot_split(words: Sequence[str], launch: CommandLine, why: str) -> InputError:
-    """Describes a command that neither words nor objects split, with the same command in braces."""
+    """Describes a command without numbers to change, with the same command in braces."""
     example, flags = [*words], []
     first = len(words) - len(launch.program) if launch.name in ("torchrun", "python") else 0
     for setting in given_settings(words):

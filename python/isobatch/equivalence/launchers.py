@@ -126,9 +126,7 @@ def read_launch(words: Sequence[str]) -> CommandLine:
 
 
 def require_command(words: Sequence[str]) -> None:
-    """Refuses a command whose program is not there, in the words of a shell; the environment in front may say
-    where to look.
-    """
+    """Refuses a missing program, in the words of a shell; PATH may stand in front of the command."""
     words, path = [*words], os.environ.get("PATH")
     while words and (PurePosixPath(words[0]).name == "env" or _ASSIGNMENT.fullmatch(words[0])):
         name, _, value = words.pop(0).partition("=")

@@ -70,7 +70,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     trainer: str = ""
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
-    """By line of the code, the rows that a loop without a loader draws by hand for each pass."""
+    """By line of the code, the rows of each pass, drawn by a loop without a loader."""
 
     @property
     def lrs(self) -> list[float]:
@@ -207,7 +207,7 @@ class Recording(msgspec.Struct, frozen=True):
         return by_rank
 
     def steps_by_hand(self) -> tuple[str, list[list[int]]]:
-        """Returns the line of a loop that draws rows by hand, and the rows of each step over all ranks."""
+        """Returns the line of a loop's own draws of rows, and the rows of each step over all ranks."""
         ranks = [record.indices for record in self.last.ranks]
         size, steps = self.split.accumulation, len(self.of(next(iter(self.steps))[0]))
         for line in ranks[0]:

@@ -136,7 +136,7 @@ def start_run(
 
 
 def end_runs() -> None:
-    """Ends every run of this process with all that it started, after a signal or an error."""
+    """Ends every run of this process with all of its processes, after a signal or an error."""
     for process, folder in [*_RUNNING.values()]:
         _end_processes(process, folder)
 

@@ -19,7 +19,7 @@ _ACCUMULATION = re.compile("accum", re.IGNORECASE)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a first run saw on rank 0.
+    """The numbers in the code, as rank 0 of a first run saw them.
 
     Attributes:
         world: its ranks.
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def governing(self) -> dict[str, Any]:
-        """Returns the object that says the accumulation; empty where none does, or the loop goes its own way."""
+        """Returns the object with the accumulation; empty where the loop goes its own way."""
         for kind in _GOVERNING:
             entries = [entry for entry in self.objects if entry["kind"] == kind]
             if entries and entries[-1].get("accumulates", True):
@@ -62,7 +62,7 @@ class Seen(msgspec.Struct, frozen=True):
         return int(accumulation or min(flags.values())) if accumulation or flags else None
 
     def flags(self, passes: int) -> dict[str, int]:
-        """Returns the flags that say the passes of a step; before its end (0), all that could."""
+        """Returns the flags with the passes of a step; before its end (0), all for an accumulation."""
         numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
         return {
             name: value
@@ -72,7 +72,7 @@ class Seen(msgspec.Struct, frozen=True):
         }
 
     def batch_flags(self) -> dict[str, int]:
-        """Returns the flags that have the loader's batch size."""
+        """Returns the flags with the loader's batch size."""
         size = None if self.loader is None or self.splits_batches else self.loader["size"]
         numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
         return {
@@ -83,7 +83,7 @@ class Seen(msgspec.Struct, frozen=True):
         }
 
     def loader_key(self) -> dict[str, Any] | None:
-        """Returns what tells the training's loader from others: its line, where that is not enough more."""
+        """Returns the marks of the training's loader: its line, and more where the line makes others."""
         if self.loader is None:
             return None
         key = {"place": self.loader["place"]}
@@ -126,7 +126,7 @@ class TypedSplit(msgspec.Struct, frozen=True, kw_only=True):
         return Split(ranks, 1, max(1, batch // ranks))
 
     def check_ranks(self, recording: Recording) -> None:
-        """Refuses a script that neither accumulates nor trains over ranks."""
+        """Refuses a script without accumulation and without ranks."""
         ranks = recording.split.ranks
         if self.over_ranks and recording.last.first.world < ranks:
             why = f"its {ranks} processes form no process group, no object of the code says an accumulation"
@@ -134,7 +134,7 @@ class TypedSplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_typed(command: Command, folder: Path) -> TypedSplit | None:
-    """Reads what rank 0 of a first run saw; None where no backward pass began.
+    """Reads the numbers in the code, written by rank 0 of a first run; None where no backward pass began.
 
     Raises:
         InputError: neither an object nor a loader says the split; the message says what to write.

@@ -75,13 +75,13 @@ def braces_in(words: Iterable[str], environment: Mapping[str, str]) -> set[str]:
 
 
 class Settled(NamedTuple):
-    """What braces say of a split, beside its ranks; the code says the rest."""
+    """The numbers of a split in braces, beside its ranks; the code has the rest."""
 
     micro_batch: bool
     accumulation: bool
 
 
 def settled_by(words: Iterable[str], environment: Mapping[str, str]) -> Settled:
-    """Tells what the braces of a command settle: a rank's batch alone is the micro-batch of one pass."""
+    """Reads the braces of a command: a rank's batch alone is the micro-batch of one pass."""
     makes = {_BRACES[name][0] for name in braces_in(words, environment)} - {"ranks"}
     return Settled(bool(makes & {"micro-batch", "batch"}), "accumulation" in makes or len(makes) > 1)

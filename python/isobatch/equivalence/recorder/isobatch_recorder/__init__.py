@@ -37,5 +37,5 @@ def install() -> None:
 
 
 def current() -> Recorder:
-    """Returns the recorder of this process; torch is imported before anything that asks for it is made."""
+    """Returns the recorder of this process, made when torch was imported."""
     return installed[-1]

@@ -17,7 +17,7 @@ _NOTHING = ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats
 
 
 def install(recorder: Recorder) -> None:
-    """Patches the calls that fail without a GPU; all others stay as they are."""
+    """Patches calls doomed without a GPU; all others stay as they are."""
     if not recorder.on_cpu:
         return
     for name in _NOTHING:
@@ -47,7 +47,7 @@ def is_gpu(device: Any) -> bool:
 
 
 class OnCpu(TorchFunctionMode):
-    """Makes tensors on the CPU that a script asks of CUDA."""
+    """Makes the tensors of a script on the CPU in the place of CUDA."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class OnCpu(TorchFunctionMode):
 
 
 def _names_cuda() -> bool:
-    """Whether the script's text speaks of CUDA, or cannot be read: the mode costs each call of torch a little."""
+    """Whether the script speaks of CUDA, or cannot be read: the mode costs each call a little."""
     try:
         with open(sys.argv[0], encoding="utf-8", errors="replace") as file:
             return "cuda" in file.read(1 << 20)

@@ -1,4 +1,4 @@
-"""Numbers of a split that argparse has read or a parser has as its default: kept as typed, or replaced."""
+"""Numbers of a split among the flags of argparse: kept as typed, or replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices of rows that a loop draws by hand, recorded, or replaced by given rows, as a loader's are."""
+"""Indices of rows drawn by a loop itself: recorded, or replaced by given rows, as a loader's are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTSIDE = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
 
 
 def install(recorder: Recorder) -> None:
-    """Watches `randint` of torch and NumPy: one number for each sample of a pass, where no loader draws any."""
+    """Watches `randint` of torch and NumPy: a number for each sample of a pass, where no loader draws."""
     draws = IndexDraws(recorder)
     torch.randint = draws.watched(torch.randint)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -31,7 +31,7 @@ class IndexDraws:
         self._remaining: list[int] | None = None
 
     def watched(self, draw: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a function that draws integers."""
+        """Wraps a function of random integers."""
 
         @functools.wraps(draw)
         def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ class IndexDraws:
         return getattr(numbers, "ndim", 0) == 1 and len(numbers) == size
 
     def _rows(self, line: str, own: list[int], kind: type) -> Any:
-        """Keeps the rows that a line draws; returns those given in their place."""
+        """Keeps the rows drawn by a line; returns those given in their place."""
         recorder, rows = self._recorder, own
         fixed = recorder.settings["rows"]
         if fixed is not None and fixed["loader"] == line:
@@ -63,7 +63,7 @@ class IndexDraws:
 
 
 def _line() -> str:
-    """Names the line that draws."""
+    """Names the line of a draw."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The split, set in the objects that say it: a trainer's arguments, Accelerate, Lightning, DeepSpeed.
+"""The split, set in the objects of a script: a trainer's arguments, Accelerate, Lightning, DeepSpeed.
 
 Each hook runs when its library has been imported, and asks the recorder when an object is made: for the value
 of a setting in this run, and to keep the value in the code.
@@ -157,7 +157,7 @@ def _patch_deepspeed(module: ModuleType) -> None:
 
 
 def _with_batch(config: Any, values: dict[str, Any], *, add: bool = False) -> dict[str, Any]:
-    """Returns a DeepSpeed configuration, of a file or a dictionary, with the settings of its batch changed."""
+    """Returns a DeepSpeed configuration, a file or a dictionary, with other settings of its batch."""
     if not isinstance(config, dict):
         with open(config, encoding="utf-8") as file:
             config = json.load(file)

@@ -33,9 +33,8 @@ class Recorder:
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `rows` to draw, or null;
-            `split` whose numbers the code's objects of the kinds in `sets` get, `loader` that trains, `flags` of
-            argparse with the split's number of each; `look`, the most samples of a step when a run only looks at
-            the code's numbers, else 0.
+            `split`, set in the code's objects of the kinds in `sets`, in the `loader` of the training and in
+            `flags` of argparse; `look`, the most samples of a step when a run only looks at the code, else 0.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:

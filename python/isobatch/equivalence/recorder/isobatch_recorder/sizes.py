@@ -1,4 +1,4 @@
-"""The batch size of a loader in the code: kept as typed, and set to the split's for the loader that trains."""
+"""The batch size of a loader in the code: kept as typed, and set to the split's where it trains."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def describe(dataset: Any) -> str:
 
 
 def maker(recorder: Recorder, dataset: Any, size: Any) -> dict[str, Any] | None:
-    """Returns the entry of the loader that the code made for a dataset, for one that a library made of it."""
+    """Returns the entry of the code's own loader of a dataset, for a library's copy of it."""
     ids = set()
     while dataset is not None and id(dataset) not in ids:
         ids.add(id(dataset))
@@ -72,7 +72,7 @@ def maker(recorder: Recorder, dataset: Any, size: Any) -> dict[str, Any] | None:
 
 
 def _size_for(recorder: Recorder, entry: dict[str, Any]) -> int | None:
-    """Returns the batch size of the split for the loader that trains, None for another one."""
+    """Returns the batch size of the split for the loader of the training, None for another one."""
     key = recorder.settings["loader"]
     if key is None or not recorder.typed.sets("loader"):
         return None
@@ -84,7 +84,7 @@ def _size_for(recorder: Recorder, entry: dict[str, Any]) -> int | None:
 
 
 def _place(loader: Any) -> tuple[str, bool]:
-    """Returns the line that makes a loader, and whether it is the code's own rather than a library's copy."""
+    """Returns the line of a loader's making, and whether it is the code's own, not a library's."""
     frame = sys._getframe(2)
     while (
         frame.f_back is not None and frame.f_locals.get("self") is loader

@@ -12,7 +12,7 @@ SET = "set by the split"
 
 
 class TypedNumbers:
-    """The objects of a script that say how a step is split, in the order in which they were made.
+    """The objects of a script with numbers of a split, in the order of their making.
 
     A run that only looks (`look` samples at most) keeps them, and writes them at the first backward pass; the
     others, with a `split`, replace the numbers of the kinds in `sets`.
@@ -34,7 +34,7 @@ class TypedNumbers:
         return settings["split"] is not None and kind in settings["sets"]
 
     def number(self, kind: str, name: str, typed: Any) -> Any:
-        """Returns the split's `micro_batch`, `accumulation` or `ranks`, or what is typed."""
+        """Returns the split's `micro_batch`, `accumulation` or `ranks`, or the typed number."""
         if not self.sets(kind):
             return typed
         return self._recorder.settings["split"][name]
@@ -57,13 +57,13 @@ class TypedNumbers:
             self._recorder.note(entry["text"])
 
     def end_pass(self) -> None:
-        """Counts a backward pass of the loader that drew last."""
+        """Counts a backward pass of the last loader to draw."""
         if self.drawn_by is not None:
             self.drawn_by["passes"] += 1
             self.drawn_by = None
 
     def look(self, passes: int = 0) -> None:
-        """Writes what the code says, at the first backward pass and at each step, which had `passes`.
+        """Writes the typed numbers, at the first backward pass and at each step, of `passes`.
 
         A script whose step has more samples than are compared ends.
         """
@@ -76,7 +76,7 @@ class TypedNumbers:
                 module = getattr(thing, "lightning_module", None)
                 entry["accumulates"] = bool(getattr(module, "automatic_optimization", True))
         drew = [loader for loader in self.loaders if loader["passes"]]
-        told = {
+        content = {
             "world": recorder.world,
             "objects": [*self._made.values()],
             "loader": self.drawn_by or max(drew, key=lambda loader: loader["passes"], default=None),
@@ -84,18 +84,18 @@ class TypedNumbers:
             "splits_batches": self.splits_batches,
             "passes": passes,
         }
-        recorder.write(f"typed-{recorder.rank}.json", json.dumps(told, default=str))
+        recorder.write(f"typed-{recorder.rank}.json", json.dumps(content, default=str))
         self._is_written = True
-        if _samples(told) > most:
+        if _samples(content) > most:
             recorder.end("typed-{rank}.json")
 
 
-def _samples(told: dict[str, Any]) -> int:
+def _samples(content: dict[str, Any]) -> int:
     """Returns the samples of a step, by the code; 0 where only the step will tell."""
-    micro = (told["loader"] or {}).get("size") or 0
-    passes = told["passes"]
-    for entry in told["objects"]:
+    micro = (content["loader"] or {}).get("size") or 0
+    passes = content["passes"]
+    for entry in content["objects"]:
         micro = entry.get("micro_batch") or micro
         if entry.get("accumulates", True):
             passes = passes or entry.get("accumulation") or 0
-    return int(micro * passes * (1 if told["splits_batches"] else told["world"]))
+    return int(micro * passes * (1 if content["splits_batches"] else content["world"]))
