@@ -48,7 +48,10 @@ class LoaderDraws(msgspec.Struct, frozen=True):
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):
-    """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`."""
+    """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`.
+
+    `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
+    """
 
     optimizer: int
     step: int
@@ -68,6 +71,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     seconds: float
     versions: dict[str, str]
     trainer: str = ""
+    mesh: dict[str, tuple[int, int]] = {}
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows that a loop without a loader draws by hand for each pass."""
@@ -99,6 +103,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
         weights: (ranks, buckets), the parameters before the step.
         changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where unrecorded.
         after: (ranks, buckets), the parameters after the step; None where it was not seen to end.
+        further: the changes of the other ranks.
     """
 
     ranks: list[RankStep]
@@ -106,6 +111,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
     weights: Vector
     changes: Vector
     after: Vector | None = None
+    further: list[Vector] = []
 
     @property
     def first(self) -> RankStep:
@@ -252,6 +258,14 @@ def _read_step(folder: Path, ranks: list[RankStep]) -> RecordedStep:
         arrays.append(np.fromfile(folder / f"step-{name}").reshape(-1, sum(record.sizes)))
         if (path := folder / f"after-{name}").exists():
             after.append(np.fromfile(path))
-    gradients, weights = (np.stack([rows[number] for rows in arrays]) for number in (0, 1))
-    ended = len(after) == len(ranks) and all(len(row) == weights.shape[1] for row in after)
-    return RecordedStep(ranks, gradients, weights, arrays[0][2:], np.stack(after) if ended else None)
+    gradients, weights = (_stack([rows[number] for rows in arrays]) for number in (0, 1))
+    ended = [row.size for row in after] == [rows.shape[1] for rows in arrays]
+    further = [rows[2:] for rows in arrays[1:]]
+    whole_after = _stack(after) if ended else None
+    return RecordedStep(ranks, gradients, weights, arrays[0][2:], whole_after, further)
+
+
+def _stack(rows: Sequence[Vector]) -> Vector:
+    """Stacks the ranks' rows; those of fewer tensors, such as a pipeline's stage, end with zeros."""
+    widest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, widest - len(row))) for row in rows])

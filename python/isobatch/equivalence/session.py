@@ -17,6 +17,7 @@ from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.records import Recording
+from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, start_run
@@ -89,6 +90,7 @@ class Session:
         self.rows: list[list[int]] = []  # of the dataset, step by step
         self.loader = ""
         self.typed: TypedSplit | None = None
+        self.replicas = ALONE
 
     def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
@@ -221,7 +223,10 @@ class Session:
             # Given rows would hide that every rank draws the same: it runs with its own.
             settings = msgspec.structs.replace(settings, rows=None)
             run = start_run(words, environment, settings, split, self.limit)
-        return run
+        if run.recording is None:
+            return run
+        self.replicas = find_replicas(run.recording)
+        return msgspec.structs.replace(run, recording=join_replicas(run.recording, self.replicas))
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         """Deals the requested split's dataset rows out to the ranks of a split, step by step."""
@@ -230,7 +235,7 @@ class Session:
         shares = [np.array_split(np.array(step, dtype=int), split.ranks) for step in self.rows]
         return {
             "loader": self.loader,
-            "ranks": [np.concatenate(rank).tolist() for rank in zip(*shares, strict=True)],
+            "ranks": self.replicas.deal([np.concatenate(rank).tolist() for rank in zip(*shares, strict=True)]),
         }
 
     def _changes(self, recording: Recording) -> list[str]:

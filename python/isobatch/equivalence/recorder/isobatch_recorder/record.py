@@ -49,6 +49,7 @@ class Recorder:
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
         self.indices: dict[str, list[list[int]]] = {}
+        self.meshes: list[Any] = []
         self.in_backward = False
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()
@@ -85,6 +86,16 @@ class Recorder:
         if distributed.is_available() and distributed.is_initialized():
             return distributed.get_world_size()
         return 1
+
+    @property
+    def mesh(self) -> dict[str, tuple[int, int]]:
+        """This rank's coordinate and the size of each named dimension of the script's widest DeviceMesh."""
+        whole = [mesh for mesh in self.meshes if mesh.mesh_dim_names and mesh.size() == self.world]
+        mesh = max(whole, key=lambda mesh: mesh.ndim, default=None)
+        coordinate = None if mesh is None else mesh.get_coordinate()
+        if mesh is None or coordinate is None:
+            return {}
+        return dict(zip(mesh.mesh_dim_names, zip(coordinate, mesh.shape)))
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -174,6 +185,7 @@ class Recorder:
             "rank": self.rank,
             "kind": type(optimizer).__name__,
             "world": self.world,
+            "mesh": self.mesh,
             "groups": [
                 {"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups
             ],

@@ -25,6 +25,8 @@ def install(recorder: Recorder) -> None:
             _use_gloo(recorder)
         if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
             os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    if torch.distributed.is_available():
+        _note_meshes(recorder)
     if not recorder.settings["as_is"]:
         _switch_autocast_off(recorder)
 
@@ -42,6 +44,17 @@ def _use_gloo(recorder: Recorder) -> None:
 
     distributed.init_process_group = init_with_gloo
     distributed.distributed_c10d.init_process_group = init_with_gloo
+
+
+def _note_meshes(recorder: Recorder) -> None:
+    meshes: Any = torch.distributed.device_mesh.DeviceMesh
+    initialize = meshes.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        recorder.meshes.append(self)
+
+    meshes.__init__ = __init__
 
 
 def _switch_autocast_off(recorder: Recorder) -> None:
