@@ -51,6 +51,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`.
 
     `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
+    `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then read
+    from the weights, and later ones stand for the change of the weights.
     """
 
     optimizer: int
@@ -72,6 +74,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     versions: dict[str, str]
     trainer: str = ""
     mesh: dict[str, tuple[int, int]] = {}
+    measured: str = "gradient"
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows that a loop without a loader draws by hand for each pass."""
@@ -144,6 +147,11 @@ class Recording(msgspec.Struct, frozen=True):
             return None
         change: Vector = steps[-1].after[0] - steps[0].weights[0]
         return np.where(steps[0].first.columns, change, 0.0)
+
+    @property
+    def measured(self) -> str:
+        """Tells what the first step was seen by: "gradient" or "update"."""
+        return next(iter(self.steps.values())).first.measured
 
     @property
     def last(self) -> RecordedStep:
@@ -234,6 +242,18 @@ class Recording(msgspec.Struct, frozen=True):
         rows = self.rows(event)
         parts: Parts = self.steps[event].hashes if rows is None else rows
         return sum(len(part) for rank in parts for part in rank)
+
+
+def as_passes(run: Recording) -> Recording:
+    """Puts steps of one optimizer beside one another as the passes of one step: no weight changed between them."""
+    optimizer = next(iter(run.steps))[0]
+    steps = run.of(optimizer)
+    passes = [samples for step in steps for samples in step.first.passes]
+    changes = np.stack([step.gradients[0] for step in steps])
+    first = msgspec.structs.replace(steps[-1].first, step=0, passes=passes)
+    joined = RecordedStep([first], changes.mean(0)[None], steps[0].weights[:1], changes)
+    split = Split(1, len(passes), run.split.micro_batch)
+    return Recording(split, run.seconds, {(optimizer, 0): joined})
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:

@@ -27,6 +27,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         schema: of the JSON that `save` writes.
         same: whether no split differs from the whole batch in one pass; None where too little was measured.
         measured: the table of what must be measured, each with its state.
+        measured_by: "gradient"; "update" where an engine keeps gradients to itself.
         command: as it was typed.
         reference: the split that the others are compared with.
         splits: a result for each split.
@@ -42,6 +43,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     same: bool | None
     measured: list[Measured]
+    measured_by: str = "gradient"
     command: list[str]
     reference: str
     splits: list[SplitResult]
