@@ -16,6 +16,10 @@ from isobatch.words import counted
 
 SCHEMA = "isobatch.equivalence/2"
 
+BY_UPDATE = (
+    "Measured by the update: the engine keeps gradients to itself, so that each was put in the place of its "
+    "weight once, and read there; the other steps are the optimizer's own."
+)
 WIDTH = 24
 """Samples whose weights a line shows."""
 
@@ -125,6 +129,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if self.changes:
             yield ""
             yield f"Changed for the comparison: {', '.join(self.changes)}."
+        if self.measured_by == "update":
+            yield BY_UPDATE
         yield f"Not compared: {self._uncompared()}."
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
