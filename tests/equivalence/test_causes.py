@@ -87,7 +87,8 @@ def test_labels_counted_before_the_shift_are_named():
 @pytest.mark.parametrize(
     ("weights", "name", "text"),
     [
-        ([0, 0, 0, 0, 0, 0, 1, 1], "lost samples", "6 of 8"),
+        ([0, 0, 0, 0, 0, 0, 1, 1], "lost passes", "of passes 1, 2, 3 of 4 have weight 0"),
+        ([0, 0, 1, 1, 1, 1, 0, 1], "lost samples", "3 of 8"),
         ([1, 2, 1, 1, 1, 1, 1, 1], "repeated samples", "1 of 8 samples weigh 2 times"),
         ([1, 1.3, 0.7, 1, 1, 1.1, 1, 1], "unequal weights", "from 0.7 to 1.3"),
     ],

@@ -39,6 +39,8 @@ def recording(
     passes=None,
     finite=True,
     change=1.0,
+    measured="gradient",
+    update=1.0,
     ended=True,
     trainer="",
 ) -> Recording:
@@ -55,6 +57,7 @@ def recording(
             parts = np.array_split(share, passes or split.accumulation)
             record = {
                 **{"rank": rank, "world": split.ranks, "norms": norms, "step": number, "trainer": trainer},
+                "measured": measured,
                 "passes": [
                     {"hashes": list(map(str, part)), "tokens": [], "finite": finite} for part in parts
                 ],
@@ -64,7 +67,9 @@ def recording(
         weights = np.ones((split.ranks, 32)) - 0.1 * number * change * gradients[0]
         after = weights - 0.1 * change * gradients[0] if ended else None
         changes = SAMPLES[:8] / 8 if each_pass else np.empty((0, 32))
-        steps[0, number] = RecordedStep(ranks, gradients.copy(), weights, changes, after)
+        steps[0, number] = RecordedStep(
+            ranks, gradients * (update if number else 1.0), weights, changes, after
+        )
     return Recording(split, 1.0, steps)
 
 
@@ -88,6 +93,14 @@ def names(result) -> list[str]:
 
 def test_a_split_of_the_same_samples_is_the_same(comparison):
     assert comparison.compare(recording("2x2x2")).same
+
+
+def test_an_optimizer_that_moves_the_weights_less_is_named_by_its_update():
+    reference = recording("1x1x8", measured="update")
+    assert Comparison(reference, None, QUIET).compare(recording("2x2x2", measured="update")).same
+    result = Comparison(reference, None, QUIET).compare(recording("2x2x2", measured="update", update=0.5))
+    assert names(result) == ["another update"] and result.step == 1
+    assert "SGD moves the weights otherwise" in result.causes[0].text and "× 0.5" in result.causes[0].text
 
 
 def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):

@@ -56,7 +56,7 @@ def test_a_loss_that_is_not_divided_by_the_accumulation_is_named():
         ("no ddp", {"gradients not averaged"}),
         ("alone", {"ranks train alone"}),
         ("batch norm", {"batch norm"}),
-        ("zero each pass", {"lost samples"}),
+        ("zero each pass", {"lost passes"}),
         ("clip each pass", {"gradients clipped on every pass"}),
         ("schedule each pass", {"scheduler counts passes"}),
         ("cosine of passes", {"scheduler counts passes"}),

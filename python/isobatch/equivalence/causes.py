@@ -48,11 +48,35 @@ def name_weights(weighing: Weighing) -> SplitCause | None:
         return _name_factor(float(weights.mean()), weighing)
     lost = sum(within(weight, ALIKE) for weight in weights.tolist())
     if lost:
+        if (passes := _lost_passes(weighing)) is not None:
+            return passes
         return break_of(
             "lost_samples",
             f"{lost} of {len(weights)} samples have weight 0: they are read but do not reach the gradient",
         )
     return _name_means(weighing) or _name_counts(weights)
+
+
+def _lost_passes(weighing: Weighing) -> SplitCause | None:
+    """Names passes without any weight, where no other sample is lost."""
+    by_pass: dict[tuple[int, int], list[float]] = {}
+    for owner, weight in zip(weighing.owners, weighing.weights.tolist(), strict=True):
+        if owner is None:
+            return None
+        by_pass.setdefault(owner, []).append(weight)
+    if len(by_pass) < 2:
+        return None
+    lost = [owner for owner, weights in by_pass.items() if all(within(weight, ALIKE) for weight in weights)]
+    kept = [weight for owner, weights in by_pass.items() if owner not in lost for weight in weights]
+    if not lost or any(within(weight, ALIKE) for weight in kept):
+        return None
+    numbers = sorted({number + 1 for _, number in lost})
+    few_passes = f"pass{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    return break_of(
+        "lost_passes",
+        f"the samples of {few_passes} of {weighing.split.accumulation} have weight 0, the others from "
+        f"{min(kept):.3g} to {max(kept):.3g}: their gradient does not reach the update",
+    )
 
 
 def _name_factor(factor: float, weighing: Weighing) -> SplitCause:

@@ -155,6 +155,17 @@ _ROWS = (
         ),
     ),
     SplitLaw(
+        "lost_passes",
+        "lost passes",
+        Remedy("look for a zero_grad() between the passes of a step, or a gradient that is overwritten"),
+        {
+            "deepspeed": Remedy(
+                "update DeepSpeed, or leave the optimizer's offload out: ZeRO-2 with offload lost the passes "
+                "between the first and the last of a step in 0.18.4, and does not in 0.19.8"
+            )
+        },
+    ),
+    SplitLaw(
         "ranks_own_units",
         "mean of ranks' means",
         Remedy(f"{_TOTAL}; DDP averages over ranks, so multiply by their number"),

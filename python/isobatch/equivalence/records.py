@@ -48,7 +48,12 @@ class LoaderDraws(msgspec.Struct, frozen=True):
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):
-    """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`."""
+    """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`.
+
+    `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
+    `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then read
+    from the weights, and later ones stand for the change of the weights.
+    """
 
     optimizer: int
     step: int
@@ -68,6 +73,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     seconds: float
     versions: dict[str, str]
     trainer: str = ""
+    mesh: dict[str, tuple[int, int]] = {}
+    measured: str = "gradient"
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows of each pass, drawn by a loop without a loader."""
@@ -99,6 +106,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
         weights: (ranks, buckets), the parameters before the step.
         changes: (passes, buckets) of rank 0, what each pass added to the gradient; empty where unrecorded.
         after: (ranks, buckets), the parameters after the step; None where it was not seen to end.
+        further: the changes of the other ranks.
     """
 
     ranks: list[RankStep]
@@ -106,6 +114,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
     weights: Vector
     changes: Vector
     after: Vector | None = None
+    further: list[Vector] = []
 
     @property
     def first(self) -> RankStep:
@@ -138,6 +147,11 @@ class Recording(msgspec.Struct, frozen=True):
             return None
         change: Vector = steps[-1].after[0] - steps[0].weights[0]
         return np.where(steps[0].first.columns, change, 0.0)
+
+    @property
+    def measured(self) -> str:
+        """Tells what the first step was seen by: "gradient" or "update"."""
+        return next(iter(self.steps.values())).first.measured
 
     @property
     def last(self) -> RecordedStep:
@@ -230,6 +244,18 @@ class Recording(msgspec.Struct, frozen=True):
         return sum(len(part) for rank in parts for part in rank)
 
 
+def as_passes(run: Recording) -> Recording:
+    """Puts steps of one optimizer beside one another as the passes of one step: no weight changed between them."""
+    optimizer = next(iter(run.steps))[0]
+    steps = run.of(optimizer)
+    passes = [samples for step in steps for samples in step.first.passes]
+    changes = np.stack([step.gradients[0] for step in steps])
+    first = msgspec.structs.replace(steps[-1].first, step=0, passes=passes)
+    joined = RecordedStep([first], changes.mean(0)[None], steps[0].weights[:1], changes)
+    split = Split(1, len(passes), run.split.micro_batch)
+    return Recording(split, run.seconds, {(optimizer, 0): joined})
+
+
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:
     """Reads the steps finished by every rank of a run; None without any."""
     records: dict[Event, dict[int, RankStep]] = {}
@@ -252,6 +278,14 @@ def _read_step(folder: Path, ranks: list[RankStep]) -> RecordedStep:
         arrays.append(np.fromfile(folder / f"step-{name}").reshape(-1, sum(record.sizes)))
         if (path := folder / f"after-{name}").exists():
             after.append(np.fromfile(path))
-    gradients, weights = (np.stack([rows[number] for rows in arrays]) for number in (0, 1))
-    ended = len(after) == len(ranks) and all(len(row) == weights.shape[1] for row in after)
-    return RecordedStep(ranks, gradients, weights, arrays[0][2:], np.stack(after) if ended else None)
+    gradients, weights = (_stack([rows[number] for rows in arrays]) for number in (0, 1))
+    ended = [row.size for row in after] == [rows.shape[1] for rows in arrays]
+    further = [rows[2:] for rows in arrays[1:]]
+    whole_after = _stack(after) if ended else None
+    return RecordedStep(ranks, gradients, weights, arrays[0][2:], whole_after, further)
+
+
+def _stack(rows: Sequence[Vector]) -> Vector:
+    """Stacks the ranks' rows; those of fewer tensors, such as a pipeline's stage, end with zeros."""
+    widest = max(map(len, rows))
+    return np.stack([np.pad(row, (0, widest - len(row))) for row in rows])

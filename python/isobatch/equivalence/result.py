@@ -16,6 +16,10 @@ from isobatch.words import counted
 
 SCHEMA = "isobatch.equivalence/2"
 
+BY_UPDATE = (
+    "Measured by the update: the engine keeps gradients to itself, so that each was put in the place of its "
+    "weight once, and read there; the other steps are the optimizer's own."
+)
 WIDTH = 24
 """Samples whose weights a line shows."""
 
@@ -27,6 +31,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         schema: of the JSON that `save` writes.
         same: whether no split differs from the whole batch in one pass; None where too little was measured.
         measured: the table of what must be measured, each with its state.
+        measured_by: "gradient"; "update" where an engine keeps gradients to itself.
         command: as it was typed.
         reference: the split that the others are compared with.
         splits: a result for each split.
@@ -42,6 +47,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     same: bool | None
     measured: list[Measured]
+    measured_by: str = "gradient"
     command: list[str]
     reference: str
     splits: list[SplitResult]
@@ -123,6 +129,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if self.changes:
             yield ""
             yield f"Changed for the comparison: {', '.join(self.changes)}."
+        if self.measured_by == "update":
+            yield BY_UPDATE
         yield f"Not compared: {self._uncompared()}."
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."

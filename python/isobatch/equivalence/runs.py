@@ -56,6 +56,7 @@ class Recorded(msgspec.Struct, frozen=True):
     describe: bool = False
     bits: bool = False
     shake: bool = False
+    singles: bool = False
     rows: dict[str, Any] | None = None
     split: Split | None = None
     sets: tuple[str, ...] = ()

@@ -16,7 +16,8 @@ from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, Sp
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
-from isobatch.equivalence.records import Recording
+from isobatch.equivalence.records import Recording, as_passes
+from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, start_run
@@ -89,6 +90,7 @@ class Session:
         self.rows: list[list[int]] = []  # of the dataset, step by step
         self.loader = ""
         self.typed: TypedSplit | None = None
+        self.replicas = ALONE
 
     def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
@@ -104,13 +106,16 @@ class Session:
             self.rows, self.loader = first.drawn_steps(), loader.name
         else:
             self.loader, self.rows = first.steps_by_hand()
-        whole, single = self._reference(splits, frozen="batch norm" in first.notes)
+        by_update = first.measured == "update"
+        whole, single = self._reference(splits, frozen="batch norm" in first.notes, by_update=by_update)
         noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
         reference = whole.recording or single.recording
         if reference is None:
             raise whole.no_step(f"the command at {whole.split}")
         others = [split for split in further or splits.further if split not in (whole.split, single.split)]
-        runs = [whole, single, *(self._run(split, "other") for split in dict.fromkeys(others))]
+        runs = [whole, *(self._run(split, "other") for split in dict.fromkeys(others))]
+        if not by_update:
+            runs.append(single)
         recordings = {first.split: first}
         for run in runs:
             if run.recording is not None:
@@ -130,6 +135,7 @@ class Session:
         return Same(
             same=verdict(measured, results, whole_question=not unjudged and not asked_and_missing),
             measured=measured,
+            measured_by=first.measured,
             command=list(self.command.words),
             reference=str(reference.split),
             splits=results,
@@ -168,15 +174,24 @@ class Session:
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)
 
-    def _reference(self, splits: Splits, frozen: bool) -> tuple[SplitRun, SplitRun]:
-        """Runs the whole batch in one pass beside one sample a pass: each has one thread."""
+    def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> tuple[SplitRun, SplitRun]:
+        """Runs the whole batch in one pass beside one sample a pass: each has one thread.
+
+        By updates, the samples are steps of their own: no gradient of a pass is seen.
+        """
 
         if self.typed is not None and self.typed.over_ranks:
             left_out = "the script does not accumulate, so that no run shows each sample's gradient"
             return self._run(splits.whole, "whole"), SplitRun(splits.single, None, None, 0.0, "", left_out)
 
         def run_single(split: Split, name: str) -> SplitRun:
-            return self._run(split, name, each_pass=True, freeze=frozen)
+            if not by_update:
+                return self._run(split, name, each_pass=True, freeze=frozen)
+            alone = Split(1, 1, split.micro_batch)
+            run = self._run(alone, name, steps=split.accumulation, singles=True, freeze=frozen)
+            if run.recording is None or len(run.recording.steps) < split.accumulation:
+                return msgspec.structs.replace(run, recording=None)
+            return msgspec.structs.replace(run, recording=as_passes(run.recording))
 
         with ThreadPoolExecutor(2) as pool:
             whole = pool.submit(self._run, splits.whole, "whole")
@@ -221,7 +236,10 @@ class Session:
             # Given rows would hide that every rank draws the same: it runs with its own.
             settings = msgspec.structs.replace(settings, rows=None)
             run = start_run(words, environment, settings, split, self.limit)
-        return run
+        if run.recording is None:
+            return run
+        self.replicas = find_replicas(run.recording)
+        return msgspec.structs.replace(run, recording=join_replicas(run.recording, self.replicas))
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         """Deals the requested split's dataset rows out to the ranks of a split, step by step."""
@@ -230,7 +248,9 @@ class Session:
         shares = [np.array_split(np.array(step, dtype=int), split.ranks) for step in self.rows]
         return {
             "loader": self.loader,
-            "ranks": [np.concatenate(rank).tolist() for rank in zip(*shares, strict=True)],
+            "ranks": self.replicas.deal(
+                [np.concatenate(rank).tolist() for rank in zip(*shares, strict=True)]
+            ),
         }
 
     def _changes(self, recording: Recording) -> list[str]:

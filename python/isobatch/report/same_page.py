@@ -1,7 +1,7 @@
 """The page of a comparison of splits: the answer, its causes with their remedies, what was measured, and each sample's weight."""
 
 from isobatch.equivalence.compare import SplitResult
-from isobatch.equivalence.result import Same
+from isobatch.equivalence.result import BY_UPDATE, Same
 from isobatch.report.charts import sample_weights
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.words import count, counted, figure
@@ -91,6 +91,8 @@ def _figures(answer: Same) -> Section:
     notes = [f"Differences up to {figure(answer.tolerance)} count as rounding; {steps}."]
     if answer.changes:
         notes.append(f"Changed for the comparison: {', '.join(answer.changes)}.")
+    if answer.measured_by == "update":
+        notes.append(BY_UPDATE)
     groups = [
         (_times(result.split), group.name, figure(group.difference), f"{group.factor:.4g}")
         for result in answer.splits

@@ -21,7 +21,20 @@ def install() -> None:
     """Prepares torch for the recording of this process: settings come as JSON in ISOBATCH_SAME."""
     import json  # here: every process of the script imports this file, also without torch
 
-    from . import alike, backward, bits, devices, indices, loaders, randomness, samples, sizes, world
+    from . import (
+        alike,
+        backward,
+        bits,
+        devices,
+        fsdp1,
+        indices,
+        loaders,
+        randomness,
+        samples,
+        sizes,
+        updates,
+        world,
+    )
     from .record import Recorder
 
     recorder = Recorder(json.loads(os.environ["ISOBATCH_SAME"]))
@@ -31,8 +44,8 @@ def install() -> None:
     if recorder.settings["bits"]:
         bits.install(recorder)
         return
-    world.keep_whole(recorder)
-    for part in (randomness, alike, indices, sizes, loaders, samples, backward):
+    parts = (randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1)
+    for part in parts:
         part.install(recorder)
 
 

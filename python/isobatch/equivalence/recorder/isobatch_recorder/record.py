@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 
 from .rounding import shake
 from .running import describe, name_trainer
-from .sketch import size_of, sketch, whole
+from .sketch import size_of, sketch
 from .typed import TypedNumbers
 
 LIBRARIES = (
@@ -32,9 +34,10 @@ class Recorder:
             `each_pass`, whether the gradient of each pass is kept; `alike`, whether random draws are alike
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
-            gradients get noise of the size of rounding; `rows` to draw, or null;
-            `split`, set in the code's objects of the kinds in `sets`, in the `loader` of the training and in
-            `flags` of argparse; `look`, the most samples of a step when a run only looks at the code, else 0.
+            gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
+            that are asked for, and changes no weight; `rows` to draw, or null; `split`, set in the code's
+            objects of the kinds in `sets`, in the `loader` of the training and in `flags` of argparse;
+            `look`, the most samples of a step when a run only looks at the code, else 0.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -44,13 +47,16 @@ class Recorder:
         self.notes: dict[str, int] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
+        self.models: list[torch.nn.Module] = []
         self.drawn: list[dict[str, Any]] = []
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
         self.indices: dict[str, list[list[int]]] = {}
+        self.meshes: list[Any] = []
         self.in_backward = False
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()
+        self.whole_tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]] | None = None
         self.began = time.monotonic()
         # By the number of an optimizer: its steps, and the passes and their gradients since the last one.
         self.steps: dict[int, int] = {}
@@ -86,6 +92,16 @@ class Recorder:
         return 1
 
     @property
+    def mesh(self) -> dict[str, tuple[int, int]]:
+        """This rank's coordinate and the size of each named dimension of the script's widest DeviceMesh."""
+        whole = [mesh for mesh in self.meshes if mesh.mesh_dim_names and mesh.size() == self.world]
+        mesh = max(whole, key=lambda mesh: mesh.ndim, default=None)
+        coordinate = None if mesh is None else mesh.get_coordinate()
+        if mesh is None or coordinate is None:
+            return {}
+        return dict(zip(mesh.mesh_dim_names, zip(coordinate, mesh.shape)))
+
+    @property
     def parameters(self) -> list[torch.Tensor]:
         """The parameters of all optimizers, each once, in the optimizers' order."""
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
@@ -93,11 +109,12 @@ class Recorder:
 
     def gradient(self) -> torch.Tensor:
         """Sketches the gradient of all parameters as it is now."""
+        if self.whole_tensors is not None:
+            with gradients_as_weights(self.parameters):
+                return self.weights()
         buckets, parts = self.settings["buckets"], [torch.zeros(0, dtype=torch.float64)]
         for number, parameter in enumerate(self.parameters):
-            gradient = parameter.grad
-            if gradient is None:
-                gradient = getattr(parameter, "main_grad", None)
+            gradient = _gradient_of(parameter)
             if gradient is None:
                 parts.append(torch.zeros(size_of(parameter, buckets), dtype=torch.float64))
             else:
@@ -124,63 +141,75 @@ class Recorder:
             if change is not None:
                 gradients[-1] = gradients[-1] + change
 
+    def number_of(self, optimizer: Any) -> int | None:
+        """Returns the place of an optimizer among those of the script; None if it is none of them."""
+        return next((number for number, known in enumerate(self.optimizers) if known is optimizer), None)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Records nothing for a while."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
+
     def write_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the record of an optimizer step, before the optimizer changes a weight."""
-        if self.busy or optimizer not in self.optimizers:
+        number = self.number_of(optimizer)
+        if self.busy or number is None:
             return
-        self.busy = True
-        try:
-            number = self.optimizers.index(optimizer)
-            step = self.steps.get(number, 0)
-            self._write(number, step, optimizer)
-            self.typed.look(len(self.passes.get(number, [])))
-            self.steps[number] = step + 1
-            self.passes[number], self.gradients[number], self.norms = [], [], []
+        with self.unseen():
+            rows = [self.gradient(), self.weights(), *self.gradients.get(number, [])]
+            self.save(self.describe(number, optimizer), rows)
             if self.settings["shake"]:
-                shake([p.grad for p in self.parameters if p.grad is not None], step)
-        finally:
-            self.busy = False
+                gradients = [p.grad for p in self.parameters if p.grad is not None]
+                shake(gradients, self.steps[number] - 1)
 
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the weights after an optimizer step, and ends the script after the last requested step."""
-        if self.busy or optimizer not in self.optimizers:
+        number = self.number_of(optimizer)
+        if self.busy or number is None or not self.steps.get(number):
             return
-        self.busy = True
-        try:
-            number = self.optimizers.index(optimizer)
-            steps = self.steps.get(number, 0)
-            if not steps:
-                return
-            name = f"after-{number}-{steps - 1}"
-            self.write(f"{name}-{self.rank}.f64", self.weights().contiguous().numpy().tobytes())
-            if max(self.steps.values()) >= self.settings["steps"] and number == max(self.steps):
-                self.end(f"{name}-{{rank}}.f64")
-        finally:
-            self.busy = False
+        with self.unseen():
+            self.save_weights(number, self.weights())
 
     def weights(self) -> torch.Tensor:
         """Sketches all parameters as they are now."""
         buckets = self.settings["buckets"]
-        return torch.cat([sketch(number, p, buckets) for number, p in enumerate(self.parameters)])
+        return torch.cat([sketch(number, p, buckets) for number, (_, p) in enumerate(self._tensors())])
 
-    def _write(self, number: int, step: int, optimizer: torch.optim.Optimizer) -> None:
-        parameters, buckets = self.parameters, self.settings["buckets"]
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        if self.whole_tensors is not None:
+            return self.whole_tensors()
+        parameters = enumerate(self.parameters)
+        return ((self.names.get(id(p), f"parameter {number}"), p) for number, p in parameters)
+
+    def describe(self, number: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Describes an optimizer's next step."""
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        rows = [self.gradient(), self.weights(), *self.gradients.get(number, [])]
+        tensors = [
+            (name, id(p), p.numel(), p.dtype in (torch.float16, torch.bfloat16))
+            for name, p in self._tensors()
+        ]
+        are_own = [key in own for _, key, _, _ in tensors]
+        step = self.steps.get(number, 0)
         record = {
             "optimizer": number,
             "step": step,
             "rank": self.rank,
             "kind": type(optimizer).__name__,
             "world": self.world,
+            "mesh": self.mesh,
             "groups": [
                 {"tensors": len(group["params"]), **_plain(group)} for group in optimizer.param_groups
             ],
-            "names": [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)],
-            "sizes": [size_of(p, buckets) for p in parameters],
-            "entries": [whole(p).numel() for p in parameters],
-            "own": [id(p) in own for p in parameters],
-            "half": any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters),
+            "names": [name for name, *_ in tensors],
+            "sizes": [min(self.settings["buckets"], max(entries, 1)) for _, _, entries, _ in tensors],
+            "entries": [entries for _, _, entries, _ in tensors],
+            # An engine's optimizer has flat parts of the parameters.
+            "own": are_own if any(are_own) or self.whole_tensors is None else [True] * len(tensors),
+            "half": any(is_half for *_, is_half in tensors),
             "passes": self.passes.get(number, []),
             "trainer": name_trainer(),
             "norms": [[_finite(norm), _finite(limit)] for norm, limit in self.norms],
@@ -196,10 +225,25 @@ class Recorder:
         }
         if self.settings["describe"] and self.rank == 0:
             record["running"] = describe(optimizer, step, is_last=step + 1 >= self.settings["steps"])
+        return record
+
+    def save(self, record: dict[str, Any], rows: list[torch.Tensor]) -> None:
+        """Writes a step's record with its sketches; the next step begins."""
+        number, step = record["optimizer"], record["step"]
         name = f"step-{number}-{step}-{self.rank}"
         with (self.folder / f"{name}.f64").open("wb") as file:
             file.write(torch.stack(rows).contiguous().numpy().tobytes())
         self.write(f"{name}.json", json.dumps(record))
+        self.typed.look(len(self.passes.get(number, [])))
+        self.steps[number] = step + 1
+        self.passes[number], self.gradients[number], self.norms = [], [], []
+
+    def save_weights(self, number: int, weights: torch.Tensor) -> None:
+        """Writes the weights after a step; the script ends after the last requested one."""
+        name = f"after-{number}-{self.steps[number] - 1}"
+        self.write(f"{name}-{self.rank}.f64", weights.contiguous().numpy().tobytes())
+        if max(self.steps.values()) >= self.settings["steps"] and number == max(self.steps):
+            self.end(f"{name}-{{rank}}.f64")
 
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file of this rank, whole or not at all."""
@@ -216,6 +260,33 @@ class Recorder:
         while not all(file.exists() for file in files) and time.monotonic() < deadline:
             time.sleep(0.01)
         os._exit(0)
+
+
+@contextlib.contextmanager
+def gradients_as_weights(parameters: list[torch.Tensor]) -> Iterator[None]:
+    """Puts gradients in the place of weights for a while, where an engine gathers the weights alone."""
+    saved = [parameter.data.clone() for parameter in parameters]
+    for parameter in parameters:
+        put_gradient(parameter)
+    try:
+        yield
+    finally:
+        for parameter, entries in zip(parameters, saved):
+            parameter.data.copy_(entries)
+
+
+def put_gradient(parameter: torch.Tensor) -> None:
+    """Puts a gradient in the place of its weight: 0 without one."""
+    if parameter.grad is None:
+        parameter.data.zero_()
+    else:
+        parameter.data.copy_(parameter.grad)
+
+
+def _gradient_of(parameter: Any) -> Any:
+    """Returns the gradient of a parameter; Megatron keeps it in a buffer of its own."""
+    gradient = parameter.grad
+    return getattr(parameter, "main_grad", None) if gradient is None else gradient
 
 
 def _finite(number: float) -> float | None:

@@ -27,6 +27,8 @@ def install(recorder: Recorder) -> None:
         )
         if trains and not recorder.busy and next(self.parameters(), None) is not None:
             recorder.forwards.append(read_pass(args, kwargs))
+            if not any(model is self for model in recorder.models):
+                recorder.models.append(self)
             for name, parameter in self.named_parameters():
                 recorder.names.setdefault(
                     id(parameter), name.replace("module.", "").replace("_orig_mod.", "")
