@@ -56,8 +56,12 @@ class Reader:
         return getattr(self._batches, "_workers", [])
 
     def _has_dead(self, error: Exception) -> bool:
-        """Returns whether an error comes of a dead worker, whose connections close a moment before its end."""
-        wait([worker.sentinel for worker in self._workers], float(isinstance(error, (OSError, EOFError))))
+        """Returns whether an error comes of a dead worker: its connections close a moment before its end."""
+        patience = float(isinstance(error, (OSError, EOFError)))
+        ending = wait([worker.sentinel for worker in self._workers], patience)
+        for worker in self._workers:
+            if worker.sentinel in ending:
+                worker.join()
         return any(worker.exitcode for worker in self._workers)
 
     def _replace(self, span: Span, passed: int) -> None:
