@@ -178,8 +178,8 @@ class Membership:
         if closing.waiting and not self._has_said and not self.has_room(size, closing.waiting):
             self._has_said = True
             warnings.warn(
-                f"{self.name} waits: {size} ranks train, and the plan has no work for {size + self.shards}; "
-                "it joins once fewer are left",
+                f"{self.name} waits: the plan has no work for {size + self.shards} ranks; it joins once one of "
+                "those that train is lost",
                 stacklevel=2,
             )
 
