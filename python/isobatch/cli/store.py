@@ -14,8 +14,8 @@ EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind n
 OPTIONS = {
     "--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True}),
     "--bind ADDRESS": "address or name to listen on (default: this host's name with a key, else 127.0.0.1)",
-    "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY, or the file "
-    "that ISOBATCH_RUN_KEY_FILE names)",
+    "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY, or "
+    "ISOBATCH_RUN_KEY_FILE)",
     "--open": ("use no key: whoever reaches the store may join", {"action": "store_true"}),
 }
 

@@ -210,7 +210,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 def trained(kills, dataset, *, tokens=None, moment=0.0, **options):
-    """Returns each batch, and the loop's own random numbers, of a run whose workers are killed at some passes."""
+    """Returns the batches and the loop's random numbers of a run with workers killed at some passes."""
     torch.manual_seed(0)
     recipe = {"effective_batch": 8, "lr": 0.1, "optimizer": "sgd", "dataset_size": 40, "duration": "2ep"}
     run, optimizer = ElasticRun(ib.Recipe(**recipe), max_micro_batch=2), None

@@ -18,7 +18,15 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
 from isobatch.integrations.torch import ElasticRun, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Here, Roster, Saved, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+    HALF,
+    NEW,
+    OUT,
+    Here,
+    Roster,
+    Saved,
+    Seat,
+)
 from isobatch.integrations.torch.elastic.run import can_begin  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
@@ -160,14 +168,14 @@ def test_who_has_no_work_is_not_awaited_and_says_so_once(crew, member):
     (old,) = crew(1)
     late = member("late")
     late.fits = old.fits = lambda count: count == 1
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (answer,) = forming([late], [NEW])
         wait([answer], 1.0)
         old.store.write(f"{old.table.mark}/done", Here(old.id))
         assert answer.result(10) is None
     why = "late waits: the plan has no work for 2 ranks; it joins once one of those that train is lost"
-    assert [str(warning.message) for warning in said] == [why]
+    assert [str(warning.message) for warning in caught] == [why]
     assert not old.has_room(1, 3)
     old.fits = lambda count: count in (1, 3)
     assert old.has_room(1, 2)

@@ -389,14 +389,14 @@ def test_a_store_makes_a_key_and_says_it_once_and_listens_for_its_host_alone(mon
 
 
 def test_a_store_s_key_file_wins_over_the_environment_and_is_made(monkeypatch, capsys, tmp_path):
-    path, other = tmp_path / "run.key", tmp_path / "other.key"
-    for environment in {"ISOBATCH_RUN_KEY_FILE": str(other)}, {"ISOBATCH_RUN_KEY": "none"}:
+    path, unused = tmp_path / "run.key", tmp_path / "unused.key"
+    for environment in {"ISOBATCH_RUN_KEY_FILE": str(unused)}, {"ISOBATCH_RUN_KEY": "none"}:
         path.unlink(missing_ok=True)
         out, printed = started(monkeypatch, capsys, environment, "127.0.0.2", path)
         assert out.startswith("the store listens on 127.0.0.2")
         assert f"ISOBATCH_RUN_KEY_FILE={path}" in printed
         assert len(find_key({"ISOBATCH_RUN_KEY_FILE": str(path)})) == 43
-    assert not other.exists()
+    assert not unused.exists()
 
 
 def test_a_store_is_open_only_where_it_is_asked_to_be(monkeypatch, capsys, ran):

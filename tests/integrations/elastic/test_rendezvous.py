@@ -51,8 +51,8 @@ def test_a_value_that_no_rank_signed_for_its_place_is_not_there(connected, raw, 
         (connected(seal=Seal(b"the key of this run alone", "other")), "cpu/0", "other/3-ab/group/cpu/0"),
         (connected("4-ab", Seal(b"the key of a stranger")), "cpu/0", "run/4-ab/group/cpu/0"),
     ]
-    for other, key, place in others:
-        other.set(key, b"an address")
+    for peer, key, place in others:
+        peer.set(key, b"an address")
         keys.append(raw.get(place))
     rank.set("cpu/0", b"an address")
     assert connected().get("cpu/0") == b"an address"

@@ -271,7 +271,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 class Signals:
     """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and still calls
-    the previous handlers. A loader's dead worker is noticed where a batch is read. Python allows handlers in the main thread only: elsewhere no signal is noted."""
+    the previous handlers. A loader's dead worker is noticed where a batch is read. Python allows handlers in
+    the main thread only: elsewhere no signal is noted."""
 
     def __init__(self) -> None:
         self.received = False

@@ -151,8 +151,8 @@ class Crew(Watch):
                 raise
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Returns whether an error comes of a lost rank, or of a dead worker of a loader that the training made;
-        if so, notes the loss and tells the others."""
+        """Notes an error of a lost rank, or of a dead worker of the script's own loader, and tells the others;
+        returns False for any other error."""
         if not (is_loss(error) or is_death(error)):
             return False
         if not self.lost:

@@ -1,6 +1,4 @@
-"""The forks of a rank, as the workers of its loaders: nothing of the rank is freed in them, and daemons end with
-their rank.
-"""
+"""The forks of a rank, such as loader workers: they free nothing of the rank, and daemons end with it."""
 
 import ctypes
 import gc
@@ -16,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Forks:
-    """What happens around each fork of this process, as a DataLoader's of its workers, whoever made it.
+    """Hooks of all forks of this process, such as those of loader workers, whoever made the loader.
 
     A forked worker of a killed rank would hold the rank's sockets open, and the other ranks would wait for
     five seconds. And the rank's garbage may have groups of past crews: freeing a group waits for threads that
@@ -34,7 +32,7 @@ class Forks:
             self._collects = gc.isenabled()
         self._under_way += 1
         gc.disable()
-        # Linux tells a child of the end of the forking thread: only the main one lives as long as the process.
+        # Linux watches the forking thread, and only the main thread lives as long as the process.
         self._here.is_main = threading.current_thread() is threading.main_thread()
 
     def end(self) -> None:
@@ -44,14 +42,14 @@ class Forks:
             gc.enable()
 
     def leave(self) -> None:
-        """Goes on collecting in the fork, but for all that it has of the rank."""
+        """Goes on collecting in the fork, without the garbage of the rank."""
         self._under_way = 0
         gc.freeze()
         if self._collects:
             gc.enable()
 
     def tie(self) -> None:
-        """Ends this process, once, together with the one that started it, if it is a daemon, as workers are."""
+        """Ties this process to its parent's end, once, if it is a daemon like workers."""
         parent = multiprocessing.parent_process()
         if parent is None or not multiprocessing.current_process().daemon or self._tied == os.getpid():
             return

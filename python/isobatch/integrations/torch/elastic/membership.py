@@ -174,12 +174,12 @@ class Membership:
         return table
 
     def _say_waits(self, size: int, closing: "_Closing") -> None:
-        """Says once that this rank waits, where the plan has no work for it."""
+        """Warns once if this rank waits because the plan has no work for it."""
         if closing.waiting and not self._has_said and not self.has_room(size, closing.waiting):
             self._has_said = True
             warnings.warn(
-                f"{self.name} waits: the plan has no work for {size + self.shards} ranks; it joins once one of "
-                "those that train is lost",
+                f"{self.name} waits: the plan has no work for {size + self.shards} ranks; it joins once one "
+                "of those that train is lost",
                 stacklevel=2,
             )
 
@@ -300,7 +300,7 @@ class _Closing:
         return self._given_up(f"{count} of {len(self._old)} ranks are left, and {rule}")
 
     def _fitting(self, most: int, least: int) -> int | None:
-        """Returns the most ranks that the plan has work for; None: it has for no number from `least`."""
+        """Returns the largest number of ranks with work, from `least` to `most`; None if there is none."""
         shards = self._all.shards
         return next(filter(self._all.fits, range(most // shards * shards, least - 1, -shards)), None)
 

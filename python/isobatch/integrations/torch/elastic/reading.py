@@ -98,7 +98,7 @@ _DEATH = "DataLoader worker (pid"
 
 
 def is_death(error: BaseException) -> bool:
-    """Returns whether an error means that a DataLoader's worker died."""
+    """Returns whether an error is torch's of a dead worker."""
     return isinstance(error, RuntimeError) and str(error).startswith(_DEATH)
 
 

@@ -451,8 +451,8 @@ class ElasticRun:
 def can_begin(
     recipe: Recipe | Plan, state: dict[str, Any] | None, settings: dict[str, Any], ranks: int
 ) -> bool:
-    """Returns whether the plan of a run that begins has work for a number of ranks; True if nothing can be
-    planned at any number: the run says why."""
+    """Returns whether a new run has work for a number of ranks; True if nothing can be planned at any
+    number: the run says why."""
     run = ElasticRun.__new__(ElasticRun)
     own = ("accept", "seed", "shuffle", "chunk")
     run._chunk, run._stretches, step = settings.get("chunk"), (), 0
