@@ -51,7 +51,7 @@ class Ranks:
     def __enter__(self):
         command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
         if self.space is not None:
-            command = ["ip", "netns", "exec", self.space, *command, "--bind", self.host]
+            command = ["ip", "netns", "exec", self.space, *command, "--bind", self.host, "--open"]
             self.options.setdefault("environment", {"ISOBATCH_RUN_KEY": "none"})
         self.store = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(self.store.stdout.readline().split()[-1])

@@ -4,8 +4,8 @@ python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of
 the run), kills (a step and a place in it, where the rank gets `signal`, else SIGKILL), inside (the loop
-in `with crew:`), workers, stuck (they hang), pause (seconds a step), check (ask for the state every ten
-steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under
+in `with crew:`), workers, stuck (they hang), killed (a step in which one is killed), pause (seconds a
+step), check (ask for the state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under
 fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
 half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
@@ -15,6 +15,7 @@ of forming begins and ends), netns (the network namespace to be in), environment
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -239,6 +240,8 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
             for step in crew.run.steps(loader):
                 ids: list[int] = []
                 at(step.number, "forward")
+                if step.number == options.get("killed"):
+                    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
                 if step.number == options.get("fails"):
                     raise RuntimeError("ProcessGroupNCCL: CUDA error: an illegal memory access was met")
                 for micro in step:

@@ -14,7 +14,9 @@ EXAMPLES = ("isobatch store --port 29400", "isobatch store --port 29400 --bind n
 OPTIONS = {
     "--port N": ("the port; 0: a free one, which is printed", {"type": int, "required": True}),
     "--bind ADDRESS": "address or name to listen on (default: this host's name with a key, else 127.0.0.1)",
-    "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY_FILE)",
+    "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY, or "
+    "ISOBATCH_RUN_KEY_FILE)",
+    "--open": ("use no key: whoever reaches the store may join", {"action": "store_true"}),
 }
 
 
@@ -22,7 +24,15 @@ def run(args: argparse.Namespace) -> int:
     """Runs until it is ended."""
     from pathlib import Path
 
+    from isobatch.errors import InputError
     from isobatch.integrations.torch.elastic.server import serve
 
-    serve(args.port, args.bind, None if args.key_file is None else Path(args.key_file))
+    if args.open and args.key_file is not None:
+        raise InputError("--open uses no key: leave --key-file out", field="--open")
+    serve(
+        args.port,
+        args.bind,
+        None if args.key_file is None else Path(args.key_file),
+        is_open=args.open,
+    )
     return 0

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor, wait
 from time import monotonic
 from types import SimpleNamespace
@@ -15,9 +16,18 @@ import isobatch as ib
 
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
-from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.integrations.torch import ElasticRun, survivors  # noqa: E402
 from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Roster, Saved, Seat  # noqa: E402
+from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+    HALF,
+    NEW,
+    OUT,
+    Here,
+    Roster,
+    Saved,
+    Seat,
+)
+from isobatch.integrations.torch.elastic.run import can_begin  # noqa: E402
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
 from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
 
@@ -103,6 +113,89 @@ def test_more_than_half_go_on_or_nobody(crew):
     assert formed(ranks[:1], [3]) == [
         "1 of 3 ranks are left, and more than half is 2 (min_ranks= lets fewer go on)"
     ]
+
+
+# ---- ranks without work ----
+
+
+def test_only_who_has_the_run_s_plan_closes_a_list(crew, member):
+    """n1 was on the list of a crew that did not form: he is one of the crew before, and knows no plan."""
+    ranks = crew(2)
+    late = [member(f"n{number}") for number in (1, 2)]
+    ranks[0].say_over("n1 joins")
+    (joins,) = forming(late[:1], [NEW])
+    wait([joins], 0.5)
+    (table,) = {*formed(ranks, [3, 3]), joins.result(10)}
+    assert len(table.seats) == 3
+    for rank in ranks:
+        rank.fits = lambda count: count <= 3
+    ranks[0].say_over("it did not form")
+    early = forming(late, [NEW, NEW])
+    wait(early, 1.5)
+    assert not any(answer.done() for answer in early)
+    (table,) = {*formed(ranks, [3, 3])}
+    assert seats(table) == [("r0", 3), ("r1", 3), ("n1", NEW)]
+    late[1].leave()
+    ranks[0].store.write(f"{table.mark}/done", Here(ranks[0].id))
+    assert [answer.result(10) for answer in early] == [table, None]
+
+
+@pytest.mark.parametrize(
+    ("votes", "fits", "expected"),
+    [
+        ([4, 4, 4], {1, 2}, ["r0", "r1"]),
+        ([4, 5, 6], {1}, ["r2"]),
+        ([NEW, NEW, NEW], {2}, ["r0", "r1"]),
+        ([4, 4, 4], set(), ["r0", "r1", "r2"]),  # The run says why none fits.
+    ],
+)
+def test_a_list_is_as_long_as_the_plan_has_work_for(members, votes, fits, expected):
+    ranks, begins = members(3), NEW in votes
+    for rank in ranks:
+        rank.ranks = 2 if begins else 3
+    if not begins:
+        formed(ranks, [NEW] * 3)
+    for rank in ranks:
+        rank.fits = fits.__contains__
+    answers = forming(ranks, votes)
+    chosen = [answers[int(name[1])].result(30) for name in expected]
+    assert [seat.name for seat in chosen[0].seats] == expected
+    ranks[0].store.write(f"{chosen[0].mark}/done", Here(ranks[0].id))  # Else the others wait.
+    wait(answers, 10)
+
+
+def test_who_has_no_work_is_not_awaited_and_says_so_once(crew, member):
+    (old,) = crew(1)
+    late = member("late")
+    late.fits = old.fits = lambda count: count == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (answer,) = forming([late], [NEW])
+        wait([answer], 1.0)
+        old.store.write(f"{old.table.mark}/done", Here(old.id))
+        assert answer.result(10) is None
+    why = "late waits: the plan has no work for 2 ranks; it joins once one of those that train is lost"
+    assert [str(warning.message) for warning in caught] == [why]
+    assert not old.has_room(1, 3)
+    old.fits = lambda count: count in (1, 3)
+    assert old.has_room(1, 2)
+    assert not old.has_room(1, 1)
+
+
+def test_what_fits_is_known_before_the_first_crew():
+    recipe = ib.Recipe(effective_batch=12, lr=0.1, optimizer="sgd", dataset_size=24, duration="2ep")
+    assert [can_begin(recipe, None, {"chunk": 4, "seed": 1}, ranks) for ranks in (1, 3, 4)] == [
+        True,
+        True,
+        False,
+    ]
+    state = ElasticRun(recipe, chunk=4).state_dict()
+    assert [can_begin(recipe, state, {"chunk": 4}, ranks) for ranks in (3, 4)] == [True, False]
+    assert can_begin(recipe, None, {"chunk": 5}, 4) is False
+    assert can_begin(recipe, None, {"policy": "grow", "chunk": 4}, 4)  # The run says why.
+
+
+# ---- beginning anew ----
 
 
 def test_a_run_does_not_begin_anew_while_a_rank_with_its_state_beats(store, member, crew):

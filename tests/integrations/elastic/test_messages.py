@@ -8,6 +8,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -385,6 +386,32 @@ def test_a_store_makes_a_key_and_says_it_once_and_listens_for_its_host_alone(mon
     assert path.read_text().strip() not in printed
     assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}).err == ""
     assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY_FILE": str(path)}).err == ""
+
+
+def test_a_store_s_key_file_wins_over_the_environment_and_is_made(monkeypatch, capsys, tmp_path):
+    path, unused = tmp_path / "run.key", tmp_path / "unused.key"
+    for environment in {"ISOBATCH_RUN_KEY_FILE": str(unused)}, {"ISOBATCH_RUN_KEY": "none"}:
+        path.unlink(missing_ok=True)
+        out, printed = started(monkeypatch, capsys, environment, "127.0.0.2", path)
+        assert out.startswith("the store listens on 127.0.0.2")
+        assert f"ISOBATCH_RUN_KEY_FILE={path}" in printed
+        assert len(find_key({"ISOBATCH_RUN_KEY_FILE": str(path)})) == 43
+    assert not unused.exists()
+
+
+def test_a_store_is_open_only_where_it_is_asked_to_be(monkeypatch, capsys, ran):
+    monkeypatch.setattr(stores, "own_address", lambda: "127.0.0.3")
+    nowhere = {"ISOBATCH_RUN_KEY": "none"}
+    assert started(monkeypatch, capsys, nowhere).out.startswith("the store listens on 127.0.0.1, port ")
+    monkeypatch.setattr(stores, "is_local", lambda _: False)
+    with pytest.raises(
+        ib.InputError, match=r"the store has no key .*others reach it at 127.0.0.2: .* --open"
+    ):
+        started(monkeypatch, capsys, nowhere, "127.0.0.2")
+    monkeypatch.setattr(stores, "serve", partial(stores.serve, is_open=True))
+    assert started(monkeypatch, capsys, {}).out.startswith("the store listens on 127.0.0.3, port ")
+    printed = ran(["store", "--port", "0", "--open", "--key-file", "run.key"], 2).err
+    assert "--open uses no key: leave --key-file out" in printed
 
 
 def test_a_store_listens_where_it_is_bound_and_nowhere_else(monkeypatch):

@@ -162,6 +162,13 @@ def test_a_rank_whose_worker_hangs_ends_and_the_others_go_on(tmp_path, alone):
         assert "DataLoader timed out after 8.0 seconds" in ranks.said("r1")
 
 
+@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_worker_that_dies_ends_neither_its_rank_nor_the_crew(tmp_path, alone, inside):
+    each = {rank: {"killed": 10 + rank} for rank in range(3)}
+    crews = through(tmp_path, alone, {}, (0, 0, 0), each=each, workers=1, inside=inside)
+    assert crews == [(0, 3, 0)]
+
+
 def test_a_rank_of_another_recipe_ends_the_first_crew(tmp_path):
     with Ranks(tmp_path, {**OPTIONS, "ranks": 2}) as ranks:
         ranks.start_all(each={1: {"recipe": {"warmup": "6st"}}})

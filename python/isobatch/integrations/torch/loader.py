@@ -8,14 +8,9 @@ from typing import Any, Literal, Self, TypeAlias
 from isobatch.errors import InputError, must_be, raise_all
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import find_world
-from isobatch.integrations.torch.elastic.loader import (
-    PassesOf,
-    ReplicaShare,
-    data_loader,
-    is_stream,
-    next_batch,
-)
-from isobatch.integrations.torch.elastic.workers import RankLoader, end_iteration
+from isobatch.integrations.torch.elastic.loader import PassesOf, ReplicaShare, data_loader, is_stream
+from isobatch.integrations.torch.elastic.reading import Reader
+from isobatch.integrations.torch.elastic.workers import RankLoader
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import shown
@@ -173,20 +168,19 @@ class GlobalLoader:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self._loader)
+        reader = Reader(self._loader)
         scale = self._share.replicas
         try:
             for span in self._share.spans():
-                for micro_batch in self._passes_of(span):
-                    batch = next_batch(batches, span.number)
+                for passed, micro_batch in enumerate(self._passes_of(span)):
+                    batch = reader.read(span, passed)
                     self.weight = micro_batch.samples * scale / span.samples
                     self.last, self.stand_in = micro_batch.last, micro_batch.stand_in
                     if micro_batch.last:
                         self._share.advance(span)
                     yield batch if self._join is None else self._join(batch, self.weight * self.passes)
         finally:
-            if not self._loader.persistent_workers:
-                end_iteration(batches)
+            reader.end()
 
     def end_workers(self) -> None:
         """Ends workers kept from one iteration to the next."""
@@ -266,9 +260,15 @@ class _EpochShare(ReplicaShare):
 
     def spans(self) -> Iterator[Span]:
         """Yields the samples of the epoch's remaining steps, numbered within the epoch."""
+        return self._spans(*self.place)
+
+    def spans_from(self, span: Span) -> Iterator[Span]:
+        """Yields a step and those after it."""
+        return self._spans(span.epoch, span.offset)
+
+    def _spans(self, epoch: int, offset: int) -> Iterator[Span]:
         size, batch = self.plan.recipe.dataset_size, self.plan.recipe.effective_batch or 1
         least = batch if self.drop_last else 1
-        epoch, offset = self.place
         while size is None or size - offset >= least:
             samples = batch if size is None else min(batch, size - offset)
             after = offset + samples

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, Self
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.utils.data._utils import signal_handling
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.reading import READING
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.words import few
 
@@ -269,7 +271,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasa
 
 class Signals:
     """Notes SIGTERM (torchrun, Slurm) and SIGUSR1 (Slurm's --signal) inside its `with` block, and still calls
-    the previous handlers. Python allows handlers in the main thread only: elsewhere no signal is noted."""
+    the previous handlers. A loader's dead worker is noticed where a batch is read. Python allows handlers in
+    the main thread only: elsewhere no signal is noted."""
 
     def __init__(self) -> None:
         self.received = False
@@ -278,6 +281,10 @@ class Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            if hasattr(signal, "SIGCHLD"):
+                signal_handling._set_SIGCHLD_handler()  # torch sets it once.
+                torch_handler = signal.getsignal(signal.SIGCHLD)
+                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, READING.calm(torch_handler))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,6 +18,7 @@ from isobatch.integrations.torch.elastic.group import CrewGroup, LeftOut, connec
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.loop import Loop, NoLoop
 from isobatch.integrations.torch.elastic.membership import Membership
+from isobatch.integrations.torch.elastic.reading import is_death
 from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.integrations.torch.elastic.store import StoreGone
 from isobatch.integrations.torch.elastic.surroundings import Surroundings
@@ -150,8 +151,9 @@ class Crew(Watch):
                 raise
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Returns whether an error comes of a lost rank; if so, notes the loss and tells the others."""
-        if not is_loss(error):
+        """Notes an error of a lost rank, or of a dead worker of the script's own loader, and tells the others;
+        returns False for any other error."""
+        if not (is_loss(error) or is_death(error)):
             return False
         if not self.lost:
             self.lost = True

@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from isobatch.errors import first_line
 from isobatch.integrations.torch.elastic.agreement import set_timeout
 from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean, leave_to_eager
 from isobatch.integrations.torch.elastic.messages import Here, Note, Roster
+from isobatch.integrations.torch.elastic.rendezvous import Rendezvous
 from isobatch.integrations.torch.elastic.store import Store, inode, sockets
 
 
@@ -55,12 +57,19 @@ class CrewGroup:
         self._wrapped: list[Any] = []
         self._means: list[Mean] = []
         self._cord = Cord()
+        # torch's C++ holds it only without its methods in Python.
+        self._rendezvous: Rendezvous | None = None
 
     def begin(self) -> None:
         """Notes the sockets open before the group."""
         self._before, self._own = {*sockets().values()}, None
         self._cord = CuttableGroup.cord = Cord()
         leave_to_eager()
+
+    def keep(self, store: Store) -> None:
+        """Keeps this rank's addresses in the store, for ranks still connecting."""
+        if self._rendezvous is not None:
+            self._rendezvous.keep(store)
 
     def hide_hint(self) -> None:
         """Leaves errors of the script's own collectives as they are."""
@@ -74,13 +83,25 @@ class CrewGroup:
     def form(
         self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
     ) -> None:
-        """Forms the group of all ranks on a list, and waits for them at most for the lease."""
+        """Forms the group of all ranks on a list, and waits for them at most for the lease.
+
+        Raises:
+            RuntimeError: it could not be formed, whatever the reason: the list is lost, not the run.
+        """
         _meet(store, table, rank, lease)
+        try:
+            self._connect(store, table, rank, cuda=cuda, lease=lease, timeout=timeout)
+        except Exception as error:
+            raise RuntimeError(f"gloo: the process group was not formed: {first_line(error)}") from error
+
+    def _connect(
+        self, store: Store, table: Roster, rank: int, *, cuda: bool, lease: float, timeout: float
+    ) -> None:
         # torch names groups by a counter in each process, and a group that could not be formed still counts:
         # without a reset the ranks would not meet again.
         dist.distributed_c10d._world.group_count = 0
         hook = sys.excepthook  # torch wraps it once more for each group.
-        prefix, size = store.group(table.mark), len(table.seats)
+        self._rendezvous = Rendezvous(store, table.mark, lease, self._cord.check)
         CuttableGroup.devices = ("cpu", "cuda") if cuda else ("cpu",)
         if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") not in ("0", "2"):
             # With 3 (torch's default) or 1 (set by torchrun) torch's watchdog ends the remaining processes.
@@ -88,7 +109,13 @@ class CrewGroup:
         os.environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
         # Connect now: connecting lazily, in a collective, would wait for a rank that has died since.
         os.environ["TORCH_GLOO_LAZY_INIT"] = "0"
-        dist.init_process_group(BACKEND, store=prefix, rank=rank, world_size=size, timeout=connecting(lease))
+        dist.init_process_group(
+            BACKEND,
+            store=self._rendezvous,
+            rank=rank,
+            world_size=len(table.seats),
+            timeout=connecting(lease),
+        )
         sys.excepthook = hook
         set_timeout(timedelta(seconds=timeout))
 

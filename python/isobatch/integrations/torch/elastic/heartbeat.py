@@ -1,10 +1,10 @@
 """The heartbeat of a rank: it shows that the rank lives, and notices the end of its crew."""
 
 import threading
-from collections.abc import Callable
 from time import monotonic
 
 from isobatch.errors import InputError
+from isobatch.integrations.torch.elastic.group import CrewGroup
 from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.messages import Note, Roster, Seat, name_of
 from isobatch.integrations.torch.elastic.store import Beats
@@ -17,9 +17,9 @@ class Heartbeat(threading.Thread):
         is_awaited: whether ranks wait to join, or the store is gone: the crew then ends after a step.
     """
 
-    def __init__(self, membership: Membership, cut: Callable[[], None]) -> None:
+    def __init__(self, membership: Membership, group: CrewGroup) -> None:
         super().__init__(name="isobatch pulse", daemon=True)
-        self._membership, self._cut = membership, cut
+        self._membership, self._group = membership, group
         self._store = membership.store.another()
         self._inside: Roster | None = None
         self._lock, self._ended = threading.Lock(), threading.Event()
@@ -53,7 +53,7 @@ class Heartbeat(threading.Thread):
                     self._membership.beat(self._store, count)
                 with self._lock:
                     if self._inside is not None:
-                        self._look(self._inside.mark, full)
+                        self._look(self._inside, full)
         except (InputError, OSError):
             # If the store died, all ranks end the crew together after a step. If only this host is cut off,
             # they do not: after the lease this rank's group is cut.
@@ -61,18 +61,18 @@ class Heartbeat(threading.Thread):
             self._ended.wait(self._membership.lease)
             with self._lock:
                 if self._inside is not None:
-                    self._cut()
+                    self._group.cut()
 
-    def _look(self, mark: str, full: bool) -> None:
-        over = f"{mark}/over"
+    def _look(self, crew: Roster, full: bool) -> None:
+        over = f"{crew.mark}/over"
         if full and self._next != self._membership.id and self._beats.gone(self._next):
             self._store.once(over, Note(self._membership.name, f"{name_of(self._next)} is gone"))
         if self._store.read(over, Note) is not None:
             # Cut again at each look until `exit`: connections still being made would outlive the first cut.
-            self._cut()
+            self._group.cut()
         elif full:
             self._membership.publish(self._store)
-            waiting = {seat.id for seat in self._store.messages(f"{mark}/in", Seat)}
-            self.is_awaited = (
-                sum(not self._beats.gone(member) for member in waiting) >= self._membership.shards
-            )
+            self._group.keep(self._store)
+            waiting = {seat.id for seat in self._store.messages(f"{crew.mark}/in", Seat)}
+            count = sum(not self._beats.gone(member) for member in waiting)
+            self.is_awaited = count > 0 and self._membership.has_room(len(crew.seats), count)

@@ -50,6 +50,19 @@ class ReplicaShare(ABC):
     def spans(self) -> Iterator[Span]:
         """Yields the samples of each remaining step."""
 
+    @abstractmethod
+    def spans_from(self, span: Span) -> Iterator[Span]:
+        """Yields a step and those after it."""
+
+    def work(self, passes_of: PassesOf, begins: tuple[Span, int] | None) -> Iterator[tuple[Span, list[Pass]]]:
+        """Yields the remaining steps with their passes: from the run's place, or from a pass of a step on."""
+        if begins is None:
+            yield from ((span, passes_of(span)) for span in self.spans())
+            return
+        first, passed = begins
+        for span in self.spans_from(first):
+            yield span, passes_of(span)[passed if span.number == first.number else 0 :]
+
     @property
     @abstractmethod
     def place(self) -> tuple[int, int]:
@@ -98,6 +111,10 @@ class RunShare(ReplicaShare):
         """Yields the samples of each remaining step."""
         return spans(self.course, self.step)
 
+    def spans_from(self, span: Span) -> Iterator[Span]:
+        """Yields a step and those after it."""
+        return spans(self.course, span.number)
+
     def passes(self, span: Span, *, equal: bool, least: int = 1) -> list[Pass]:
         """Returns the passes of this replica in a step: its chunks, if steps are in chunks."""
         if self.chunk is None:
@@ -130,10 +147,11 @@ class RunBatches(Sampler[list[int]]):
     def __init__(self, progress: ReplicaShare, passes_of: PassesOf, size: int) -> None:
         self._run, self._passes_of, self._size = progress, passes_of, size
         self._shuffled: dict[int, NDArray[np.int64]] = {}
+        self.begins: tuple[Span, int] | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
-        for span in self._run.spans():
-            for portion in self._passes_of(span):
+        for span, portions in self._run.work(self._passes_of, self.begins):
+            for portion in portions:
                 if portion.places[-1] < self._size:
                     places = np.arange(portion.places.start, portion.places.stop, portion.places.step)
                     samples = (self._order(span, 0)[places] if self._run.shuffle else places).tolist()
@@ -177,7 +195,8 @@ def data_loader(
                 field="num_workers",
             )
         options = {"collate_fn": default_collate, **options}
-        return RankLoader(RunStream(progress, passes_of, dataset), batch_size=None, **options)
+        order: Any = RunStream(progress, passes_of, dataset)
+        return _ordered(RankLoader(order, batch_size=None, **options), order)
     size, expected = len(dataset), progress.plan.recipe.dataset_size
     if expected != size:
         raise InputError(
@@ -185,7 +204,13 @@ def data_loader(
         )
     if isinstance(progress, RunShare) and progress.chunk is not None:
         dataset = SeededDataset(dataset)
-    return RankLoader(dataset, batch_sampler=RunBatches(progress, passes_of, size), **options)
+    order = RunBatches(progress, passes_of, size)
+    return _ordered(RankLoader(dataset, batch_sampler=order, **options), order)
+
+
+def _ordered(loader: RankLoader, order: Any) -> RankLoader:
+    loader.order = order
+    return loader
 
 
 class RunStream(IterableDataset[list[Any]]):
@@ -194,16 +219,17 @@ class RunStream(IterableDataset[list[Any]]):
 
     def __init__(self, progress: ReplicaShare, passes_of: PassesOf, samples: Iterable[Any]) -> None:
         self._run, self._passes_of, self._samples = progress, passes_of, samples
+        self.begins: tuple[Span, int] | None = None
 
     def __iter__(self) -> Iterator[list[Any]]:
         size = self._run.plan.recipe.dataset_size
         stream: Iterator[Any] = iter(())
         then: tuple[int, int] | None = None
-        for span in self._run.spans():
+        for span, portions in self._run.work(self._passes_of, self.begins):
             # Mostly the open stream is at this span already, except after an epoch whose end was dropped.
             if then != (span.epoch, span.offset):
                 stream = _endless(self._samples, size, span.epoch, span.offset)
-            yield from _pick(stream, span, self._passes_of(span))
+            yield from _pick(stream, span, portions)
             after = span.offset + span.samples
             then = (span.epoch, after) if size is None else (span.epoch + after // size, after % size)
 
@@ -246,13 +272,3 @@ def _endless(samples: Iterable[Any], size: int | None, epoch: int, offset: int) 
                 "the stream has no sample: an iterator that was read cannot be read again", field="dataset"
             )
         epoch, offset = epoch + 1, max(0, offset - read)
-
-
-def next_batch(loader: Iterator[Any], step: int) -> Any:
-    """Takes the loader's next batch."""
-    try:
-        return next(loader)
-    except StopIteration:
-        raise InputError(
-            f"the loader ended in step {step}, before the run: make it with run.loader", field="loader"
-        ) from None

@@ -13,7 +13,8 @@ from isobatch.integrations.torch.dealing import Pass, Span
 from isobatch.integrations.torch.elastic.agreement import Agreements, RankGroup, Signals, Watch
 from isobatch.integrations.torch.elastic.chunks import Chunk, chunk_of
 from isobatch.integrations.torch.elastic.equal_bits import EqualBits
-from isobatch.integrations.torch.elastic.loader import RunShare, next_batch
+from isobatch.integrations.torch.elastic.loader import RunShare
+from isobatch.integrations.torch.elastic.reading import next_batch
 from isobatch.integrations.torch.elastic.steps import Micro, Step, Tokens, check_window, count
 from isobatch.integrations.torch.elastic.workers import end_iteration
 from isobatch.integrations.torch.loader import GlobalLoader, Join

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
@@ -37,7 +38,8 @@ class Membership:
     missing from it is left out until the next crew forms.
 
     Attributes:
-        fits: returns whether the run can go on with a number of ranks; newcomers wait until it can.
+        fits: returns whether the plan has work for a number of ranks; the others wait until it does. Before
+            the first crew this is the plan of a run that begins.
         saved: the step of this rank's last saved state.
     """
 
@@ -59,6 +61,7 @@ class Membership:
         self.table = self._origin = START
         self.fits: Callable[[int], bool] = lambda _: True
         self.saved: int | None = None
+        self._has_said = False
         self.beat(store, 0)
 
     def beat(self, store: Store, count: int, *, is_last: bool = False) -> None:
@@ -95,6 +98,10 @@ class Membership:
     def is_current(self) -> bool:
         """Returns whether this process's crew is the newest, so it was not left out."""
         return self._next(self.table) is None and self._newest(self.table) is self.table
+
+    def has_room(self, size: int, waiting: int) -> bool:
+        """Returns whether the plan has work for a crew of `size` ranks and some of those who wait."""
+        return any(self.fits(size + more) for more in range(self.shards, waiting + 1, self.shards))
 
     def publish(self, store: Store) -> None:
         """Writes the lists of the first and the present crew if the store lacks them, for new ranks."""
@@ -162,8 +169,19 @@ class Membership:
             if (list_to_close := closing.look()) is not None:
                 self.close(before, list_to_close)
             else:  # The first ranks to arrive look often, later ones rarely, to spare the store.
+                self._say_waits(len(before.seats), closing)
                 sleep(min(0.01 * closing.turn, 0.25))
         return table
+
+    def _say_waits(self, size: int, closing: "_Closing") -> None:
+        """Warns once if this rank waits because the plan has no work for it."""
+        if closing.waiting and not self._has_said and not self.has_room(size, closing.waiting):
+            self._has_said = True
+            warnings.warn(
+                f"{self.name} waits: the plan has no work for {size + self.shards} ranks; it joins once one "
+                "of those that train is lost",
+                stacklevel=2,
+            )
 
     def _next(self, before: Roster) -> Roster | None:
         """Returns the list of the crew after `before`; None until it is closed."""
@@ -218,7 +236,7 @@ class _Closing:
         # Until the previous crew is over it trains, and newcomers wait.
         self._since: float | None = None if self._old else monotonic()
         self._waited = 0.0
-        self.turn = 1
+        self.turn, self.waiting = 1, 0
 
     def look(self) -> Roster | None:
         """Returns the list to close, without ranks and with the error if the run ends; None: wait."""
@@ -230,7 +248,9 @@ class _Closing:
         missing = [member for member in self._old if member not in come]
         if self._since is None and (len(missing) < len(self._old) or self._is_over(missing)):
             self._since = monotonic()
-        if self._since is None:
+        self.waiting = 0
+        if self._since is None:  # This rank is none of the previous crew.
+            self.waiting = len([*come])
             return None
         self._waited = monotonic() - self._since
         late = self._waited > self._all.timeout
@@ -263,15 +283,15 @@ class _Closing:
         return all(self._beats.gone(member) for member in members)
 
     def _going_on(self, members: list[Seat], newcomers: list[Seat], late: bool) -> Roster | None:
-        if self._all.id not in self._old:
-            return None  # Only ranks that have the run's plan know the counts it can go on with.
+        if self._seat.vote in (NEW, OUT):
+            return None  # Only ranks that have the run's state have its plan, and know the counts that fit.
         least, shards = self._all.least(len(self._old)), self._all.shards
         newcomers = _full(newcomers, shards)
         count = len(members) + (len(newcomers) if self._all.min_ranks else 0)
         if count >= least:
-            while newcomers and not self._all.fits(len(members) + len(newcomers)):
-                del newcomers[-shards:]
-            return Roster(self._number, (*members, *newcomers))
+            fitting = self._fitting(len(members) + len(newcomers), least) or len(members)
+            members = _furthest(members, fitting, shards)
+            return Roster(self._number, (*members, *newcomers[: fitting - len(members)]))
         if not late:
             return None
         rule = f"more than half is {least} (min_ranks= lets fewer go on)"
@@ -279,12 +299,18 @@ class _Closing:
             rule = f"min_ranks is {least}"
         return self._given_up(f"{count} of {len(self._old)} ranks are left, and {rule}")
 
+    def _fitting(self, most: int, least: int) -> int | None:
+        """Returns the largest number of ranks with work, from `least` to `most`; None if there is none."""
+        shards = self._all.shards
+        return next(filter(self._all.fits, range(most // shards * shards, least - 1, -shards)), None)
+
     def _beginning(self, seats: list[Seat], late: bool) -> Roster | None:
         """Begins the run; again only if all ranks with its state are known to be gone, not merely silent."""
         if silent := self._silent(seats):
             return self._waiting_for(silent)
         if len(seats) >= self._all.ranks and any(seat.vote == NEW for seat in seats):
-            return Roster(self._number, tuple(_full(seats, self._all.shards)))
+            fitting = self._fitting(len(seats), self._all.ranks) or self._all.ranks
+            return Roster(self._number, tuple(_furthest(seats, fitting, self._all.shards)))
         why = f"{len(seats)} of {self._all.ranks} ranks came in {self._waited:.0f} s"
         return self._given_up(why) if late else None
 
@@ -314,6 +340,15 @@ class _Closing:
 def _full(seats: list[Seat], shards: int) -> list[Seat]:
     """Returns as many seats as are whole replicas."""
     return seats[: len(seats) // shards * shards]
+
+
+def _furthest(seats: list[Seat], count: int, shards: int) -> list[Seat]:
+    """Returns so many seats, in their order: whole replicas, those with the most steps first."""
+    replicas = [seats[first : first + shards] for first in range(0, len(seats), shards)]
+    whole = [replica for replica in replicas if len(replica) == shards]
+    whole.sort(key=lambda replica: -min(seat.vote for seat in replica))
+    chosen = {seat.id for replica in whole[: count // shards] for seat in replica}
+    return [seat for seat in seats if seat.id in chosen]
 
 
 def _whole_replicas(members: list[Seat], old: list[str], shards: int) -> tuple[list[Seat], list[Seat]]:

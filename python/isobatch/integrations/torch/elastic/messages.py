@@ -236,6 +236,7 @@ class Circle(NamedTuple):
 # ---- keys ----
 
 _VARIABLE, _FILE, _NONE = "ISOBATCH_RUN_KEY", "ISOBATCH_RUN_KEY_FILE", "none"
+NO_KEY = f"{_VARIABLE}={_NONE}"
 _MIN_LENGTH = 16
 _HOW = f"set {_VARIABLE} to the key that isobatch store printed, or {_FILE} to a file that has it"
 
@@ -277,7 +278,7 @@ def key_for(address: str, *, is_local: bool) -> bytes:
     if key is None and not is_local:
         raise InputError(
             f"the run's key is missing, and others may reach the store at {address}: {_HOW}; "
-            f"{_VARIABLE}={_NONE} trains without one, and whoever reaches the store may join",
+            f"{NO_KEY} trains without one, and whoever reaches the store may join",
             field=_VARIABLE,
         )
     return key or b""

@@ -446,3 +446,23 @@ class ElasticRun:
         samples = self._run_plan.course.position(steps).samples
         recipe = states.recipe_fields(self.recipe)
         return State(steps, samples, self.seed, self.shuffle, recipe, self._stretches)
+
+
+def can_begin(
+    recipe: Recipe | Plan, state: dict[str, Any] | None, settings: dict[str, Any], ranks: int
+) -> bool:
+    """Returns whether a new run has work for a number of ranks; True if nothing can be planned at any
+    number: the run says why."""
+    run = ElasticRun.__new__(ElasticRun)
+    own = ("accept", "seed", "shuffle", "chunk")
+    run._chunk, run._stretches, step = settings.get("chunk"), (), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            run._prepare(recipe, {name: value for name, value in settings.items() if name not in own})
+            if state is not None:
+                before = states.read(state)
+                step, run._stretches = before.step, before.stretches
+            return run._plan_for(run._cluster(ranks, None), step).plan.status != "infeasible"
+        except InputError:
+            return True

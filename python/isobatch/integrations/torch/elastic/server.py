@@ -11,19 +11,36 @@ from typing import Any
 
 import torch.distributed as dist
 
-from isobatch.errors import must_be
-from isobatch.integrations.torch.elastic.messages import Seal, find_key, make_key, read_key
+from isobatch.errors import InputError, must_be
+from isobatch.integrations.torch.elastic.messages import NO_KEY, Seal, find_key, make_key, read_key
 from isobatch.integrations.torch.elastic.store import KEY
 
 _C10D: Any = dist  # Its types do not know all of its stores.
 
 
-def serve(port: int, address: str | None = None, key_file: Path | None = None) -> None:
-    """Runs the store until the process ends."""
+def serve(
+    port: int, address: str | None = None, key_file: Path | None = None, *, is_open: bool = False
+) -> None:
+    """Runs the store until the process ends.
+
+    Args:
+        port, address: where it listens; no address: this host's with a key, else loopback.
+        key_file: the file of the key, made if it does not exist; None: the key of the environment.
+        is_open: whether ranks without a key may reach it from other hosts.
+    """
     if not 0 <= port < 65536:
         raise must_be("0 to 65535", port, field="--port")
-    key = find_key() if key_file is None or not key_file.exists() else read_key(key_file)
-    address = address or (own_address() if key is not None else "127.0.0.1")
+    if key_file is None:
+        key = b"" if is_open else find_key()
+    else:
+        key = read_key(key_file) if key_file.exists() else None
+    address = address or (own_address() if key or is_open else "127.0.0.1")
+    if key == b"" and not (is_open or is_local(address)):
+        raise InputError(
+            f"the store has no key ({NO_KEY}), and others reach it at {address}: give it one, as with "
+            "--key-file run.key, or let whoever reaches it join with --open",
+            field="--bind",
+        )
     listener = _listen(address, port)
     host, port = listener.getsockname()[:2]
     if key is None:

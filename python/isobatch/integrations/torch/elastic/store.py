@@ -72,11 +72,6 @@ class Store:
         self._ask(lambda: connection._connect(*host_and_port(self.address), self.seconds))
         return connection
 
-    def group(self, mark: str) -> Any:
-        """Returns torch's store on a separate connection, for the process group of a crew."""
-        prefix = f"{self.seal.run}/{mark}/group"
-        return dist.distributed_c10d.PrefixStore(prefix, self.another()._store)
-
     def _swap(self, key: str, expected: bytes, value: bytes) -> bytes:
         """Sets a value if the present one is as expected; returns the key's value afterwards, or `expected`
         if it has none."""
@@ -127,8 +122,21 @@ class Store:
         """Deletes a value too large for a rank to have written: every poll would transfer it."""
         if len(written) <= MAX_BYTES:
             return written
-        self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}"))
+        self.delete(key)
         return b""
+
+    def delete(self, key: str) -> bool:
+        """Deletes a value; returns whether there was one."""
+        return bool(self._ask(lambda: self._store.delete_key(f"{self.seal.run}/{key}")))
+
+    def add_to(self, key: str, value: int) -> int:
+        """Adds to a signed number, 0 at first; returns the sum."""
+        while True:
+            written = self.value(key) or b""
+            total = (self.seal.read(key, written, int) or 0) + value
+            own = self.seal.write(key, total)
+            if self._swap(key, written, own) == own:
+                return total
 
     def add(self, key: str, message: Any) -> None:
         """Adds a message to those of a key."""

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from isobatch.integrations.torch.elastic.healing import NoReplica, heal
 from isobatch.integrations.torch.elastic.heartbeat import Heartbeat
 from isobatch.integrations.torch.elastic.membership import Membership
 from isobatch.integrations.torch.elastic.messages import HALF, NEW, OUT, Circle, Held, Roster, Seal, key_for
+from isobatch.integrations.torch.elastic.run import can_begin
 from isobatch.integrations.torch.elastic.server import is_local
 from isobatch.integrations.torch.elastic.sharding import ShardedState, check_shards
 from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port
@@ -183,11 +185,12 @@ class _Survivors:
         settings: dict[str, Any],
     ) -> None:
         self._members, self._training, self._recipe, self._settings = members, training, recipe, settings
+        members.fits = cache(partial(can_begin, recipe, state, settings))
         self._state, members.saved = state, None if state is None else state.get("step")
         # Whether this rank has the run's state, and its vote if it does not.
         self._holds, self._without = False, NEW
         self._group = CrewGroup()
-        self._pulse = Heartbeat(members, self._group.cut)
+        self._pulse = Heartbeat(members, self._group)
         self._crew: Crew | None = None
         self._surroundings = Surroundings()
         # The ranks of the last crew and its step, how often they formed in it, and why the last one was lost.

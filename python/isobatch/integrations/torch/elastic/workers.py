@@ -1,13 +1,9 @@
 """The workers of a rank's DataLoader: they survive one SIGTERM, and end with their rank."""
 
 import atexit
-import ctypes
-import gc
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.util import Finalize
@@ -16,7 +12,8 @@ from weakref import WeakSet
 
 from torch.utils.data import DataLoader
 
-_PR_SET_PDEATHSIG = 1
+from isobatch.integrations.torch.elastic.forks import FORKS
+
 _FIRST = 1000
 """A priority above all of multiprocessing's own finalizers, so that ours runs first."""
 _GRACE = 40
@@ -24,7 +21,13 @@ _GRACE = 40
 
 
 class RankLoader(DataLoader[Any]):
-    """A DataLoader with workers ending before its rank."""
+    """A DataLoader with workers ending before its rank.
+
+    Attributes:
+        order: its batch sampler or its stream, whose `begins` is where the next iteration begins.
+    """
+
+    order: Any
 
     def _get_iterator(self) -> Any:
         iterator: Any = super()._get_iterator()
@@ -77,26 +80,12 @@ def begin_worker(own: Callable[[int], Any] | None, worker: int) -> None:
     """Begins a DataLoader's worker, before the user's own function.
 
     torchrun and Slurm send SIGTERM to workers too, and the training would end before it can stop by itself. A
-    second SIGTERM, or 40 s, end the worker. A forked worker of a killed rank would hold the rank's sockets
-    open for five seconds, and the other ranks would wait.
+    second SIGTERM, or 40 s, end the worker.
     """
-    # Garbage of the rank may have groups of past crews: freeing a group waits for threads that a fork lacks.
-    gc.freeze()
     signal.signal(signal.SIGTERM, _outlive)
-    rank = multiprocessing.parent_process()
-    # Linux sends the signal when the forking thread ends: only the main thread lives as long as the process.
-    is_main = threading.current_thread().name == "MainThread"
-    if sys.platform == "linux" and is_main and rank and os.getppid() == rank.pid:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    elif rank is not None:  # A fork server's child does not see its rank die, and would live for ever.
-        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+    FORKS.tie()  # For those that are not forks of the rank, as a fork server's.
     if own is not None:
         own(worker)
-
-
-def _end_with(rank: Any) -> None:
-    rank.join()
-    os._exit(1)
 
 
 def _outlive(*_: Any) -> None:
