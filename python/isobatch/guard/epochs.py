@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.guard.calls import MicroBatches
-from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
+from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, LoaderWatch
+from isobatch.guard.passes import ORDER_IDS, Epoch
 from isobatch.guard.run import Run
 from isobatch.planning.leg import rest_of_epoch
 from isobatch.reason import Reason
@@ -44,7 +45,7 @@ class Epochs:
         if epoch.behind:
             text = "the epoch under way at the start: its sampler does not say where it resumes"
             run.unchecked.append(text)
-            if (watch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
+            if (epoch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
                 watch.skip(epoch.behind)
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
@@ -63,7 +64,7 @@ class Epochs:
         watch = self._watch
         if watch is None or watch.last is None:
             return
-        if watch.last is not self._checked:
+        if watch.last is not self._checked and not watch.last.open:
             self._coverage(watch.last)
         if watch.now is not None and watch.now.trained and watch.now is not self._ordered:
             self._order(watch.last, watch.now)

@@ -11,6 +11,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
 from isobatch.errors import first_line
+from isobatch.guard.calls import MicroBatches
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
@@ -34,10 +35,12 @@ class Gradient:
         optimizer: torch.optim.Optimizer,
         optimizers: Optimizers,
         watch: LoaderWatch | None,
+        calls: MicroBatches,
         reference: ReferenceLoss,
         owner: Owner | None = None,
     ) -> None:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
+        self._calls = calls
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._reference = list[Tensor]()
@@ -126,8 +129,8 @@ class Gradient:
             run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", ranks)
         self._clipping.check(grads)
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
-        starts, calls = self._random.take(planned)
-        batches = [] if watch is None else watch.take(run.micro)[-planned:]
+        starts, calls, last_calls = self._random.take(planned)
+        batches = [] if watch is None else watch.take(self._calls.epochs)[-planned:]
         if not run.since and watch is not None:
             self._same_noise(batches, starts, calls)
         if not self._sized or not run.whole:
@@ -139,7 +142,7 @@ class Gradient:
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
-        self._size(grads, batches, starts, calls)
+        self._size(grads, batches, starts, calls, last_calls)
         self._reference.clear()
         self._inputs.step()
 
@@ -157,12 +160,18 @@ class Gradient:
             run.note(SAME_NOISE)
 
     def _size(
-        self, grads: list[Tensor], batches: list[Any], starts: list[RandomState], calls: list[RandomState]
+        self,
+        grads: list[Tensor],
+        batches: list[Any],
+        starts: list[RandomState],
+        calls: list[RandomState],
+        last_calls: list[RandomState],
     ) -> None:
         """Compares the gradient with the reference.
 
         The reference first draws from the random state when the loader gave each batch, then from the state
-        when the model was called: a script may draw other numbers beside its loss.
+        when the model was called: a script may draw other numbers beside its loss. Or its first call was for
+        a measure, and the last one counts.
         """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
@@ -171,8 +180,12 @@ class Gradient:
         summed = None
         with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
-        drawn = any(a.digests() != b.digests() for a, b in zip(starts, calls, strict=True))
-        attempts = [starts, calls] if any(run.exchange("drawn", drawn)) else [calls]
+        drawn = tuple(
+            any(a.digests() != b.digests() for a, b in zip(states, calls, strict=True))
+            for states in (starts, last_calls)
+        )
+        before, after = map(any, zip(*run.exchange("drawn", drawn), strict=True))
+        attempts = [starts] * before + [calls] + [last_calls] * after
         likes: list[tuple[Likeness, list[RandomState]]] = []
         for states in attempts:
             own, error, same = self._recomputed(batches, states, shares)
@@ -273,6 +286,8 @@ class Gradient:
             reasons.append("the script changes the gradients between the backward and the step")
         if self._clipping.hooked():
             reasons.append("a communication hook changes the gradients")
+        if self._again.beside:
+            reasons.append("the script calls the model on other inputs beside the batch")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
         if common := next(filter(None, run.exchange("reasons", reasons)), None):

@@ -54,7 +54,9 @@ class Optimizers:
 
     def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
         self._run, self._found = run, [optimizer]
+        self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
+        self._attached = self.owned()
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
     @property
@@ -73,6 +75,7 @@ class Optimizers:
     @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.elsewhere = self.elsewhere or (optimizer is not self._found[0] and bool(own & self._attached))
         # An optimizer inside of another one has the same parameters.
         if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)

@@ -114,6 +114,11 @@ class ModelInputs:
             return all(own[name] <= script[name] for name in both)
         return set().union(*own.values()) <= set().union(*script.values())
 
+    def beside(self, back: int) -> bool:
+        """Tells whether the script's call had more inputs than the guard's, of the same arguments."""
+        script, own = self._script[-back], self._own
+        return any(not script[name] <= own[name] for name in own if name in script)
+
     def step(self) -> None:
         """Begins the next step."""
         self._script.clear()
@@ -132,6 +137,7 @@ class Recomputation:
     ) -> None:
         self._run, self._model, self._params, self._inputs = run, model, params, inputs
         self.reference = reference
+        self.beside = False  # the script's calls had inputs that the reference's did not
         self.precision = AUTOCAST[run.plan.recipe.precision]
         self._sharded = sharded(model)
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
@@ -196,6 +202,7 @@ class Recomputation:
                 assert self.reference.loss is not None
                 loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)
             same = same and self._inputs.same(len(batches) - index)
+            self.beside = self.beside or self._inputs.beside(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
                     t += g

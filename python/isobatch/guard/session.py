@@ -47,7 +47,7 @@ class Guard:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
-        self._in_step = False
+        self._in_step = self._judged = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -100,7 +100,7 @@ class Guard:
         self.optimizers = Optimizers(run, self.model.inner, optimizer)
         self.rates = LearningRates(run, self.optimizers)
         self.zero_grad = ZeroGradCheck(run, self.model.inner, self.optimizers)
-        self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self._reference, owner)
+        self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self.calls, self._reference, owner)
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
         self._in_step = False
@@ -110,9 +110,9 @@ class Guard:
         ]
         return self
 
-    def __deepcopy__(self, _: Any) -> "Guard":
-        """Returns itself: a copy of a guarded model, such as an average of its weights, is not guarded."""
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Saves the plan: a copy, as with the trainer that has it, is attached to nothing."""
+        return type(self), (self.plan,)
 
     def lightning(self) -> Any:
         """Returns the guard as a Lightning callback."""
@@ -141,6 +141,9 @@ class Guard:
             return
         self._remove()
         run, total = self.run, self.run.plan.total_steps
+        if run.ranks > 1 and not dist.is_initialized():
+            run.note("the last epoch is not checked: the process group ended before finish()")
+            return
         if not run.since and run.micro:
             text = f"{run.micro} micro-batches without a step of the attached optimizer"
             run.stop(Cause.NO_STEP, text)
@@ -173,8 +176,8 @@ class Guard:
         if self.run.near:
             self.gradient.forward()
         self.calls.forward()
-        if self.run.micro > self._patience:
-            self.finite.stuck(self._patience)
+        if self.run.micro > self._patience and not self._judged:
+            self._judged = self.finite.stuck(self._patience, elsewhere=self.optimizers.elsewhere)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.run.near:
@@ -213,7 +216,7 @@ class Guard:
 
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
-        run = self.run
+        run, self._judged = self.run, False
         try:
             over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
         except GuardError:
@@ -262,12 +265,12 @@ def _settled(run: Run) -> bool:
 
 
 CLAIMS = (
+    GuardClaim(lambda guard: guard.fold()),
     GuardClaim(lambda guard: guard.settle_start(), _first),
     GuardClaim(lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer), _first),
     GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
     GuardClaim(lambda guard: guard.epochs.begin(), _first),
     GuardClaim(lambda guard: guard.calls.check_length()),
-    GuardClaim(lambda guard: guard.fold()),
     GuardClaim(lambda guard: guard.model.check_calls()),
     GuardClaim(lambda guard: guard.zero_grad.check(), _near),
     GuardClaim(lambda guard: guard.calls.check()),
