@@ -129,7 +129,7 @@ class MicroBatches:
         elif (fetched == planned and total % planned == 0) or tail:
             each = total // (rest if tail else planned)
             first = [index % each == 0 for index in range(total)]
-        elif run.backwards - run.fresh == planned:
+        elif run.backwards - calls[0].backwards == planned:
             note = CALLED.format("backward pass")
             # If the last call has no pass of its own, the first calls are counted, one for each pass.
             first = by_pass if sum(by_pass) == planned else [index < planned for index in range(total)]

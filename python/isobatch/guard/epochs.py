@@ -94,7 +94,8 @@ class Epochs:
         served = sum(count for count, _ in answers)
         unique = min(served, dataset)
         if not epoch.odd:
-            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
+            offset = self._watch.offset if self._watch is not None else 0
+            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64) + offset, unique)
         del epoch.ids[ORDER_IDS:]
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
@@ -106,7 +107,7 @@ class Epochs:
 
     @property
     def _dataset(self) -> int:
-        return self._run.plan.recipe.dataset_size or (self._watch.size if self._watch is not None else 0)
+        return self._run.plan.recipe.dataset_size or (self._watch.total if self._watch is not None else 0)
 
     def _unique(self, ids: NDArray[np.int64], unknown: int) -> int:
         """Counts the different samples of all ranks; `unknown` where they are too many to tell apart."""
@@ -133,8 +134,9 @@ class Epochs:
     def stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
         """Ends the training for an epoch unlike the plan's. `every`: each rank had the whole dataset."""
         watch, dataset = self._watch, self._run.plan.recipe.dataset_size
-        if watch is not None and watch.size and dataset and watch.size != dataset:
-            text = f"the loader's dataset has {watch.size:,} samples, {dataset:,} planned"
+        if watch is not None and watch.total and dataset and watch.total != dataset:
+            whose = "the loader's dataset has" if watch.total == watch.size else "the ranks' datasets have"
+            text = f"{whose} {watch.total:,} samples, {dataset:,} planned"
             self._run.stop(Cause.ANOTHER_DATASET, text)
         samplers = (watch and watch.sampler, watch and watch.batch_sampler)
         why = faults.epoch(

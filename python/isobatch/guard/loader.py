@@ -9,18 +9,23 @@ class.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
 
 from isobatch.diagnosis.tensors import checksum, tensors_in
 from isobatch.errors import InputError
 from isobatch.guard.passes import Batches, Epoch, SizedBatches
+from isobatch.guard.randomness import RandomState
 from isobatch.integrations.torch.sampler import PlanSampler
 
 MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
+FIRST_ROWS = 16  # samples to tell whether two ranks have the same dataset
 MAX_KEPT_BATCHES = 64  # of a pass, in the first steps: more are only of a pass without training
 MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches apart
 
@@ -64,7 +69,9 @@ class LoaderWatch:
         self.sampled = self.batch_sampler is not None and has_ids and not self.dispatched
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
-        self.size = (length(dataset) or 0) if self.sampled else 0
+        self.size = self.total = (length(dataset) or 0) if self.sampled else 0
+        #: Of this rank's samples among the `total` of all, where each rank has a dataset of its own.
+        self.offset = 0
         self._stops = [listen(loader, "__iter__", self._batches)]
         if self.sampled:
             self._stops.append(listen(self.batch_sampler, "__iter__", self._ids))
@@ -173,6 +180,22 @@ class LoaderWatch:
         batches = [pair[0] for epoch in epochs if (pair := next(ahead[id(epoch)], None)) is not None]
         telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
         return str(checksum(telling)) if telling else None
+
+    def first_rows(self) -> str:
+        """Returns a checksum of the dataset's first samples, made with the same random numbers on each rank.
+
+        Empty, if they cannot be read here, or are too few values to tell samples apart.
+        """
+        state = RandomState.now()
+        try:
+            torch.manual_seed(0), random.seed(0), np.random.seed(0)
+            rows = [self.loader.dataset[index] for index in range(min(self.size, FIRST_ROWS))]
+            tensors = tensors_in(self.loader.collate_fn(rows))
+            return str(checksum(tensors)) if any(map(_is_telling, tensors)) else ""
+        except Exception:  # a dataset may be one of the workers alone
+            return ""
+        finally:
+            state.restore()
 
     def rest(self) -> None:
         """Drops the batches, and keeps no more."""

@@ -116,6 +116,9 @@ class Samples:
             return
         if self._calls.draws:
             return
+        if run.ranks > 1 and not run.since and isinstance(watch.sampler, UNDISTRIBUTED_SAMPLERS):
+            if not watch.sharded:
+                self._divided(watch)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         self._step(watch, contents)
@@ -134,6 +137,7 @@ class Samples:
         assert epoch is not None
         end = self._calls.at_end()
         sizes, ids = epoch.step(min(run.micro, epoch.trained, len(run.planned)))
+        ids = [index + watch.offset for index in ids]
         answers = run.exchange("samples", (sizes, ids, end))
         rank_ids, ends = [ids for _, ids, _ in answers], any(end for *_, end in answers)
         total, different = sum(len(set(ids)) for ids in rank_ids), len(set().union(*rank_ids))
@@ -149,6 +153,21 @@ class Samples:
         if not self._deals and not self._calls.draws and sum(map(len, rank_ids)) > total:
             self._calls.draws = True
             run.note(SHARED.format(type(watch.sampler).__name__))
+
+    def _divided(self, watch: LoaderWatch) -> bool:
+        """Tells whether each rank has a dataset of its own, whose samples the sampler need not divide.
+
+        Where this cannot be told, samples are unchecked: an equal position is no proof of an equal sample.
+        """
+        run = self._run
+        answers = run.exchange("rows of the dataset", (watch.first_rows(), watch.size))
+        rows, sizes = [row for row, _ in answers], [size for _, size in answers]
+        if all(rows) and len(set(rows)) < len(rows):
+            return False
+        text = ", ".join(f"{size:,}" for size in sizes[:8])
+        run.unchecked.append(f"whether ranks share samples: each has a dataset of its own (of {text} samples)")
+        watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
+        return True
 
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str
