@@ -46,7 +46,7 @@ OWN_STEPS = ("some steps train on no new batch",)
 LOOPS = [
     ({"loop": "wgan", "attached": "generator"}, {}, (NO_IDS, *NO_LOSS), CALLED),
     ({"loop": "wgan", "attached": "critic"}, EPOCHS, NO_LOSS, CALLED),
-    ({"loop": "gan"}, {}, NO_LOSS, OWN_STEPS + CALLED),
+    ({"loop": "gan"}, {}, NO_LOSS, OWN_STEPS),
     ({"loop": "reinforce"}, {}, (NO_IDS, *NO_LOSS), (*CALLED, "the run ends after 27 of 36")),
     ({"loop": "in_turn", "attached": True}, {}, ("the gradient's size: the loop takes",), OWN_STEPS),
     ({"loop": "in_turn"}, EPOCHS, (NO_IDS, "the gradient's size: no loader"), ("a loss was given and no",)),
@@ -67,7 +67,7 @@ KINDS = [
     ("centralized", {}, CHANGED, DIRECTION),
     ("all_reduce", {}, (), ()),
     ("all_reduce", {"clip_norm": 0.1}, ("the gradient's size (its direction was checked)",), ()),
-    ("sam_by_hand", {"accumulation": 1, "clip_norm": None}, MOVED, CALLED + DIRECTION),
+    ("sam_by_hand", {"accumulation": 1, "clip_norm": None}, MOVED, DIRECTION),
     ("dp_sgd", {}, CHANGED, DIRECTION),
     ("quantized", {}, ("the gradient's size: a communication hook",), DIRECTION),
     ("l2", {}, (), PENALTY),

@@ -74,6 +74,7 @@ class Epochs:
         self.check()
         now = None if self._watch is None else self._watch.now
         if now is not None and now.trained and now is not self._checked:
+            now.left = False  # by the run's end
             self._coverage(now)
 
     def _coverage(self, epoch: Epoch) -> None:

@@ -7,8 +7,9 @@ import pickle
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import mse_loss, softplus
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
@@ -394,6 +395,199 @@ def undistinguished(loop):
     loop.model[3] = nn.Identity()
     loop.wrapped.eval()
     loop.train()
+
+
+def measured_before(loop, **how):
+    """The loss is measured on the loader that trains, once the batch is there."""
+
+    def update(batch):
+        measured(loop.wrapped, loop.loader, **how)
+        loop.update(batch)
+
+    loop.train(update=update)
+
+
+def cut(loop):
+    """A batch of the loader is cut into several steps' micro-batches."""
+
+    def update(batch):
+        for part in zip(*(tensor.split(loop.plan.micro_batch) for tensor in batch), strict=True):
+            loop.update(part)
+
+    loop.loader = DataLoader(loop.data, 4 * loop.plan.micro_batch, sampler=DistributedSampler(loop.data))
+    loop.watch.attach(loop.wrapped, loop.optimizer, loop.loader)
+    loop.train(update=update)
+
+
+def two_passes(loop):
+    """Two backward passes for a call of the model."""
+
+    def update(batch):
+        loss = loss_of(loop.model, batch)
+        (loss / 2).backward(retain_graph=True)
+        (loss / 2).backward()
+        for p in loop.model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+
+    loop.watch.attach(loop.model, loop.optimizer, loop.loader)
+    loop.train(update=update)
+
+
+def cleared_by_hand(loop, how):
+    """Gradients are cleared as scripts did before zero_grad could."""
+
+    def update(batch):
+        loss_of(loop.wrapped, batch).backward()
+        loop.optimizer.step()
+        for p in loop.model.parameters():
+            if how == "none":
+                p.grad = None
+            else:
+                p.grad.data.zero_()
+
+    loop.train(update=update)
+
+
+def fisher_zeroed(loop):
+    """As `fisher`, through the wrapper, with gradients of zeros."""
+
+    def squares():
+        for batch in loop.loader:
+            loop.optimizer.zero_grad(set_to_none=False)
+            loss_of(loop.wrapped, batch).backward()
+        loop.optimizer.zero_grad(set_to_none=False)
+
+    loop.train(between=squares)
+
+
+def fisher_here(loop):
+    """The same of the batch under way, before its step."""
+
+    def update(batch):
+        loss_of(loop.wrapped, batch).backward()
+        loop.optimizer.zero_grad()
+        loop.update(batch)
+
+    loop.train(update=update)
+
+
+def last_layer_frozen(loop):
+    """The last layer's gradients are taken away during the first epoch."""
+
+    def update(batch):
+        loss_of(loop.wrapped, batch).backward()
+        if loop.loader.sampler.epoch == 0:
+            for p in loop.model[-1].parameters():
+                p.grad = None
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+
+    loop.train(update=update)
+
+
+def scaled_by_hand(loop):
+    """The loss is multiplied, and the gradients are divided."""
+
+    def update(batch):
+        (1024 * loss_of(loop.wrapped, batch)).backward()
+        for p in loop.model.parameters():
+            p.grad /= 1024
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+
+    loop.train(update=update)
+
+
+def counted_batches(loop):
+    """An iterator is made for each epoch, and never asked for more than it has."""
+
+    def batches():
+        iterator = iter(loop.loader)
+        for _ in range(len(loop.loader)):
+            yield next(iterator)
+
+    loop.train(batches=batches)
+
+
+def stepped_first(loop):
+    """The iteration begins with the last one's step; the first has none."""
+
+    def update(batch):
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        loss_of(loop.wrapped, batch).backward()
+
+    finish = loop.watch.finish
+    loop.watch.finish = lambda: (loop.optimizer.step(), finish())
+    loop.train(update=update)
+
+
+def checkpointed(loop):
+    """The whole model is recomputed in the backward."""
+
+    def update(batch):
+        mse_loss(checkpoint(loop.model, batch[0], use_reentrant=False), batch[1]).backward()
+        for p in loop.model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+
+    loop.watch.attach(loop.model, loop.optimizer, loop.loader)
+    loop.train(update=update)
+
+
+class Queue(nn.Module):
+    """Keeps what it was given, and subtracts its mean: its buffer changes in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        out = x - self.mean
+        if self.training:
+            self.mean.copy_(0.5 * self.mean + 0.5 * x.detach().mean(0))
+        return out
+
+
+def own_buffers(loop, how):
+    """The model writes its buffers in each call, and they are in its loss."""
+    if how == "spectral":
+        torch.nn.utils.parametrizations.spectral_norm(loop.model[0])
+    else:
+        loop.model[1] = Queue()
+    loop.wrapped = DistributedDataParallel(loop.model, broadcast_buffers=False)
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=loop.plan.lr)
+    loop.watch.attach(loop.wrapped, loop.optimizer, loop.loader)
+    loop.train()
+
+
+def dcgan(loop, attached="critic"):
+    """The critic's step, then the generator's, whose gradients in the critic are cleared with its next own."""
+    torch.manual_seed(0)
+    generator, critic = (DistributedDataParallel(nn.Linear(*size)) for size in ((2, 6), (6, 1)))
+    generates, criticizes = (torch.optim.SGD(m.parameters(), loop.plan.lr) for m in (generator, critic))
+    torch.manual_seed(loop.rank)
+    if attached != "generator":
+        loop.watch.attach(critic, criticizes, loop.loader)
+    else:
+        loop.watch.attach(generator, generates, loop.loader)
+
+    def update(batch):
+        criticizes.zero_grad()
+        softplus(-critic(batch[0])).mean().backward()
+        fake = generator(torch.randn(len(batch[0]), 2))
+        softplus(critic(fake.detach())).mean().backward()
+        criticizes.step()
+        generates.zero_grad()
+        softplus(-critic(fake)).mean().backward()
+        generates.step()
+
+    loop.train(update=update)
 
 
 def main(plan, guard, folder, *, loop, normed=False, **options):
