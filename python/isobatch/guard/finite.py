@@ -84,6 +84,12 @@ class Finite:
             self._rows.append(torch.empty_like(grad))
         self._own[0] = self._rows[at].copy_(grad)
 
+    def look_for_zeros(self) -> None:
+        """Notices gradients cleared to zeros, before a call beyond the plan's."""
+        grad = self._sentinel.grad
+        if grad is not None and not bool(grad.any()):
+            self._run.fresh = self._run.backwards
+
     def remove(self) -> None:
         """Removes the hooks."""
         for handle in self._handles.values():

@@ -25,6 +25,13 @@ DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
+def _own_buffers(model: nn.Module) -> list[Tensor]:
+    """Lists a model's buffers, but for statistics of norms, of which a gradient in training mode has nothing."""
+    norms = nn.modules.batchnorm._NormBase
+    modules = (module for module in model.modules() if not isinstance(module, norms))
+    return [buffer for module in modules for buffer in module.buffers(recurse=False)]
+
+
 class Gradient:
     """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
@@ -43,6 +50,7 @@ class Gradient:
         self._calls = calls
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
+        self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call
         self._reference = list[Tensor]()
         # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
@@ -88,7 +96,7 @@ class Gradient:
         self._random.forward()
         if self._sized:
             self._inputs.forward()
-            self._places = self._where()
+            self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
             if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
@@ -286,6 +294,8 @@ class Gradient:
             reasons.append("the script changes the gradients between the backward and the step")
         if self._clipping.hooked():
             reasons.append("a communication hook changes the gradients")
+        if any(not torch.equal(buffer, before) for buffer, before in self._buffers):
+            reasons.append("the model changes its buffers in its calls")
         if self._again.beside:
             reasons.append("the script calls the model on other inputs beside the batch")
         if self._places and self._places != self._where():

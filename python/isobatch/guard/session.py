@@ -173,8 +173,11 @@ class Guard:
 
     def _forward(self) -> None:
         self._in_step = False
-        if self.run.near:
+        run = self.run
+        if run.near:
             self.gradient.forward()
+        if run.backwards and run.micro >= len(run.planned):
+            self.finite.look_for_zeros()
         self.calls.forward()
         if self.run.micro > self._patience and not self._judged:
             self._judged = self.finite.stuck(self._patience, elsewhere=self.optimizers.elsewhere)
@@ -217,6 +220,8 @@ class Guard:
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
         run, self._judged = self.run, False
+        if not run.micro and all(p.grad is None for group in self.optimizer.param_groups for p in group["params"]):
+            return  # a step without any gradient, such as before the first pass, changes nothing
         try:
             over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
         except GuardError:
