@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
@@ -47,6 +48,20 @@ class Epochs:
             run.unchecked.append(text)
             if (epoch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
                 watch.skip(epoch.behind)
+            else:
+                self._repeated(watch, epoch, position.epoch or 0)
+
+    def _repeated(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
+        """Stops a run that resumes amid an epoch and begins it again; only some samplers' orders are known."""
+        run, size = self._run, self._run.plan.micro_batch or 1
+        text = f"the run resumes in epoch {planned} after {epoch.behind * size * run.ranks:,} samples, "
+        ids, start = list(epoch.ids[:size]), epoch.behind * size
+        if isinstance(watch.sampler, DistributedSampler | SequentialSampler) and not watch.own_batches:
+            order = list(watch.sampler)
+            if len(epoch.sizes) < epoch.behind and ids == order[:size] != order[start : start + size]:
+                run.stop(Cause.ANOTHER_PLACE, f"{text}but the loader begins it again")
+        if len(epoch.sizes) < epoch.behind:
+            run.note(f"{text}and the loader begins a pass: skip what the run has trained on")
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
         """Stops a resumed run in the order of an earlier epoch; scripts may count epochs from 1."""

@@ -21,6 +21,7 @@ from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
+PRECISION = "the precision: the plan's is lower than float32, in which the model is called, without an autocast"
 DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
@@ -98,6 +99,9 @@ class Gradient:
             self._inputs.forward()
             self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
+            casts = torch.is_autocast_enabled(kind) or self._params[0].dtype != torch.float32
+            if self._precision is not None and not casts and PRECISION not in run.unchecked:
+                run.unchecked.append(PRECISION)
             if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
 
@@ -208,7 +212,7 @@ class Gradient:
                 if self._agrees(grads, likes[-1][0], batches):
                     return
         if not likes:
-            self._leave("the script changes the batches between loader and model")
+            self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
         like, states = min(likes, key=lambda attempt: attempt[0].residual)
         if states is not likes[-1][1]:

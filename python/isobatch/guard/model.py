@@ -14,6 +14,7 @@ from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, r
 from isobatch.words import few_ranks
 
 IN_EVAL_MODE = "the model trains in eval mode: part of it is frozen, or nothing in it depends on the mode"
+WRITTEN = "weights that are written between the optimizer's steps: what is written is not compared"
 UNSEEN = "the gradient of some steps is not of calls of the attached model: these steps are not checked in full"
 
 
@@ -35,6 +36,7 @@ class ModelWatch:
         params = [p for p in self.inner.parameters() if p.requires_grad]
         self._smallest = min(params, key=Tensor.numel, default=None)
         self._stepped = _version(self._smallest)
+        self._written: int | None = None  # how often the smallest parameter was written when a step ended
         self._hook = CallHook(model, self._forward)
         self._inner_hook = CallHook(self.inner, self._inner_forward) if self.inner is not model else None
 
@@ -84,12 +86,21 @@ class ModelWatch:
             run.rows.append(max(sizes[:1], default=0))
         self._on_forward()
 
+    def stepped(self) -> None:
+        """Notes the end of a step."""
+        if self._smallest is not None:
+            self._written = self._smallest._version
+
     def check_calls(self) -> None:
         """Stops at an optimizer step whose gradient is not of calls of the wrapper, in training mode."""
         run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
         trains, stepped = self._in_train_mode, self._stepped
         self._in_eval_mode = self._in_train_mode = self._bypassed = False
         self._stepped = _version(self._smallest)
+        if self._smallest is not None and self._written not in (None, self._smallest._version):
+            self._written = None
+            if WRITTEN not in run.unchecked:
+                run.unchecked.append(WRITTEN)
         if run.micro:
             if in_eval_mode and not trains:
                 run.note(IN_EVAL_MODE)

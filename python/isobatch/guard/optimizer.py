@@ -53,7 +53,7 @@ class Optimizers:
     """Finds the optimizers of the model's parameters in the first steps: the attached one, then others."""
 
     def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
-        self._run, self._found = run, [optimizer]
+        self._run, self._model, self._found = run, model, [optimizer]
         self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
         self._attached = self.owned()
@@ -80,9 +80,24 @@ class Optimizers:
         if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)
 
+    def check_replaced(self) -> None:
+        """Notes parameters that the model has got since the guard was attached, and no optimizer has."""
+        owned, known = self.owned(), self._named.keys()
+        new = [name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned]
+        if new and owned & known:
+            self._run.note(
+                f"{len(new)} of the model's parameters were replaced or added after the guard was attached and are "
+                f"in no optimizer, such as {new[0]}: they do not train"
+            )
+
     def check(self) -> None:
         """Notes parameters with gradients and no optimizer, unless an optimizer has its own copies."""
         owned = self.owned()
+        frozen = [name for name, p in self._model.named_parameters() if not p.requires_grad]
+        if frozen and owned & self._named.keys():
+            self._run.unchecked.append(
+                f"whether {len(frozen)} of the model's parameters are meant to be frozen, such as {frozen[0]}"
+            )
         untrained = [
             name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None
         ]
@@ -116,6 +131,9 @@ def check_settings(run: Run, optimizer: Any) -> None:
         settings = ", ".join(f"{name}={value}" for name, value in more.items())
         run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
     planned = planned_settings(plan)
+    decays = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    if planned["weight_decay"] and any(p.dim() < 2 for group in decays for p in group["params"]):
+        run.unchecked.append("which parameters decay: biases or norms do, and the plan does not say")
     difference = differing_setting(optimizer, recipe.optimizer, planned)
     if difference is not None:
         name, text = difference

@@ -47,6 +47,7 @@ class ModelInputs:
         self._run = run
         self._script: list[dict[str, set[Digest]]] = []
         self._own: dict[str, set[Digest]] = {}
+        self._dtypes = {True: set[torch.dtype](), False: set[torch.dtype]()}  # of the guard's calls, the script's
         self.before: RandomState | None = None  # to restore before the guard's next call of the model
         parameters = inspect.signature(getattr(model, "module", model).forward).parameters
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -77,6 +78,7 @@ class ModelInputs:
         for name, value in self._named(args, kwargs):
             tensors = tensors_in(value)
             # Tensors inside of per-sample gradients have no bits to read.
+            self._dtypes[self._run.own].update(t.dtype for t in tensors if t.is_floating_point())
             if tensors and not any(map(is_functorch_wrapped_tensor, tensors)):
                 inputs.setdefault(name, set()).update(checksum([tensor]) for tensor in tensors)
 
@@ -95,6 +97,14 @@ class ModelInputs:
                 else [(name, value)]
             )
         ]
+
+    @property
+    def why_unlike(self) -> str | None:
+        """A reason for other inputs than the script's."""
+        own, script = (", ".join(sorted(str(d)[6:] for d in self._dtypes[mine])) for mine in (True, False))
+        if own == script or not own:
+            return None
+        return f"the script calls the model with {script}, the given loss with {own}: let it cast as the script does"
 
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""

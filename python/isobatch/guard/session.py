@@ -216,6 +216,7 @@ class Guard:
     @outside_of_graphs
     def _stepped(self, *_: Any) -> None:
         self._in_step = False
+        self.model.stepped()
 
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
@@ -285,6 +286,7 @@ CLAIMS = (
     GuardClaim(lambda guard: guard.finite.check()),
     GuardClaim(lambda guard: guard.gradient.check(), _near),
     GuardClaim(lambda guard: guard.model.check_weights(), _rare),
+    GuardClaim(lambda guard: guard.optimizers.check_replaced(), _rare),
     GuardClaim(lambda guard: guard.epochs.check()),
     GuardClaim(lambda guard: guard.optimizers.check(), _settled),
     GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
