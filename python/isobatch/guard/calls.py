@@ -58,12 +58,17 @@ class MicroBatches:
         """
         run, calls, self._calls = self._run, self._calls, []
         first, one = None, calls[0].epoch if calls else None
-        if not (len(calls) == len(run.planned) and all(epoch is one for *_, epoch in calls)) or self._calls_each:
+        if (
+            not (len(calls) == len(run.planned) and all(epoch is one for *_, epoch in calls))
+            or self._calls_each
+        ):
             first = self._first_calls(calls)
             run.micro = len(calls) if first is None else sum(first)
-        epochs = [epoch for *_, epoch in calls] if first is None else [
-            epoch for (*_, epoch), is_first in zip(calls, first, strict=True) if is_first
-        ]
+        epochs = (
+            [epoch for *_, epoch in calls]
+            if first is None
+            else [epoch for (*_, epoch), is_first in zip(calls, first, strict=True) if is_first]
+        )
         self.epochs = [epoch for epoch in epochs if epoch is not None]
         for epoch in {id(epoch): epoch for epoch in self.epochs}.values():
             epoch.stepped = epoch.given
@@ -101,7 +106,11 @@ class MicroBatches:
             return trains
         epochs = {id(call.epoch) for call, stays in zip(calls, kept, strict=True) if stays}
         batches = sum(call.new for call in calls if id(call.epoch) in epochs)
-        if self._watch is not None and batches > len(run.planned) and any(id(c.epoch) in epochs for c in cleared):
+        if (
+            self._watch is not None
+            and batches > len(run.planned)
+            and any(id(c.epoch) in epochs for c in cleared)
+        ):
             return trains  # a step of this epoch was left out
         if self._watch is None:
             run.note(CLEARED)

@@ -116,7 +116,10 @@ class Finite:
         if not self.sharded and run.backwards < patience:
             return False
         answers = run.exchange("stuck", (_finite(self._own.values()), elsewhere))
-        bad, text = _false(good for good, _ in answers), f"{run.micro} micro-batches without an optimizer step"
+        bad, text = (
+            _false(good for good, _ in answers),
+            f"{run.micro} micro-batches without an optimizer step",
+        )
         if bad:
             run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad)
         if all(other for _, other in answers):

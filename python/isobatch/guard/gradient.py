@@ -21,7 +21,9 @@ from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
-PRECISION = "the precision: the plan's is lower than float32, in which the model is called, without an autocast"
+PRECISION = (
+    "the precision: the plan's is lower than float32, in which the model is called, without an autocast"
+)
 DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 

@@ -15,7 +15,9 @@ from isobatch.words import few_ranks
 
 IN_EVAL_MODE = "the model trains in eval mode: part of it is frozen, or nothing in it depends on the mode"
 WRITTEN = "weights that are written between the optimizer's steps: what is written is not compared"
-UNSEEN = "the gradient of some steps is not of calls of the attached model: these steps are not checked in full"
+UNSEEN = (
+    "the gradient of some steps is not of calls of the attached model: these steps are not checked in full"
+)
 
 
 class ModelWatch:

@@ -83,7 +83,9 @@ class Optimizers:
     def check_replaced(self) -> None:
         """Notes parameters that the model has got since the guard was attached, and no optimizer has."""
         owned, known = self.owned(), self._named.keys()
-        new = [name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned]
+        new = [
+            name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned
+        ]
         if new and owned & known:
             self._run.note(
                 f"{len(new)} of the model's parameters were replaced or added after the guard was attached and are "
@@ -192,6 +194,10 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
     return steps[min(bisect_left(steps, place, key=where), len(steps) - 1)]
 
 
+def _same(rate: float, other: float) -> bool:
+    return faults.close(rate, other, other)
+
+
 class _Bounds(NamedTuple):
     """Bounds of a group's learning rate around its factor times the plan's."""
 
@@ -221,6 +227,7 @@ class LearningRates:
         self._waited = False  # whether reading the last rates waited for a GPU
         self._plain = 0  # the index of a group with factor 1, if there is one
         self._observed: dict[int, list[float]] = {}  # by step
+        self._at_first_call = list[float]()
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
@@ -234,6 +241,11 @@ class LearningRates:
             if lengths != {planned := int(run.plan.warmup_steps or 0)}:
                 text = f"the optimizer's own warmup_steps is {max(lengths):,}, {planned:,} planned"
                 run.stop(Cause.ANOTHER_LR.likely("another warmup"), text, run.witnesses("warmup"))
+
+    def begin(self) -> None:
+        """Notes the rates at the first call of the model, before any scheduler of micro-batches has stepped."""
+        if not self._at_first_call:
+            self._at_first_call = [float(group["lr"] or 0) for group in self._optimizer.param_groups]
 
     def check(self) -> None:
         """Checks before an optimizer step."""
@@ -337,6 +349,9 @@ class LearningRates:
             ulp=ulp(group["lr"]),
         )
         why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
+        rate = self._at_first_call[index] / factor if index < len(self._at_first_call) else 0.0
+        if run.since == 0 and run.start == 0 and rate > self._at(0) and _same(rate, self._peak):
+            return Cause.ANOTHER_LR.likely("no warmup")
         made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
         if run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so:  # perhaps resumed
             steps = self._steps_with(rates[index] / factor)

@@ -50,7 +50,9 @@ class Epoch:
         #: An id that is no whole number, where there is one: then `ids` has none.
         self.odd = ""
 
-    def begin(self, place: tuple[int, int] | None, length: int | None, order: int | None, limited: bool) -> None:
+    def begin(
+        self, place: tuple[int, int] | None, length: int | None, order: int | None, limited: bool
+    ) -> None:
         """Begins the sampler's ids."""
         self.place, self._length, self.order, self.limited, self.sampled = place, length, order, limited, True
 

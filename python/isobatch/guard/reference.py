@@ -47,7 +47,10 @@ class ModelInputs:
         self._run = run
         self._script: list[dict[str, set[Digest]]] = []
         self._own: dict[str, set[Digest]] = {}
-        self._dtypes = {True: set[torch.dtype](), False: set[torch.dtype]()}  # of the guard's calls, the script's
+        self._dtypes = {
+            True: set[torch.dtype](),
+            False: set[torch.dtype](),
+        }  # of the guard's calls, the script's
         self.before: RandomState | None = None  # to restore before the guard's next call of the model
         parameters = inspect.signature(getattr(model, "module", model).forward).parameters
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

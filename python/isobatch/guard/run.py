@@ -213,7 +213,9 @@ class CallHook:
             state = {name: value for name, value in state.items() if name not in self._own}
             for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
                 hooks = state.get(name, {})
-                state[name] = type(hooks)((key, value) for key, value in hooks.items() if key != self._handle.id)
+                state[name] = type(hooks)(
+                    (key, value) for key, value in hooks.items() if key != self._handle.id
+                )
         return state
 
     def _unwatched(self) -> nn.Module:

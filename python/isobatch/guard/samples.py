@@ -23,9 +23,7 @@ KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 UNDISTRIBUTED_SAMPLERS = RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 SHARED = "{} gives some samples of a step several times: its epochs are not compared with the plan's"
 DIVIDED = "the loop divides or repeats the loader's batches: samples are not compared with the plan's"
-NO_SET_EPOCH = (
-    "set_epoch was not called before the first epoch: unless it is called before the next, that repeats its order"
-)
+NO_SET_EPOCH = "set_epoch was not called before the first epoch: unless it is called before the next, that repeats its order"
 SAME = "all ranks see the same data"
 
 
@@ -165,7 +163,9 @@ class Samples:
         if all(rows) and len(set(rows)) < len(rows):
             return False
         text = ", ".join(f"{size:,}" for size in sizes[:8])
-        run.unchecked.append(f"whether ranks share samples: each has a dataset of its own (of {text} samples)")
+        run.unchecked.append(
+            f"whether ranks share samples: each has a dataset of its own (of {text} samples)"
+        )
         watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
         return True
 

@@ -100,7 +100,9 @@ class Guard:
         self.optimizers = Optimizers(run, self.model.inner, optimizer)
         self.rates = LearningRates(run, self.optimizers)
         self.zero_grad = ZeroGradCheck(run, self.model.inner, self.optimizers)
-        self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self.calls, self._reference, owner)
+        self.gradient = Gradient(
+            run, model, optimizer, self.optimizers, watch, self.calls, self._reference, owner
+        )
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
         self._in_step = False
@@ -176,6 +178,7 @@ class Guard:
         run = self.run
         if run.near:
             self.gradient.forward()
+            self.rates.begin()
         if run.backwards and run.micro >= len(run.planned):
             self.finite.look_for_zeros()
         self.calls.forward()
@@ -221,10 +224,13 @@ class Guard:
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
         run, self._judged = self.run, False
-        if not run.micro and all(p.grad is None for group in self.optimizer.param_groups for p in group["params"]):
+        if not run.micro and all(
+            p.grad is None for group in self.optimizer.param_groups for p in group["params"]
+        ):
             return  # a step without any gradient, such as before the first pass, changes nothing
         try:
-            over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
+            claims = CLAIMS if run.near or run.rare else EVERY_STEP
+            over = any(claim.due(run) and claim.check(self) for claim in claims)
         except GuardError:
             self._remove()  # for a script that catches it
             raise
@@ -244,6 +250,10 @@ class Guard:
             self.gradient.fold(first)
 
 
+def _always(_: Run) -> bool:
+    return True
+
+
 class GuardClaim(NamedTuple):
     """A check before an optimizer step, where it is due, to stop a training off its plan.
 
@@ -251,7 +261,7 @@ class GuardClaim(NamedTuple):
     """
 
     check: Callable[[Guard], bool | None]
-    due: Callable[[Run], bool] = lambda _: True
+    due: Callable[[Run], bool] = _always
 
 
 def _first(run: Run) -> bool:
@@ -292,3 +302,6 @@ CLAIMS = (
     GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
 )
 """In the order of checking before a step: a check that explains another's fault comes before it."""
+
+EVERY_STEP = tuple(claim for claim in CLAIMS if claim.due is _always)
+"""Of these, the ones of a step that is neither one of the first nor a rare one."""
