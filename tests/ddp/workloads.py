@@ -99,7 +99,9 @@ def _compressed(dtype):
 
 short = with_loss(_loss, batch=_one_row_short)
 halved, masked, frozen = (with_loss(_loss, model=make) for make in (_halved, _masked, _frozen))
-fp16_hook, bf16_hook = (with_loss(_loss, hook=_compressed(dtype)) for dtype in (torch.float16, torch.bfloat16))
+fp16_hook, bf16_hook = (
+    with_loss(_loss, hook=_compressed(dtype)) for dtype in (torch.float16, torch.bfloat16)
+)
 
 
 def images():

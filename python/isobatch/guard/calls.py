@@ -10,6 +10,7 @@ from isobatch.guard.run import MAX_CALLS, Run
 
 CALLED = "the model is called several times per micro-batch, or without one; each {} counts as a micro-batch"
 CLEARED = "some gradients are cleared before a step: the calls of the model before that are not counted"
+STORED = "the epoch has ended, but the loop continues with stored batches (as itertools.cycle does)"
 ELSEWHERE = "the loop goes on with batches of another loader: samples are not compared with the plan's"
 HALVES = ("fp16", "float16", "16-mixed")
 
@@ -57,9 +58,9 @@ class MicroBatches:
         as planned, or nothing explains them.
         """
         run, calls, self._calls = self._run, self._calls, []
-        first, one = None, calls[0].epoch if calls else None
+        first, epoch_of_first = None, calls[0].epoch if calls else None
         if (
-            not (len(calls) == len(run.planned) and all(epoch is one for *_, epoch in calls))
+            not (len(calls) == len(run.planned) and all(epoch is epoch_of_first for *_, epoch in calls))
             or self._calls_each
         ):
             first = self._first_calls(calls)
@@ -100,11 +101,13 @@ class MicroBatches:
             if passed and call.backwards == run.backwards:
                 continue
             trains[index] = epoch_of_pass.setdefault(call.backwards, call.epoch) is call.epoch
-        kept = [does and call.backwards >= run.fresh for does, call in zip(trains, calls, strict=True)]
-        cleared = [call for call, does, stays in zip(calls, trains, kept, strict=True) if does and not stays]
-        if not cleared or not any(kept):
+        staying = [does and call.backwards >= run.fresh for does, call in zip(trains, calls, strict=True)]
+        cleared = [
+            call for call, does, stays in zip(calls, trains, staying, strict=True) if does and not stays
+        ]
+        if not cleared or not any(staying):
             return trains
-        epochs = {id(call.epoch) for call, stays in zip(calls, kept, strict=True) if stays}
+        epochs = {id(call.epoch) for call, stays in zip(calls, staying, strict=True) if stays}
         batches = sum(call.new for call in calls if id(call.epoch) in epochs)
         if (
             self._watch is not None
@@ -114,10 +117,10 @@ class MicroBatches:
             return trains  # a step of this epoch was left out
         if self._watch is None:
             run.note(CLEARED)
-        return kept
+        return staying
 
     def _first_of(self, calls: list[Call]) -> list[bool] | None:
-        """Tells for each call that trains whether it begins a micro-batch; None where nothing explains them.
+        """Tells for each call of the training whether it begins a micro-batch; None without an explanation.
 
         The loader's batches decide as they come, else those fetched ahead for the step, else the passes.
         """
@@ -164,15 +167,14 @@ class MicroBatches:
         epoch = watch.now if watch is not None else None
         before = 0  # micro-batches of the epoch before, in this step
         if epoch is not None and run.plan.steps_per_epoch is not None:
-            before = sum(other is not epoch for other in self.epochs)
+            before = sum(source is not epoch for source in self.epochs)
         served = epoch.given if epoch is not None else 0
         if epoch is not None and epoch.trained > served > 0 and served != epoch.length:
             self._elsewhere(served, epoch)
         known = bool(run.plan.samples_per_epoch) and not self.draws
         if known and epoch is not None and epoch.whole and epoch.trained > len(epoch.sizes):
             if epoch.stored:
-                text = "the epoch has ended, but the loop continues with stored batches (as itertools.cycle does)"
-                run.stop(Cause.SAMPLES_REPEATED, text)
+                run.stop(Cause.SAMPLES_REPEATED, STORED)
             self.draws = True
             run.note(ELSEWHERE)
         if run.near or before or run.micro != len(run.planned):

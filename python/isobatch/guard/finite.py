@@ -122,7 +122,7 @@ class Finite:
         )
         if bad:
             run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad)
-        if all(other for _, other in answers):
+        if all(stepped for _, stepped in answers):
             run.stop(Cause.NO_STEP, text)
         run.note(f"{patience} micro-batches and more without a step of the attached optimizer")
         return True

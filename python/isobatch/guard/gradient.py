@@ -29,7 +29,7 @@ ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
 
 
 def _own_buffers(model: nn.Module) -> list[Tensor]:
-    """Lists a model's buffers, but for statistics of norms, of which a gradient in training mode has nothing."""
+    """Lists a model's buffers without the statistics of norms: these are in no gradient in training mode."""
     norms = nn.modules.batchnorm._NormBase
     modules = (module for module in model.modules() if not isinstance(module, norms))
     return [buffer for module in modules for buffer in module.buffers(recurse=False)]

@@ -112,15 +112,15 @@ class LoaderWatch:
             self._enter(epoch)
 
     def _enter(self, epoch: Epoch) -> None:
-        """Makes a pass the one that calls of the model belong to."""
+        """Lets the calls of the model belong to a pass."""
         if epoch.open:
-            self._open = [other for other in self._open if other is not epoch] + [epoch]
+            self._open = [begun for begun in self._open if begun is not epoch] + [epoch]
         self.current = epoch
 
     def close(self, epoch: Epoch) -> None:
         """Ends a pass. Calls of the model belong to one still under way, else to the last one."""
         epoch.open = False
-        self._open = [other for other in self._open if other is not epoch]
+        self._open = [begun for begun in self._open if begun is not epoch]
         if epoch is not self.current:
             return
         if self._open:

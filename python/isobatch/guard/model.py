@@ -94,7 +94,7 @@ class ModelWatch:
             self._written = self._smallest._version
 
     def check_calls(self) -> None:
-        """Stops at an optimizer step whose gradient is not of calls of the wrapper, in training mode."""
+        """Stops at an optimizer step on a gradient without calls of the wrapper in training mode."""
         run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
         trains, stepped = self._in_train_mode, self._stepped
         self._in_eval_mode = self._in_train_mode = self._bypassed = False
@@ -139,7 +139,7 @@ def _version(param: Tensor | None) -> tuple[int, int]:
 
 
 def _mode_matters(model: nn.Module) -> bool:
-    """Tells whether training mode would be another training: all of the model trains, with dropout or batch norm."""
+    """Tells whether training mode is another training: all trains, with dropout or batch norm."""
     if any(not p.requires_grad for p in model.parameters()):
         return False
     return any(
@@ -180,7 +180,8 @@ class ZeroGradCheck:
 
     def check(self) -> None:
         """Checks before an optimizer step."""
-        kept, self._kept, self._cleared = self._kept and not self._cleared, False, False
-        if kept:
+        uncleared = self._kept and not self._cleared
+        self._kept = self._cleared = False
+        if uncleared:
             text = "the first gradient of this step was added to the last step's, which zero_grad had not"
             self._run.stop(Cause.GRADIENTS_KEPT, f"{text} cleared")

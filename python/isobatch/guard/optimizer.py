@@ -81,15 +81,15 @@ class Optimizers:
             self._found.append(optimizer)
 
     def check_replaced(self) -> None:
-        """Notes parameters that the model has got since the guard was attached, and no optimizer has."""
+        """Notes the model's new parameters, made since the guard was attached, without an optimizer."""
         owned, known = self.owned(), self._named.keys()
         new = [
             name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned
         ]
         if new and owned & known:
             self._run.note(
-                f"{len(new)} of the model's parameters were replaced or added after the guard was attached and are "
-                f"in no optimizer, such as {new[0]}: they do not train"
+                f"{len(new)} of the model's parameters were replaced or added after the guard was attached and "
+                f"are in no optimizer, such as {new[0]}: they do not train"
             )
 
     def check(self) -> None:
@@ -194,8 +194,8 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
     return steps[min(bisect_left(steps, place, key=where), len(steps) - 1)]
 
 
-def _same(rate: float, other: float) -> bool:
-    return faults.close(rate, other, other)
+def _same(rate: float, peak: float) -> bool:
+    return faults.close(rate, peak, peak)
 
 
 class _Bounds(NamedTuple):
@@ -243,7 +243,7 @@ class LearningRates:
                 run.stop(Cause.ANOTHER_LR.likely("another warmup"), text, run.witnesses("warmup"))
 
     def begin(self) -> None:
-        """Notes the rates at the first call of the model, before any scheduler of micro-batches has stepped."""
+        """Notes the rates at the model's first call: no scheduler of micro-batches has stepped yet."""
         if not self._at_first_call:
             self._at_first_call = [float(group["lr"] or 0) for group in self._optimizer.param_groups]
 

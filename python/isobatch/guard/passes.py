@@ -6,12 +6,9 @@ import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isobatch.diagnosis.tensors import tensors_in
-
-if TYPE_CHECKING:
-    from isobatch.guard.loader import LoaderWatch
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_COUNTED_IDS = 65_536  # the ids kept of an epoch whose samples are not distinguished
@@ -121,9 +118,9 @@ class Epoch:
 
 
 class Batches:
-    """The loader's own iterator, whose batches are noted."""
+    """Iterates over the loader as its own iterator does, and tells its `watch` of batches and end."""
 
-    def __init__(self, watch: LoaderWatch, inner: Iterator[Any], epoch: Epoch) -> None:
+    def __init__(self, watch: Any, inner: Iterator[Any], epoch: Epoch) -> None:
         self._watch, self._inner, self._epoch = watch, inner, epoch
 
     def __iter__(self) -> Batches:

@@ -113,7 +113,7 @@ class Randomness:
                 self._calls[-1] = (*self._calls[-1][:2], call)
 
     def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState], list[RandomState]]:
-        """Returns and forgets the states of a step's last micro-batches: at start, first call and last call."""
+        """Returns and forgets the states of a step's last micro-batches: start, first and last call."""
         calls, self._calls = self._calls[-micro_batches:], []
         return [call[0] for call in calls], [call[1] for call in calls], [call[2] for call in calls]
 

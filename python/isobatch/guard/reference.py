@@ -104,10 +104,12 @@ class ModelInputs:
     @property
     def why_unlike(self) -> str | None:
         """A reason for other inputs than the script's."""
-        own, script = (", ".join(sorted(str(d)[6:] for d in self._dtypes[mine])) for mine in (True, False))
+        own, script = (
+            ", ".join(sorted(str(d)[6:] for d in self._dtypes[of_guard])) for of_guard in (True, False)
+        )
         if own == script or not own:
             return None
-        return f"the script calls the model with {script}, the given loss with {own}: let it cast as the script does"
+        return f"the script calls the model with {script}, the given loss with {own}: cast there too"
 
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""

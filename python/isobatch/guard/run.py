@@ -207,8 +207,9 @@ class CallHook:
         self._called = model._compiled_call_impl = called
 
     def _state(self) -> Any:
-        """Returns what is saved or copied of the model."""
-        state: Any = type(self._model).__getstate__(self._model)
+        """Returns the model's state to save or copy."""
+        kind: Any = type(self._model)
+        state = kind.__getstate__(self._model)
         if isinstance(state, dict):
             state = {name: value for name, value in state.items() if name not in self._own}
             for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):

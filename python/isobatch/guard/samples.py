@@ -23,7 +23,9 @@ KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 UNDISTRIBUTED_SAMPLERS = RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 SHARED = "{} gives some samples of a step several times: its epochs are not compared with the plan's"
 DIVIDED = "the loop divides or repeats the loader's batches: samples are not compared with the plan's"
-NO_SET_EPOCH = "set_epoch was not called before the first epoch: unless it is called before the next, that repeats its order"
+NO_SET_EPOCH = (
+    "set_epoch was not called before the first epoch: the next repeats its order unless it is called there"
+)
 SAME = "all ranks see the same data"
 
 
@@ -114,9 +116,9 @@ class Samples:
             return
         if self._calls.draws:
             return
-        if run.ranks > 1 and not run.since and isinstance(watch.sampler, UNDISTRIBUTED_SAMPLERS):
-            if not watch.sharded:
-                self._divided(watch)
+        undistributed = isinstance(watch.sampler, UNDISTRIBUTED_SAMPLERS) and not watch.sharded
+        if undistributed and run.ranks > 1 and not run.since:
+            self._divided(watch)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         self._step(watch, contents)
@@ -152,8 +154,8 @@ class Samples:
             self._calls.draws = True
             run.note(SHARED.format(type(watch.sampler).__name__))
 
-    def _divided(self, watch: LoaderWatch) -> bool:
-        """Tells whether each rank has a dataset of its own, whose samples the sampler need not divide.
+    def _divided(self, watch: LoaderWatch) -> None:
+        """Finds out whether each rank has a dataset of its own: its sampler need not divide that.
 
         Where this cannot be told, samples are unchecked: an equal position is no proof of an equal sample.
         """
@@ -161,13 +163,12 @@ class Samples:
         answers = run.exchange("rows of the dataset", (watch.first_rows(), watch.size))
         rows, sizes = [row for row, _ in answers], [size for _, size in answers]
         if all(rows) and len(set(rows)) < len(rows):
-            return False
+            return
         text = ", ".join(f"{size:,}" for size in sizes[:8])
         run.unchecked.append(
             f"whether ranks share samples: each has a dataset of its own (of {text} samples)"
         )
         watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
-        return True
 
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str

@@ -1,4 +1,4 @@
-"""Healthy loops that use the model or its gradients beside the step: for measures, adversaries, copies, files."""
+"""Healthy loops that use the model or its gradients beside the step: measures, adversaries, copies, files."""
 
 import copy
 import itertools
@@ -144,10 +144,10 @@ def copy_trained(loop):
     """A copy is trained for some steps, with an optimizer of its own."""
 
     def inner(*_):
-        other = copy.deepcopy(loop.model)
-        optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+        twin = copy.deepcopy(loop.model)
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
         for batch in itertools.islice(loop.loader, 2):
-            loss_of(other, batch).backward()
+            loss_of(twin, batch).backward()
             optimizer.step()
 
     loop.train(between=inner, amid=inner)
@@ -289,7 +289,7 @@ def own_buffers(loop, how):
 
 
 def dcgan(loop, attached="critic"):
-    """The critic's step, then the generator's, whose gradients in the critic are cleared with its next own."""
+    """The critic's step, then the generator's; its gradients in the critic are cleared a step later."""
     torch.manual_seed(0)
     generator, critic = (DistributedDataParallel(nn.Linear(*size)) for size in ((2, 6), (6, 1)))
     generates, criticizes = (torch.optim.SGD(m.parameters(), loop.plan.lr) for m in (generator, critic))

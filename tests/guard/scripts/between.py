@@ -101,8 +101,8 @@ def measured_on_some(loop, **how):
 
 def measured_on_other_data(loop, **how):
     """The loss is measured on a validation set."""
-    other = DataLoader(loop.data, 16)
-    loop.train(between=lambda: measured(loop.wrapped, other, **how))
+    validation = DataLoader(loop.data, 16)
+    loop.train(between=lambda: measured(loop.wrapped, validation, **how))
 
 
 def statistics_first(loop):

@@ -89,20 +89,20 @@ def reference(training: Training, how: _How, scale: float) -> tuple[Copies, Diff
 
 @contextlib.contextmanager
 def _without_hooks(model: nn.Module) -> Iterator[None]:
-    """Leaves out the hooks that change a parameter's gradient, which the reference is to show."""
+    """Leaves out the hooks on parameters: the reference shows what they change."""
     hooks = [p._backward_hooks for p in model.parameters() if p._backward_hooks]
-    kept = [dict(own) for own in hooks]
+    saved = [dict(own) for own in hooks]
     for own in hooks:
         own.clear()
     try:
         yield
     finally:
-        for own, before in zip(hooks, kept, strict=True):
+        for own, before in zip(hooks, saved, strict=True):
             own.update(before)
 
 
 def _transport(model: nn.Module) -> float:
-    """Returns the gate of the number format that a hook sent gradients in: all of them are its numbers."""
+    """Returns the gate of a compressing hook's number format, if all gradients are numbers of it."""
     whole = [grad for grad in grads(model) if grad is not None and grad.dtype == torch.float32]
     for dtype in (torch.bfloat16, torch.float16):
         if whole and all(bool((piece.to(dtype) == piece).all()) for grad in whole for piece in chunks(grad)):

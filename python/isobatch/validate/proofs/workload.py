@@ -103,15 +103,15 @@ def _try(training: Training) -> bool:
 
 
 def _refuse_other_rows(training: Training, batch: Any) -> None:
-    """Refuses a batch function that gives other than the asked number of rows, such as one less."""
-    asked = sample_count(training)
+    """Refuses a batch function with another number of rows than asked for, such as one less."""
+    count = sample_count(training)
     rows, twice = (
         next((len(tensor) for tensor in tensors_in(some) if tensor.dim()), 0)
-        for some in (batch, training.samples(2 * asked, 0, training.group.rank, 0))
+        for some in (batch, training.samples(2 * count, 0, training.group.rank, 0))
     )
-    if rows != asked and twice - rows == asked:  # of packed rows the number is another thing
+    if rows != count and twice - rows == count:  # of packed rows the number is another thing
         text = (
-            f"Workload.batch was asked for {asked} samples and gave {rows}: return as many as it is asked for"
+            f"Workload.batch was asked for {count} samples and gave {rows}: return as many as it is asked for"
         )
         raise InputError(text, field="workload")
 
@@ -284,7 +284,7 @@ def prove_optimizer(trial: Trial) -> list[Proof]:
 
 
 def _frozen(model: nn.Module) -> list[Proof]:
-    """Lists parameters that do not train: the plan does not say which do."""
+    """Lists parameters without training: the plan does not say what trains."""
     names = [name for name, p in model.named_parameters() if not p.requires_grad]
     if not names:
         return []
@@ -338,5 +338,5 @@ TRY = Claim(phase="workload", names=(), prove=prove_runs)
 COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, enabled=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
 COUPLING = Claim(phase="coupling", names=("coupling",), prove=prove_coupling)
-OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)
+OPTIMIZER = Claim(phase="optimizer", names=("optimizer", "frozen"), prove=prove_optimizer)
 LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)
