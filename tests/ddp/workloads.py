@@ -63,6 +63,47 @@ failing_loss = with_loss(lambda m, b, _: m(b["pixels"]))
 nan_everywhere = with_loss(lambda m, b, _: _loss(m, b) * float("nan"))
 
 
+def _one_row_short(n, generator, device):
+    return {name: rows[1:] for name, rows in _batch(n, generator, device).items()}
+
+
+def _halved():
+    model = _model()
+    for p in model.parameters():
+        p.register_hook(lambda grad: grad * 0.5)
+    return model
+
+
+def _masked():
+    model = _model()
+    model[0].weight.register_hook(lambda grad: grad * (torch.arange(8) > 3)[:, None])
+    return model
+
+
+def _frozen():
+    model = _model()
+    model[0].requires_grad_(False)
+    return model
+
+
+def _compressed(dtype):
+    """As torch's fp16_compress_hook and bf16_compress_hook, with annotations that DDP reads."""
+
+    def hook(state, bucket):
+        sent = bucket.buffer().to(dtype).div_(dist.get_world_size())
+        done = dist.all_reduce(sent, async_op=True).get_future()
+        return done.then(lambda future: bucket.buffer().copy_(future.value()[0]))
+
+    return hook
+
+
+short = with_loss(_loss, batch=_one_row_short)
+halved, masked, frozen = (with_loss(_loss, model=make) for make in (_halved, _masked, _frozen))
+fp16_hook, bf16_hook = (
+    with_loss(_loss, hook=_compressed(dtype)) for dtype in (torch.float16, torch.bfloat16)
+)
+
+
 def images():
     """Convolutions and batch norm, which has buffers."""
 

@@ -118,6 +118,7 @@ def _clean():
 
 
 COMMON = {"micro_batch": 4, "clip_norm": 1.0, "warmup": "2st"}
+FLAT = {"lr": 0.1, "optimizer": "sgd", "clip_norm": None, "warmup": None, "schedule": "constant"}
 RECIPES = {
     "plain": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 100, "duration": "3ep"},
     "nanogpt": {"lr": 1e-3, "duration": "9st"},
@@ -137,12 +138,14 @@ RECIPES = {
     "loop": {"lr": 0.1, "optimizer": "sgd", "dataset_size": 96, "duration": "3ep"},
     "loops": {"lr": 0.1, "optimizer": "sgd", "duration": "36st", "clip_norm": None},
     "titan": {"lr": 1e-3, "duration": "9st"},
+    "between": {**FLAT, "dataset_size": 96, "duration": "3ep"},
+    "beside": {**FLAT, "dataset_size": 96, "duration": "3ep"},
 }
 
 
 def plan_of(script, ranks=2, accumulation=None, **fields):
     """The plan of a script."""
-    parts = accumulation or (1 if script in ("vision_reference", "loops") else 2)
+    parts = accumulation or (1 if script in ("vision_reference", "loops", "between", "beside") else 2)
     recipe = ib.Recipe(**{"effective_batch": 4 * ranks * parts, **COMMON, **RECIPES[script], **fields})
     plan = ib.plan(recipe, ranks)
     assert plan.accumulation == parts

@@ -4,13 +4,17 @@ import msgspec
 import pytest
 
 import isobatch as ib
-from isobatch.guard import Cause
+from isobatch.guard import Cause, GuardError, guard
 
 pytest.importorskip("torch", reason="the guard needs torch")
+
+import torch
+from torch.nn.functional import mse_loss
 
 from guard.runs import run
 from plan_of import loop_of
 
+SMALL = {"lr": 0.1, "optimizer": "sgd", "dataset_size": 64, "duration": "3ep", "schedule": "constant"}
 RUN = loop_of(duration="4ep", warmup="3st")
 MOVES = {
     "fewer GPUs": ib.replan(ib.plan(RUN.recipe, 6, max_micro_batch=8), at_step=7, cluster=2),
@@ -115,3 +119,31 @@ def test_a_ramp_is_left_out_and_said_to_be(going_on):
     for error, unchecked, _ in going_on(plan, 0):
         assert error is None
         assert [text.split(":")[0] for text in unchecked] == left_out
+
+
+@pytest.mark.parametrize("begun_again", [True, False])
+def test_an_epoch_that_is_begun_again_is_named_at_its_first_step(begun_again):
+    plan = ib.plan(ib.Recipe(**{**SMALL, "effective_batch": 8}), 1)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randn(64, 1))
+    sampler = torch.utils.data.DistributedSampler(data, 1, 0)
+    loader = torch.utils.data.DataLoader(data, 8, sampler=sampler)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler.set_epoch(1)
+    watch = guard(plan, loss=lambda model, batch: mse_loss(model(batch[0]), batch[1]))
+    watch.attach(model, optimizer, loader, start_step=12)  # the middle of epoch 1
+    steps = 0
+    try:
+        for index, (x, y) in enumerate(loader):
+            if begun_again or index >= 4:
+                mse_loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                steps += 1
+        error = None
+    except GuardError as raised:
+        error = raised
+    if begun_again:
+        assert (error.cause, error.step, steps) == (Cause.ANOTHER_PLACE, 12, 0)
+    else:
+        assert error is None and steps == 4

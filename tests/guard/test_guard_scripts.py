@@ -17,6 +17,8 @@ QUICK_KINDS = {
     *("sam_by_hand", "noise", "all_reduce", "l2", "teacher", "generator", "curriculum", "tokens", "swa"),
     *("gan", "reinforce", "compiled step", "flow", "labels", "untrained", "warms up", "augmented"),
     *("by weights", "unfrozen", "fetched_ahead", "rollouts"),
+    *("looked_at_by_rank_0", "measured_before", "counted_iterator", "stepped_late", "stepped_first", "cut"),
+    *("fisher", "adversarial", "accuracy_before", "saved", "linear_probe", "dcgan", "own_buffers"),
 }
 SLOW_CAUSES = (
     *(Cause.ANOTHER_LOSS, Cause.ANOTHER_LENGTH, Cause.DIVIDED_BY_RANKS, Cause.DIVIDED_TWICE),

@@ -190,6 +190,26 @@ def test_workloads_in_mixed_precision(check, workload, precision, name):
     assert workload != "mlp" or report.step.parameters == pytest.approx(20_000, rel=0.35)
 
 
+@pytest.mark.parametrize("workload", ["fp16_hook", "bf16_hook"])
+def test_a_workloads_own_compressing_hook_is_healthy(check, workload):
+    report = check(workload)
+    assert failed(report) == {}
+    assert report.proof("gradient").gate == {"fp16_hook": 5e-3, "bf16_hook": 1e-2}[workload]
+
+
+def test_a_hook_that_changes_a_parameters_gradient_is_found(check):
+    proof = check("halved").proof("gradient")
+    assert proof.verdict is Verdict.FAIL and proof.diagnosis.cause is Cause.GRADIENT_FACTOR
+    assert "0.5×, by a hook on 0.weight" in proof.diagnosis.text
+    assert check("masked").proof("gradient").verdict is Verdict.CAUTION
+
+
+def test_parameters_that_do_not_train_are_listed(check):
+    report = check("frozen")
+    assert failed(report) == {}
+    assert "2 of 4 parameters" in report.proof("frozen").text and "0.weight" in report.proof("frozen").text
+
+
 @pytest.mark.parametrize("hook", ["fp16", "bf16"])
 def test_compressed_gradients_pass_within_their_format(check, hook):
     proof = check(hook=hook).proof("gradient")
@@ -280,6 +300,7 @@ def test_a_batch_that_one_process_cannot_do_in_time_is_smaller(check):
         ("os:system", "system must be a function without arguments, got one that needs command"),
         ("no.such:thing", "no.such:thing"),
         ("os:name", "workload must be a function without arguments, got 'os:name'"),
+        ("ddp.workloads:short", "asked for 8 samples and gave 7"),
     ],
 )
 def test_a_workload_that_cannot_work_is_refused_in_one_line(two, workload, message):

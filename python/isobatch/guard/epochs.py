@@ -5,11 +5,13 @@ import itertools
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.guard.calls import MicroBatches
-from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, ORDER_IDS, Epoch, LoaderWatch
+from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, LoaderWatch
+from isobatch.guard.passes import ORDER_IDS, Epoch
 from isobatch.guard.run import Run
 from isobatch.planning.leg import rest_of_epoch
 from isobatch.reason import Reason
@@ -44,8 +46,22 @@ class Epochs:
         if epoch.behind:
             text = "the epoch under way at the start: its sampler does not say where it resumes"
             run.unchecked.append(text)
-            if (watch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
+            if (epoch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
                 watch.skip(epoch.behind)
+            else:
+                self._repeated(watch, epoch, position.epoch or 0)
+
+    def _repeated(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
+        """Stops a resumed run at the start of its epoch instead of amid it, if the sampler's order is known."""
+        run, size = self._run, self._run.plan.micro_batch or 1
+        text = f"the run resumes in epoch {planned} after {epoch.behind * size * run.ranks:,} samples, "
+        ids, start = list(epoch.ids[:size]), epoch.behind * size
+        if isinstance(watch.sampler, DistributedSampler | SequentialSampler) and not watch.own_batches:
+            order = list(watch.sampler)
+            if len(epoch.sizes) < epoch.behind and ids == order[:size] != order[start : start + size]:
+                run.stop(Cause.ANOTHER_PLACE, f"{text}but the loader begins it again")
+        if len(epoch.sizes) < epoch.behind:
+            run.note(f"{text}and the loader begins a pass: skip what the run has trained on")
 
     def _resumed_order(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
         """Stops a resumed run in the order of an earlier epoch; scripts may count epochs from 1."""
@@ -63,7 +79,7 @@ class Epochs:
         watch = self._watch
         if watch is None or watch.last is None:
             return
-        if watch.last is not self._checked:
+        if watch.last is not self._checked and not watch.last.open:
             self._coverage(watch.last)
         if watch.now is not None and watch.now.trained and watch.now is not self._ordered:
             self._order(watch.last, watch.now)
@@ -73,6 +89,7 @@ class Epochs:
         self.check()
         now = None if self._watch is None else self._watch.now
         if now is not None and now.trained and now is not self._checked:
+            now.left = False  # by the run's end
             self._coverage(now)
 
     def _coverage(self, epoch: Epoch) -> None:
@@ -93,7 +110,8 @@ class Epochs:
         served = sum(count for count, _ in answers)
         unique = min(served, dataset)
         if not epoch.odd:
-            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64), unique)
+            offset = self._watch.offset if self._watch is not None else 0
+            unique = self._unique(np.asarray(epoch.ids, dtype=np.int64) + offset, unique)
         del epoch.ids[ORDER_IDS:]
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
@@ -105,7 +123,7 @@ class Epochs:
 
     @property
     def _dataset(self) -> int:
-        return self._run.plan.recipe.dataset_size or (self._watch.size if self._watch is not None else 0)
+        return self._run.plan.recipe.dataset_size or (self._watch.total if self._watch is not None else 0)
 
     def _unique(self, ids: NDArray[np.int64], unknown: int) -> int:
         """Counts the different samples of all ranks; `unknown` where they are too many to tell apart."""
@@ -132,8 +150,9 @@ class Epochs:
     def stop(self, served: int, planned: int, *, unique: int, every: bool) -> None:
         """Ends the training for an epoch unlike the plan's. `every`: each rank had the whole dataset."""
         watch, dataset = self._watch, self._run.plan.recipe.dataset_size
-        if watch is not None and watch.size and dataset and watch.size != dataset:
-            text = f"the loader's dataset has {watch.size:,} samples, {dataset:,} planned"
+        if watch is not None and watch.total and dataset and watch.total != dataset:
+            whose = "the loader's dataset has" if watch.total == watch.size else "the ranks' datasets have"
+            text = f"{whose} {watch.total:,} samples, {dataset:,} planned"
             self._run.stop(Cause.ANOTHER_DATASET, text)
         samplers = (watch and watch.sampler, watch and watch.batch_sampler)
         why = faults.epoch(

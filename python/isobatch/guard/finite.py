@@ -7,6 +7,7 @@ went bad first.
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,6 +45,7 @@ class Finite:
         params = [p for p in model.parameters() if p.requires_grad]
         small = [p for p in params if p.numel() <= MAX_SENTINEL_ELEMENTS] or sorted(params, key=Tensor.numel)
         self._sentinel = small[0]
+        self._last: Callable[[], Tensor | None] = lambda: None  # the sentinel's last gradient
         self._own: dict[int, Tensor] = {}
         # This rank's own gradients, or their sums, since the last look.
         self._history: list[list[Tensor]] = []
@@ -63,6 +65,8 @@ class Finite:
         if run.own:
             return
         if p is self._sentinel:
+            if self._last() is not p.grad:  # made anew: the one before was cleared
+                run.fresh, self._last = run.backwards, weakref.ref(p.grad)
             run.backwards += 1
             if run.near:
                 self._on_backward()
@@ -80,6 +84,12 @@ class Finite:
             self._rows.append(torch.empty_like(grad))
         self._own[0] = self._rows[at].copy_(grad)
 
+    def look_for_zeros(self) -> None:
+        """Notices gradients cleared to zeros, before a call beyond the plan's."""
+        grad = self._sentinel.grad
+        if grad is not None and not bool(grad.any()):
+            self._run.fresh = self._run.backwards
+
     def remove(self) -> None:
         """Removes the hooks."""
         for handle in self._handles.values():
@@ -96,15 +106,26 @@ class Finite:
         if run.rare or len(history) % LOOK_EVERY_STEPS == 0:
             run.whole = self._look() and run.whole
 
-    def stuck(self, patience: int) -> None:
-        """Ends a loop of many micro-batches with a backward pass and no step; episodes may be long."""
-        if not self.sharded and self._run.backwards < patience:
-            return
-        bad = _false(self._run.exchange("stuck", _finite(self._own.values())))
-        text = f"{self._run.micro} micro-batches without an optimizer step"
+    def stuck(self, patience: int, *, elsewhere: bool) -> bool:
+        """Judges many micro-batches with a backward pass and no step; False: not yet, episodes may be long.
+
+        They may be for a measure, such as of the Fisher information. It is a fault if gradients are not
+        finite, or if another optimizer steps on the parameters (`elsewhere`).
+        """
+        run = self._run
+        if not self.sharded and run.backwards < patience:
+            return False
+        answers = run.exchange("stuck", (_finite(self._own.values()), elsewhere))
+        bad, text = (
+            _false(good for good, _ in answers),
+            f"{run.micro} micro-batches without an optimizer step",
+        )
         if bad:
-            self._run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad)
-        self._run.stop(Cause.NO_STEP, text)
+            run.stop(Cause.NAN_ON_A_RANK.likely(few_ranks(bad)), text, bad)
+        if all(stepped for _, stepped in answers):
+            run.stop(Cause.NO_STEP, text)
+        run.note(f"{patience} micro-batches and more without a step of the attached optimizer")
+        return True
 
     def _look(self) -> bool:
         run, history, grad = self._run, self._history, self._sentinel.grad

@@ -11,6 +11,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
 from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
 from isobatch.errors import first_line
+from isobatch.guard.calls import MicroBatches
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
@@ -20,8 +21,18 @@ from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
+PRECISION = (
+    "the precision: the plan's is lower than float32, in which the model is called, without an autocast"
+)
 DRAWS = "the loss draws random numbers outside of the model"
 ELSE = either(Cause.ANOTHER_LOSS.likely(), Cause.ANOTHER_SAMPLES.likely())
+
+
+def _own_buffers(model: nn.Module) -> list[Tensor]:
+    """Lists a model's buffers without the statistics of norms: these are in no gradient in training mode."""
+    norms = nn.modules.batchnorm._NormBase
+    modules = (module for module in model.modules() if not isinstance(module, norms))
+    return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
 
 class Gradient:
@@ -34,12 +45,15 @@ class Gradient:
         optimizer: torch.optim.Optimizer,
         optimizers: Optimizers,
         watch: LoaderWatch | None,
+        calls: MicroBatches,
         reference: ReferenceLoss,
         owner: Owner | None = None,
     ) -> None:
         self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
+        self._calls = calls
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
+        self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call
         self._reference = list[Tensor]()
         # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
@@ -85,8 +99,11 @@ class Gradient:
         self._random.forward()
         if self._sized:
             self._inputs.forward()
-            self._places = self._where()
+            self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
+            casts = torch.is_autocast_enabled(kind) or self._params[0].dtype != torch.float32
+            if self._precision is not None and not casts and PRECISION not in run.unchecked:
+                run.unchecked.append(PRECISION)
             if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
 
@@ -126,8 +143,8 @@ class Gradient:
             run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", ranks)
         self._clipping.check(grads)
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
-        starts, calls = self._random.take(planned)
-        batches = [] if watch is None else watch.take(run.micro)[-planned:]
+        starts, calls, last_calls = self._random.take(planned)
+        batches = [] if watch is None else watch.take(self._calls.epochs)[-planned:]
         if not run.since and watch is not None:
             self._same_noise(batches, starts, calls)
         if not self._sized or not run.whole:
@@ -139,7 +156,7 @@ class Gradient:
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
-        self._size(grads, batches, starts, calls)
+        self._size(grads, batches, starts, calls, last_calls)
         self._reference.clear()
         self._inputs.step()
 
@@ -157,12 +174,18 @@ class Gradient:
             run.note(SAME_NOISE)
 
     def _size(
-        self, grads: list[Tensor], batches: list[Any], starts: list[RandomState], calls: list[RandomState]
+        self,
+        grads: list[Tensor],
+        batches: list[Any],
+        starts: list[RandomState],
+        calls: list[RandomState],
+        last_calls: list[RandomState],
     ) -> None:
         """Compares the gradient with the reference.
 
         The reference first draws from the random state when the loader gave each batch, then from the state
-        when the model was called: a script may draw other numbers beside its loss.
+        when the model was called: a script may draw other numbers beside its loss. Or its first call was for
+        a measure, and the last one counts.
         """
         run, gate = self._run, GATES[self._precision]
         self._settle(batches[0])
@@ -171,8 +194,12 @@ class Gradient:
         summed = None
         with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
-        drawn = any(a.digests() != b.digests() for a, b in zip(starts, calls, strict=True))
-        attempts = [starts, calls] if any(run.exchange("drawn", drawn)) else [calls]
+        drawn = tuple(
+            any(a.digests() != b.digests() for a, b in zip(states, calls, strict=True))
+            for states in (starts, last_calls)
+        )
+        before, after = map(any, zip(*run.exchange("drawn", drawn), strict=True))
+        attempts = [starts] * before + [calls] + [last_calls] * after
         likes: list[tuple[Likeness, list[RandomState]]] = []
         for states in attempts:
             own, error, same = self._recomputed(batches, states, shares)
@@ -187,7 +214,7 @@ class Gradient:
                 if self._agrees(grads, likes[-1][0], batches):
                     return
         if not likes:
-            self._leave("the script changes the batches between loader and model")
+            self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
         like, states = min(likes, key=lambda attempt: attempt[0].residual)
         if states is not likes[-1][1]:
@@ -273,6 +300,10 @@ class Gradient:
             reasons.append("the script changes the gradients between the backward and the step")
         if self._clipping.hooked():
             reasons.append("a communication hook changes the gradients")
+        if any(not torch.equal(buffer, before) for buffer, before in self._buffers):
+            reasons.append("the model changes its buffers in its calls")
+        if self._again.beside:
+            reasons.append("the script calls the model on other inputs beside the batch")
         if self._places and self._places != self._where():
             reasons.append("the script changes the weights between the model's call and the step")
         if common := next(filter(None, run.exchange("reasons", reasons)), None):

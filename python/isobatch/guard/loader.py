@@ -9,118 +9,44 @@ class.
 from __future__ import annotations
 
 import functools
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
 
 from isobatch.diagnosis.tensors import checksum, tensors_in
 from isobatch.errors import InputError
+from isobatch.guard.passes import Batches, Epoch, SizedBatches
+from isobatch.guard.randomness import RandomState
 from isobatch.integrations.torch.sampler import PlanSampler
 
-ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
-MAX_COUNTED_IDS = 65_536  # the ids kept of such an epoch
-PACKED_BATCHES = 64  # micro-batches whose ids are packed at once, in less time than one by one
+FIRST_ROWS = 16  # samples to tell whether two ranks have the same dataset
+MAX_KEPT_BATCHES = 64  # of a pass, in the first steps: more are only of a pass without training
 MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches apart
 
 
-class Epoch:
-    """Counts the samples of one pass over a sampler; a PlanSampler began at the (epoch, offset) `place`.
-
-    `limited`: a trainer takes only the first `length` micro-batches. `order`: the epoch by whose number the
-    sampler shuffles.
-    """
-
-    def __init__(
-        self,
-        place: tuple[int, int] | None,
-        length: int | None,
-        *,
-        limited: bool = False,
-        order: int | None = None,
-    ) -> None:
-        self.place, self.order, self.limited = place, order, limited
-        self.sizes, self.count = list[int](), 0  # samples of each micro-batch, and of all
-        self._ids, self._noted = array("q"), list[tuple[int, ...]]()
-        self._length, self._ended = length, False
-        #: Micro-batches that went through the model.
-        self.trained = 0
-        #: Those before them that the loop left out, to resume.
-        self.skipped = 0
-        #: Those that the run had trained on before it was resumed.
-        self.behind = 0
-        #: Those that the loader had given when the next epoch began.
-        self.given = 0
-        #: An id that is no whole number, where there is one: then `ids` has none.
-        self.odd = ""
-
-    def note(self, ids: list[int], every: bool) -> None:
-        """Notes a micro-batch."""
-        if every or self.count < MAX_COUNTED_IDS:
-            self._noted.append(tuple(ids))
-            if len(self._noted) == PACKED_BATCHES:
-                self._pack()
-        size = len(ids)
-        self.sizes.append(size)
-        self.count += size
-
-    def _pack(self) -> None:
-        try:
-            for ids in self._noted:
-                self._ids.extend(ids)
-        except TypeError:
-            self.odd = self.odd or f"{ids[0]!r}"
-        self._noted.clear()
-
-    @property
-    def ids(self) -> array[int]:
-        """The samples, in order."""
-        self._pack()
-        if self.odd:
-            del self._ids[:]
-        return self._ids
-
-    def end(self) -> None:
-        """Notes the sampler's end."""
-        self._ended = True
-
-    @property
-    def length(self) -> int | None:
-        """Micro-batches in all; None where it cannot be known before the end."""
-        return len(self.sizes) if self._ended and not self.limited else self._length
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it was served."""
-        return len(self.sizes) == self.length and not self.limited
-
-    @property
-    def short(self) -> bool:
-        """Whether the loop left it before its end, and began another."""
-        return 0 < self.given < (self.length or 0) and not self.limited
-
-    def step(self, micro: int) -> tuple[list[int], list[int]]:
-        """Returns the sizes and the ids of the last `micro` micro-batches trained on."""
-        passed = self.skipped + self.trained
-        before, sizes = sum(self.sizes[: passed - micro]), self.sizes[passed - micro : passed]
-        return sizes, list(self.ids[before : before + sum(sizes)])
-
-
 class LoaderWatch:
-    """Takes notes of a loader; `limit`: a trainer takes fewer micro-batches of an epoch."""
+    """Takes notes of a loader; `limit`: a trainer takes fewer micro-batches of an epoch.
+
+    A loop may pass over its loader to look or to measure, also amid an epoch, and on one rank alone. Only a
+    pass with gradients in a step is an epoch of the training.
+    """
 
     def __init__(self, loader: Any, limit: int | None = None) -> None:
         self.loader, self.limit = loader, limit
-        self.now: Epoch | None = None
+        self.now: Epoch | None = None  # the epoch of the last step, of a loader with ids
         self.last: Epoch | None = None  # the epoch before it
-        #: Batches given and not yet taken, with the writes into them so far, as long as `keep` holds.
-        self.batches: deque[tuple[Any, int]] = deque()
-        self.keep = True
-        self.given = self.served = 0  # batches of this epoch, and of all
+        #: The pass that a call of the model belongs to: the last to give a batch of those under way.
+        self.current: Epoch | None = None
+        self.opened: Epoch | None = None  # while the loader makes a batch of this pass
+        self._open = list[Epoch]()
+        self.keep = True  # batches, for the reference
+        self.served = 0  # batches of all passes
         self.changed = False  # the script wrote into a batch that was taken
         self.digests = list[Any]()  # of the first batches, where there are workers and no ids
         self.on_batch: Callable[[], None] | None = None  # called before the loader gives a batch
@@ -143,7 +69,9 @@ class LoaderWatch:
         self.sampled = self.batch_sampler is not None and has_ids and not self.dispatched
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.epoch_set = bool(getattr(self.sampler, "epoch", 0))
-        self.size = (length(dataset) or 0) if self.sampled else 0
+        self.size = self.total = (length(dataset) or 0) if self.sampled else 0
+        #: Of this rank's samples among the `total` of all, where each rank has a dataset of its own.
+        self.offset = 0
         self._stops = [listen(loader, "__iter__", self._batches)]
         if self.sampled:
             self._stops.append(listen(self.batch_sampler, "__iter__", self._ids))
@@ -161,44 +89,71 @@ class LoaderWatch:
             stop()
         self._stops.clear()
 
-    def _batches(self, own: Any) -> Iterator[Any]:
-        inner = own()
+    def _batches(self, own: Any) -> Batches:
+        self.opened = epoch = Epoch()
+        try:
+            inner = own()
+        finally:
+            self.opened = None
+        kind = SizedBatches if hasattr(inner, "__len__") else Batches
+        return kind(self, inner, epoch)
 
-        def noted() -> Iterator[Any]:
-            for batch in inner:
-                self.given += 1
-                self.served += 1
-                if self.keep:
-                    self.batches.append((batch, _writes(batch)))
-                    if self.workers > 1 and not self.sampled:
-                        self.digests.append(checksum(tensors_in(batch)))
-                if self.on_batch is not None:
-                    self.on_batch()
-                yield batch
+    def give(self, epoch: Epoch, batch: Any) -> None:
+        """Notes a batch of a pass."""
+        epoch.give(batch)
+        self.served += 1
+        if self.keep and len(epoch.batches) < MAX_KEPT_BATCHES:
+            epoch.batches.append((batch, _writes(batch)))
+            if self.workers > 1 and not self.sampled:
+                self.digests.append(checksum(tensors_in(batch)))
+        if self.on_batch is not None:
+            self.on_batch()
+        if epoch is not self.current:
+            self._enter(epoch)
 
-        return noted()
+    def _enter(self, epoch: Epoch) -> None:
+        """Lets the calls of the model belong to a pass."""
+        if epoch.open:
+            self._open = [begun for begun in self._open if begun is not epoch] + [epoch]
+        self.current = epoch
+
+    def close(self, epoch: Epoch) -> None:
+        """Ends a pass. Calls of the model belong to one still under way, else to the last one."""
+        epoch.open = False
+        self._open = [begun for begun in self._open if begun is not epoch]
+        if epoch is not self.current:
+            return
+        if self._open:
+            self.current = self._open[-1]
+        elif epoch.left and not epoch.trained and epoch.called == 0 and self.now is not None:
+            self.current = self.now  # a look at a batch
+
+    def follow(self, epochs: Sequence[Epoch]) -> None:
+        """Notes a step on micro-batches of these passes."""
+        for epoch in epochs:
+            epoch.trained += 1
+            if epoch is not self.now and epoch.sampled:
+                self.last, self.now = self.now, epoch
 
     def _ids(self, own: Any) -> Iterator[list[int]]:
-        sampler = self.batch_sampler
+        sampler, opened = self.batch_sampler, self.opened
         place = (sampler.epoch, sampler.offset) if isinstance(sampler, PlanSampler) else None
         size = length(sampler) if self.limit is None else self.limit
         inner, every = own(), self.size <= MAX_DISTINCT_SAMPLES
+        # Another loader around the same sampler has passes of its own.
+        epoch = Epoch() if opened is None or opened.sampled else opened
 
         def noted() -> Iterator[list[int]]:
             order = getattr(self.sampler, "epoch", None)
-            order = order if isinstance(order, int) else None
-            epoch = Epoch(place, size, limited=self.limit is not None, order=order)
-            if self.now is not None:
-                self.now.given = self.given
-            if self.now is None or self.now.trained:
-                self.last = self.now
-            else:
-                self.batches.clear()  # a pass without training: an evaluation, or update_bn
-            self.now, self.given = epoch, 0
+            epoch.begin(place, size, order if isinstance(order, int) else None, self.limit is not None)
+            if epoch is not opened:
+                self._enter(epoch)
             for ids in inner:
                 epoch.note(ids, every)
                 yield ids
             epoch.end()
+            if epoch is not opened:
+                self.close(epoch)
 
         return noted()
 
@@ -210,25 +165,44 @@ class LoaderWatch:
         """Leaves out the first micro-batches of this epoch, as the loop did."""
         if self.now is not None:
             self.now.skipped = micro_batches
-        for _ in range(min(micro_batches, len(self.batches))):
-            self.batches.popleft()
+            for _ in range(min(micro_batches, len(self.now.batches))):
+                self.now.batches.popleft()
 
-    def take(self, micro_batches: int) -> list[Any]:
-        """Takes the next batches of the loader; fewer where the loop has them from elsewhere."""
-        pairs = [self.batches.popleft() for _ in range(min(micro_batches, len(self.batches)))]
+    def take(self, epochs: Sequence[Epoch]) -> list[Any]:
+        """Takes the next batch of each of these passes; fewer where the loop has them from elsewhere."""
+        pairs = [epoch.batches.popleft() for epoch in epochs if epoch.batches]
         self.changed = self.changed or any(_writes(batch) != writes for batch, writes in pairs)
         return [batch for batch, _ in pairs]
 
-    def contents(self, micro_batches: int) -> str | None:
-        """Returns a checksum of the next batches; None if their values are too few to tell them apart."""
-        batches = [batch for batch, _ in list(self.batches)[:micro_batches]]
+    def contents(self, epochs: Sequence[Epoch]) -> str | None:
+        """Returns a checksum of these passes' next batches; None if they are too few values to tell apart."""
+        ahead = {id(epoch): iter(epoch.batches) for epoch in epochs}
+        batches = [pair[0] for epoch in epochs if (pair := next(ahead[id(epoch)], None)) is not None]
         telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
         return str(checksum(telling)) if telling else None
+
+    def first_rows(self) -> str:
+        """Returns a checksum of the dataset's first samples, made with the same random numbers on each rank.
+
+        Empty, if they cannot be read here, or are too few values to tell samples apart.
+        """
+        state = RandomState.now()
+        try:
+            torch.manual_seed(0), random.seed(0), np.random.seed(0)
+            rows = [self.loader.dataset[index] for index in range(min(self.size, FIRST_ROWS))]
+            tensors = tensors_in(self.loader.collate_fn(rows))
+            return str(checksum(tensors)) if any(map(_is_telling, tensors)) else ""
+        except Exception:  # a dataset may be one of the workers alone
+            return ""
+        finally:
+            state.restore()
 
     def rest(self) -> None:
         """Drops the batches, and keeps no more."""
         self.keep, self.on_batch = False, None
-        self.batches.clear()
+        for epoch in (self.now, self.last, self.current, *self._open):
+            if epoch is not None:
+                epoch.batches.clear()
 
 
 def _writes(batch: Any) -> int:

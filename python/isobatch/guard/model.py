@@ -10,8 +10,14 @@ from torch.nn.parallel import DistributedDataParallel
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import tensors_in
 from isobatch.guard.optimizer import Optimizers
-from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, sharded
+from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, recorded, sharded
 from isobatch.words import few_ranks
+
+IN_EVAL_MODE = "the model trains in eval mode: part of it is frozen, or nothing in it depends on the mode"
+WRITTEN = "weights that are written between the optimizer's steps: what is written is not compared"
+UNSEEN = (
+    "the gradient of some steps is not of calls of the attached model: these steps are not checked in full"
+)
 
 
 class ModelWatch:
@@ -27,13 +33,14 @@ class ModelWatch:
         """Hooks into calls; `on_inputs` gets the arguments of the inner model's, the guard's own too."""
         self._run, self.model, self._on_forward, self._on_inputs = run, model, on_forward, on_inputs
         self.inner, self.replicated = inner(model), not sharded(model)
-        self._in_eval_mode = self._bypassed = False
+        self._in_eval_mode = self._in_train_mode = self._bypassed = False
+        self._eval_matters: bool | None = None  # unknown until a call in eval mode
+        params = [p for p in self.inner.parameters() if p.requires_grad]
+        self._smallest = min(params, key=Tensor.numel, default=None)
+        self._stepped = _version(self._smallest)
+        self._written: int | None = None  # how often the smallest parameter was written when a step ended
         self._hook = CallHook(model, self._forward)
         self._inner_hook = CallHook(self.inner, self._inner_forward) if self.inner is not model else None
-
-    def __deepcopy__(self, _: Any) -> "ModelWatch":
-        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
-        return self
 
     def remove(self) -> None:
         """Removes the hooks."""
@@ -44,7 +51,7 @@ class ModelWatch:
     @outside_of_graphs
     def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes calls past the wrapper, and finds a new wrapper."""
-        if model is not self.inner:
+        if model is not self.inner or recorded():
             return
         if not self._run.own and torch.is_grad_enabled():
             wrapper = getattr(DistributedDataParallel, "_active_ddp_module", None)
@@ -58,7 +65,7 @@ class ModelWatch:
 
     @outside_of_graphs
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if model is self.model:
+        if model is self.model and not recorded():
             self._called(args, kwargs)
             if self._inner_hook is None:
                 self._on_inputs(args, kwargs)
@@ -70,26 +77,46 @@ class ModelWatch:
             return
         if not self.inner.training:
             self._in_eval_mode = True
-            return
+            if self._eval_matters is None:
+                self._eval_matters = _mode_matters(self.inner)
+            if self._eval_matters:
+                return
+        else:
+            self._in_train_mode = True
         if run.near:
             sizes = [len(tensor) for tensor in tensors_in([*args, *kwargs.values()]) if tensor.dim()]
             run.rows.append(max(sizes[:1], default=0))
         self._on_forward()
 
+    def stepped(self) -> None:
+        """Notes the end of a step."""
+        if self._smallest is not None:
+            self._written = self._smallest._version
+
     def check_calls(self) -> None:
-        """Stops at an optimizer step without a call of the wrapper, in training mode, since the last one."""
+        """Stops at an optimizer step on a gradient without calls of the wrapper in training mode."""
         run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
-        self._in_eval_mode = self._bypassed = False
+        trains, stepped = self._in_train_mode, self._stepped
+        self._in_eval_mode = self._in_train_mode = self._bypassed = False
+        self._stepped = _version(self._smallest)
+        if self._smallest is not None and self._written not in (None, self._smallest._version):
+            self._written = None
+            if WRITTEN not in run.unchecked:
+                run.unchecked.append(WRITTEN)
         if run.micro:
+            if in_eval_mode and not trains:
+                run.note(IN_EVAL_MODE)
             return
         if in_eval_mode:
             run.stop(Cause.EVAL_MODE, "the forward passes before this step were in eval mode")
         if not any(p.grad is not None for p in self.inner.parameters()):
             return
-        if self.inner is not self.model and (bypassed or not run.since):
+        if bypassed:
             run.stop(Cause.WRAPPER_BYPASSED, "the wrapper's forward was not called before this step")
-        if run.since:
+        if run.since and not run.backwards and self._stepped == stepped:
             run.stop(Cause.STEPPED_TWICE, "no forward pass since the last optimizer step")
+        run.note(UNSEEN)
+        run.micro = run.backwards or len(run.planned)
 
     def check_weights(self) -> None:
         """Compares the ranks' weights."""
@@ -105,15 +132,33 @@ class ModelWatch:
             run.stop(Cause.OTHER_WEIGHTS.likely(few_ranks(ranks)), text, ranks)
 
 
+def _version(param: Tensor | None) -> tuple[int, int]:
+    """Returns a number of a parameter's gradient and of its writes: the same if it is the same gradient."""
+    grad = None if param is None else param.grad
+    return (0, 0) if grad is None else (id(grad), grad._version)
+
+
+def _mode_matters(model: nn.Module) -> bool:
+    """Tells whether training mode is another training: all trains, with dropout or batch norm."""
+    if any(not p.requires_grad for p in model.parameters()):
+        return False
+    return any(
+        (isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats)
+        or any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in vars(module).items())
+        or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+        for module in model.modules()
+    )
+
+
 class ZeroGradCheck:
     """Notices gradients left over from the last step.
 
-    The smallest parameter is looked at: if it still has a gradient when a step's first one arrives,
-    zero_grad did not clear it.
+    The smallest parameter is looked at: if it has a gradient whenever another arrives, zero_grad cleared none
+    of them. An adversary's pass may add to the last step's, if they are cleared after that.
     """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
-        self._run, self._kept, owned = run, False, optimizers.owned()
+        self._run, self._kept, self._cleared, owned = run, False, False, optimizers.owned()
         params = [p for p in model.parameters() if p.requires_grad]
         self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
         # A sharded parameter's hook is never called: then this check sees nothing.
@@ -126,11 +171,17 @@ class ZeroGradCheck:
     @outside_of_graphs
     def _arriving(self, _: Tensor) -> None:
         run, before = self._run, self._param.grad
-        if run.since and run.micro == 1 and not run.own and before is not None and bool((before != 0).any()):
+        if not run.since or run.own:
+            return
+        if before is None or not bool((before != 0).any()):
+            self._cleared = True
+        elif not self._cleared:
             self._kept = True
 
     def check(self) -> None:
         """Checks before an optimizer step."""
-        if self._kept:
+        uncleared = self._kept and not self._cleared
+        self._kept = self._cleared = False
+        if uncleared:
             text = "the first gradient of this step was added to the last step's, which zero_grad had not"
             self._run.stop(Cause.GRADIENTS_KEPT, f"{text} cleared")

@@ -53,8 +53,10 @@ class Optimizers:
     """Finds the optimizers of the model's parameters in the first steps: the attached one, then others."""
 
     def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
-        self._run, self._found = run, [optimizer]
+        self._run, self._model, self._found = run, model, [optimizer]
+        self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
+        self._attached = self.owned()
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
     @property
@@ -73,13 +75,31 @@ class Optimizers:
     @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.elsewhere = self.elsewhere or (optimizer is not self._found[0] and bool(own & self._attached))
         # An optimizer inside of another one has the same parameters.
         if own & self._named.keys() and not own & self.owned():
             self._found.append(optimizer)
 
+    def check_replaced(self) -> None:
+        """Notes the model's new parameters, made since the guard was attached, without an optimizer."""
+        owned, known = self.owned(), self._named.keys()
+        new = [
+            name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned
+        ]
+        if new and owned & known:
+            self._run.note(
+                f"{len(new)} of the model's parameters were replaced or added after the guard was attached and "
+                f"are in no optimizer, such as {new[0]}: they do not train"
+            )
+
     def check(self) -> None:
         """Notes parameters with gradients and no optimizer, unless an optimizer has its own copies."""
         owned = self.owned()
+        frozen = [name for name, p in self._model.named_parameters() if not p.requires_grad]
+        if frozen and owned & self._named.keys():
+            self._run.unchecked.append(
+                f"whether {len(frozen)} of the model's parameters are meant to be frozen, such as {frozen[0]}"
+            )
         untrained = [
             name for key, (name, p) in self._named.items() if key not in owned and p.grad is not None
         ]
@@ -113,6 +133,9 @@ def check_settings(run: Run, optimizer: Any) -> None:
         settings = ", ".join(f"{name}={value}" for name, value in more.items())
         run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
     planned = planned_settings(plan)
+    decays = [group for group in optimizer.param_groups if group.get("weight_decay")]
+    if planned["weight_decay"] and any(p.dim() < 2 for group in decays for p in group["params"]):
+        run.unchecked.append("which parameters decay: biases or norms do, and the plan does not say")
     difference = differing_setting(optimizer, recipe.optimizer, planned)
     if difference is not None:
         name, text = difference
@@ -171,6 +194,10 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
     return steps[min(bisect_left(steps, place, key=where), len(steps) - 1)]
 
 
+def _same(rate: float, peak: float) -> bool:
+    return faults.close(rate, peak, peak)
+
+
 class _Bounds(NamedTuple):
     """Bounds of a group's learning rate around its factor times the plan's."""
 
@@ -200,6 +227,7 @@ class LearningRates:
         self._waited = False  # whether reading the last rates waited for a GPU
         self._plain = 0  # the index of a group with factor 1, if there is one
         self._observed: dict[int, list[float]] = {}  # by step
+        self._at_first_call = list[float]()
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
@@ -213,6 +241,11 @@ class LearningRates:
             if lengths != {planned := int(run.plan.warmup_steps or 0)}:
                 text = f"the optimizer's own warmup_steps is {max(lengths):,}, {planned:,} planned"
                 run.stop(Cause.ANOTHER_LR.likely("another warmup"), text, run.witnesses("warmup"))
+
+    def begin(self) -> None:
+        """Notes the rates at the model's first call: no scheduler of micro-batches has stepped yet."""
+        if not self._at_first_call:
+            self._at_first_call = [float(group["lr"] or 0) for group in self._optimizer.param_groups]
 
     def check(self) -> None:
         """Checks before an optimizer step."""
@@ -316,6 +349,9 @@ class LearningRates:
             ulp=ulp(group["lr"]),
         )
         why = fault[1] if fault is not None else Cause.ANOTHER_LR.likely()
+        rate = self._at_first_call[index] / factor if index < len(self._at_first_call) else 0.0
+        if run.since == 0 and run.start == 0 and rate > self._at(0) and _same(rate, self._peak):
+            return Cause.ANOTHER_LR.likely("no warmup")
         made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
         if run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so:  # perhaps resumed
             steps = self._steps_with(rates[index] / factor)

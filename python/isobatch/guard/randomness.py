@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from isobatch.guard.run import Run
+from isobatch.guard.run import MAX_CALLS, Run
 
 SAME_NOISE = (
     "all ranks draw the same random numbers for noise, timesteps or masks: their generators are equal at the "
@@ -88,7 +88,7 @@ class Randomness:
 
     def __init__(self, run: Run) -> None:
         self._run, self._start = run, RandomState.now()
-        self._calls: list[tuple[RandomState, RandomState]] = []
+        self._calls: list[tuple[RandomState, RandomState, RandomState]] = []
 
     def begin(self) -> None:
         """Starts a micro-batch."""
@@ -98,17 +98,24 @@ class Randomness:
     def forward(self) -> None:
         """Notes a call of the model."""
         if self._run.near:
-            self._calls.append((self._start, RandomState.now()))
+            now = RandomState.now()
+            self._calls.append((self._start, now, now))
+            if len(self._calls) > MAX_CALLS:
+                del self._calls[: -MAX_CALLS // 2]
 
     def fold(self, first: list[bool]) -> None:
-        """Keeps only the first call of each micro-batch."""
-        calls = self._calls[-len(first) :]
-        self._calls = [call for call, is_first in zip(calls, first, strict=True) if is_first]
+        """Keeps only the first and the last call of each micro-batch."""
+        calls, self._calls = self._calls[-len(first) :], []
+        for (start, call, _), is_first in zip(calls, first, strict=True):
+            if is_first:
+                self._calls.append((start, call, call))
+            elif self._calls:
+                self._calls[-1] = (*self._calls[-1][:2], call)
 
-    def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState]]:
-        """Returns and forgets the states at the start and at the call of a step's last micro-batches."""
+    def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState], list[RandomState]]:
+        """Returns and forgets the states of a step's last micro-batches: start, first and last call."""
         calls, self._calls = self._calls[-micro_batches:], []
-        return [start for start, _ in calls], [call for _, call in calls]
+        return [call[0] for call in calls], [call[1] for call in calls], [call[2] for call in calls]
 
 
 def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:

@@ -47,6 +47,10 @@ class ModelInputs:
         self._run = run
         self._script: list[dict[str, set[Digest]]] = []
         self._own: dict[str, set[Digest]] = {}
+        self._dtypes = {
+            True: set[torch.dtype](),
+            False: set[torch.dtype](),
+        }  # of the guard's calls, the script's
         self.before: RandomState | None = None  # to restore before the guard's next call of the model
         parameters = inspect.signature(getattr(model, "module", model).forward).parameters
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -77,6 +81,7 @@ class ModelInputs:
         for name, value in self._named(args, kwargs):
             tensors = tensors_in(value)
             # Tensors inside of per-sample gradients have no bits to read.
+            self._dtypes[self._run.own].update(t.dtype for t in tensors if t.is_floating_point())
             if tensors and not any(map(is_functorch_wrapped_tensor, tensors)):
                 inputs.setdefault(name, set()).update(checksum([tensor]) for tensor in tensors)
 
@@ -96,6 +101,16 @@ class ModelInputs:
             )
         ]
 
+    @property
+    def why_unlike(self) -> str | None:
+        """A reason for other inputs than the script's."""
+        own, script = (
+            ", ".join(sorted(str(d)[6:] for d in self._dtypes[of_guard])) for of_guard in (True, False)
+        )
+        if own == script or not own:
+            return None
+        return f"the script calls the model with {script}, the given loss with {own}: cast there too"
+
     def begin_own(self) -> None:
         """Begins the guard's own forward of a micro-batch."""
         self._own.clear()
@@ -113,6 +128,11 @@ class ModelInputs:
         if both and (both[0] == next(iter(own)) or "." in both[0]):
             return all(own[name] <= script[name] for name in both)
         return set().union(*own.values()) <= set().union(*script.values())
+
+    def beside(self, back: int) -> bool:
+        """Tells whether the script's call had more inputs than the guard's, of the same arguments."""
+        script, own = self._script[-back], self._own
+        return any(not script[name] <= own[name] for name in own if name in script)
 
     def step(self) -> None:
         """Begins the next step."""
@@ -132,6 +152,7 @@ class Recomputation:
     ) -> None:
         self._run, self._model, self._params, self._inputs = run, model, params, inputs
         self.reference = reference
+        self.beside = False  # the script's calls had inputs that the reference's did not
         self.precision = AUTOCAST[run.plan.recipe.precision]
         self._sharded = sharded(model)
         self._divisor = divisor(model, run.ranks) / run.ranks if self._sharded else 1.0
@@ -196,6 +217,7 @@ class Recomputation:
                 assert self.reference.loss is not None
                 loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)
             same = same and self._inputs.same(len(batches) - index)
+            self.beside = self.beside or self._inputs.beside(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
                     t += g

@@ -1,5 +1,6 @@
 """The common ground of all checks: the plan, the ranks, the training's step, the wrapper of its model."""
 
+import copy
 import time
 import uuid
 import warnings
@@ -23,6 +24,7 @@ from isobatch.planning.plan import Plan
 
 LOOK_EVERY_STEPS = 16  # steps between two looks that wait for a GPU
 CLOSE_STEPS = 2  # the first steps, at which everything is checked
+MAX_CALLS = 4096  # of the model that are kept, in a loop without a step
 WITNESS_SECONDS = 2.0  # from the first rank's sight of a fault to the last one's
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
@@ -34,7 +36,7 @@ class Run:
     Attributes:
         start: the plan's step at which it begins; `since`, the optimizer steps since then.
         micro: micro-batches since the last step, by the model's calls; `backwards`, by its gradients, where
-            these are seen.
+            these are seen, and `fresh`, those before the gradients were last cleared.
         rows: samples in the model's input at each call since the last step, in the first steps.
         whole: this step is a whole one on all ranks, as far as can be known.
         skipped: steps that a loss scaler left out.
@@ -49,7 +51,7 @@ class Run:
     ) -> None:
         self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
-        self.since, self.micro, self.backwards, self.skipped = 0, 0, 0, 0
+        self.since, self.micro, self.backwards, self.fresh, self.skipped = 0, 0, 0, 0, 0
         self.own, self.near, self.rare, self.whole = False, True, True, False
         self.rows = list[int]()
         distributed = dist.is_available() and dist.is_initialized()
@@ -77,7 +79,7 @@ class Run:
 
     def advance(self) -> None:
         """Goes on to the next step. Flags that are read many times in a step are set here, once."""
-        self.since, self.micro, self.backwards = self.since + 1, 0, 0
+        self.since, self.micro, self.backwards, self.fresh = self.since + 1, 0, 0, 0
         self.rows.clear()
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
@@ -174,14 +176,28 @@ def outside_of_graphs(hook: Hook) -> Hook:
     return cast(Hook, torch.compiler.disable(hook))  # type: ignore[no-untyped-call]
 
 
+def recorded() -> bool:
+    """Tells whether a call is recorded, not run: by torch.jit.trace, by an export, or with fake tensors."""
+    fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return torch.jit.is_tracing() or torch.compiler.is_compiling() or fake is not None
+
+
 class CallHook:
-    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph if it is compiled."""
+    """Calls hook(model, args, kwargs) before each call of a model, outside of its graph if it is compiled.
+
+    A saved, copied or scripted model is without it: what these take is looked up in the model itself first.
+    """
 
     def __init__(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> None:
         self._model = model
         self._compiled = compiled = model._compiled_call_impl
+        self._handle: Any = None
         if compiled is None:
             self._handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+            # The methods are of the model alone, not of its class: no other model is concerned.
+            self._own = {"__getstate__": self._state, "__prepare_scriptable__": self._unwatched}
+            self._own = {name: method for name, method in self._own.items() if name not in vars(model)}
+            vars(model).update(self._own)
             return
 
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -190,14 +206,29 @@ class CallHook:
 
         self._called = model._compiled_call_impl = called
 
-    def __deepcopy__(self, _: Any) -> "CallHook":
-        """Returns itself: a copy of a model, such as an average of its weights, is not watched."""
-        return self
+    def _state(self) -> Any:
+        """Returns the model's state to save or copy."""
+        kind: Any = type(self._model)
+        state = kind.__getstate__(self._model)
+        if isinstance(state, dict):
+            state = {name: value for name, value in state.items() if name not in self._own}
+            for name in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
+                hooks = state.get(name, {})
+                state[name] = type(hooks)(
+                    (key, value) for key, value in hooks.items() if key != self._handle.id
+                )
+        return state
+
+    def _unwatched(self) -> nn.Module:
+        """Returns a copy of the model for torch.jit.script, with the same weights."""
+        return copy.copy(self._model)
 
     def remove(self) -> None:
         """Removes the hook."""
-        if self._compiled is None:
+        if self._handle is not None:
             self._handle.remove()
+            for name in self._own:
+                vars(self._model).pop(name, None)
         elif self._model._compiled_call_impl is self._called:
             self._model._compiled_call_impl = self._compiled
 

@@ -23,6 +23,9 @@ KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 UNDISTRIBUTED_SAMPLERS = RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 SHARED = "{} gives some samples of a step several times: its epochs are not compared with the plan's"
 DIVIDED = "the loop divides or repeats the loader's batches: samples are not compared with the plan's"
+NO_SET_EPOCH = (
+    "set_epoch was not called before the first epoch: the next repeats its order unless it is called there"
+)
 SAME = "all ranks see the same data"
 
 
@@ -107,12 +110,15 @@ class Samples:
             if any(run.exchange("workers", len(first) > 1 and len(set(first)) == 1)):
                 text = f"the first {len(first)} batches of {watch.workers} workers are the same"
                 run.stop(Cause.WORKERS_REPEAT, text)
-        contents = run.exchange("contents", watch.contents(run.micro))
+        contents = run.exchange("contents", watch.contents(self._calls.epochs))
         if watch.now is None:
             self._same_contents(contents)
             return
         if self._calls.draws:
             return
+        undistributed = isinstance(watch.sampler, UNDISTRIBUTED_SAMPLERS) and not watch.sharded
+        if undistributed and run.ranks > 1 and not run.since:
+            self._divided(watch)
         if watch.size and isinstance(watch.sampler, DistributedSampler):
             self._set_epoch(watch, watch.sampler)
         self._step(watch, contents)
@@ -131,6 +137,7 @@ class Samples:
         assert epoch is not None
         end = self._calls.at_end()
         sizes, ids = epoch.step(min(run.micro, epoch.trained, len(run.planned)))
+        ids = [index + watch.offset for index in ids]
         answers = run.exchange("samples", (sizes, ids, end))
         rank_ids, ends = [ids for _, ids, _ in answers], any(end for *_, end in answers)
         total, different = sum(len(set(ids)) for ids in rank_ids), len(set().union(*rank_ids))
@@ -146,6 +153,22 @@ class Samples:
         if not self._deals and not self._calls.draws and sum(map(len, rank_ids)) > total:
             self._calls.draws = True
             run.note(SHARED.format(type(watch.sampler).__name__))
+
+    def _divided(self, watch: LoaderWatch) -> None:
+        """Finds out whether each rank has a dataset of its own: its sampler need not divide that.
+
+        Where this cannot be told, samples are unchecked: an equal position is no proof of an equal sample.
+        """
+        run = self._run
+        answers = run.exchange("rows of the dataset", (watch.first_rows(), watch.size))
+        rows, sizes = [row for row, _ in answers], [size for _, size in answers]
+        if all(rows) and len(set(rows)) < len(rows):
+            return
+        text = ", ".join(f"{size:,}" for size in sizes[:8])
+        run.unchecked.append(
+            f"whether ranks share samples: each has a dataset of its own (of {text} samples)"
+        )
+        watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
 
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str
@@ -192,5 +215,4 @@ class Samples:
         plan = self._run.plan
         several = plan.total_steps is None or (plan.steps_per_epoch or 0) < plan.total_steps
         if sampler.shuffle and several and not watch.epoch_set:
-            text = "set_epoch was not called before the first epoch: each would repeat the first one's order"
-            self._run.stop(Cause.MISSING_SET_EPOCH, text)
+            self._run.note(NO_SET_EPOCH)

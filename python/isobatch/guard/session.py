@@ -47,7 +47,7 @@ class Guard:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
-        self._in_step = False
+        self._in_step = self._judged = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -100,7 +100,9 @@ class Guard:
         self.optimizers = Optimizers(run, self.model.inner, optimizer)
         self.rates = LearningRates(run, self.optimizers)
         self.zero_grad = ZeroGradCheck(run, self.model.inner, self.optimizers)
-        self.gradient = Gradient(run, model, optimizer, self.optimizers, watch, self._reference, owner)
+        self.gradient = Gradient(
+            run, model, optimizer, self.optimizers, watch, self.calls, self._reference, owner
+        )
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
         self._in_step = False
@@ -110,9 +112,9 @@ class Guard:
         ]
         return self
 
-    def __deepcopy__(self, _: Any) -> "Guard":
-        """Returns itself: a copy of a guarded model, such as an average of its weights, is not guarded."""
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Saves the plan: a copy, as with the trainer that has it, is attached to nothing."""
+        return type(self), (self.plan,)
 
     def lightning(self) -> Any:
         """Returns the guard as a Lightning callback."""
@@ -141,6 +143,9 @@ class Guard:
             return
         self._remove()
         run, total = self.run, self.run.plan.total_steps
+        if run.ranks > 1 and not dist.is_initialized():
+            run.note("the last epoch is not checked: the process group ended before finish()")
+            return
         if not run.since and run.micro:
             text = f"{run.micro} micro-batches without a step of the attached optimizer"
             run.stop(Cause.NO_STEP, text)
@@ -170,11 +175,15 @@ class Guard:
 
     def _forward(self) -> None:
         self._in_step = False
-        if self.run.near:
+        run = self.run
+        if run.near:
             self.gradient.forward()
+            self.rates.begin()
+        if run.backwards and run.micro >= len(run.planned):
+            self.finite.look_for_zeros()
         self.calls.forward()
-        if self.run.micro > self._patience:
-            self.finite.stuck(self._patience)
+        if self.run.micro > self._patience and not self._judged:
+            self._judged = self.finite.stuck(self._patience, elsewhere=self.optimizers.elsewhere)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.run.near:
@@ -210,12 +219,18 @@ class Guard:
     @outside_of_graphs
     def _stepped(self, *_: Any) -> None:
         self._in_step = False
+        self.model.stepped()
 
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
-        run = self.run
+        run, self._judged = self.run, False
+        if not run.micro and all(
+            p.grad is None for group in self.optimizer.param_groups for p in group["params"]
+        ):
+            return  # a step without any gradient, such as before the first pass, changes nothing
         try:
-            over = any(claim.due(run) and claim.check(self) for claim in CLAIMS)
+            claims = CLAIMS if run.near or run.rare else EVERY_STEP
+            over = any(claim.due(run) and claim.check(self) for claim in claims)
         except GuardError:
             self._remove()  # for a script that catches it
             raise
@@ -235,6 +250,10 @@ class Guard:
             self.gradient.fold(first)
 
 
+def _always(_: Run) -> bool:
+    return True
+
+
 class GuardClaim(NamedTuple):
     """A check before an optimizer step, where it is due, to stop a training off its plan.
 
@@ -242,7 +261,7 @@ class GuardClaim(NamedTuple):
     """
 
     check: Callable[[Guard], bool | None]
-    due: Callable[[Run], bool] = lambda _: True
+    due: Callable[[Run], bool] = _always
 
 
 def _first(run: Run) -> bool:
@@ -262,12 +281,12 @@ def _settled(run: Run) -> bool:
 
 
 CLAIMS = (
+    GuardClaim(lambda guard: guard.fold()),
     GuardClaim(lambda guard: guard.settle_start(), _first),
     GuardClaim(lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer), _first),
     GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
     GuardClaim(lambda guard: guard.epochs.begin(), _first),
     GuardClaim(lambda guard: guard.calls.check_length()),
-    GuardClaim(lambda guard: guard.fold()),
     GuardClaim(lambda guard: guard.model.check_calls()),
     GuardClaim(lambda guard: guard.zero_grad.check(), _near),
     GuardClaim(lambda guard: guard.calls.check()),
@@ -277,8 +296,12 @@ CLAIMS = (
     GuardClaim(lambda guard: guard.finite.check()),
     GuardClaim(lambda guard: guard.gradient.check(), _near),
     GuardClaim(lambda guard: guard.model.check_weights(), _rare),
+    GuardClaim(lambda guard: guard.optimizers.check_replaced(), _rare),
     GuardClaim(lambda guard: guard.epochs.check()),
     GuardClaim(lambda guard: guard.optimizers.check(), _settled),
     GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
 )
 """In the order of checking before a step: a check that explains another's fault comes before it."""
+
+EVERY_STEP = tuple(claim for claim in CLAIMS if claim.due is _always)
+"""Of these, the ones of a step that is neither one of the first nor a rare one."""

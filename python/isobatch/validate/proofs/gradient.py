@@ -1,13 +1,14 @@
 """The gradient of the plan's step, and the weights after it, against one process on the same samples."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
@@ -28,6 +29,7 @@ from isobatch.validate.training import (
 )
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import out_of_memory
+from isobatch.words import few
 
 SEED = 20
 RANKS = 8
@@ -75,13 +77,37 @@ def reference(training: Training, how: _How, scale: float) -> tuple[Copies, Diff
     model.zero_grad(set_to_none=True)
     if group.rank:
         return [], SAME
-    _one_process(training, how, scale, total)
+    with _without_hooks(model):
+        _one_process(training, how, scale, total)
     if total is None:
         gradient, noise = copy_to_host(grads(model)), SAME
     else:
         gradient, noise = whole, difference(first, grads(model), device=group.device)
     model.zero_grad(set_to_none=True)
     return gradient, noise
+
+
+@contextlib.contextmanager
+def _without_hooks(model: nn.Module) -> Iterator[None]:
+    """Leaves out the hooks on parameters: the reference shows what they change."""
+    hooks = [p._backward_hooks for p in model.parameters() if p._backward_hooks]
+    saved = [dict(own) for own in hooks]
+    for own in hooks:
+        own.clear()
+    try:
+        yield
+    finally:
+        for own, before in zip(hooks, saved, strict=True):
+            own.update(before)
+
+
+def _transport(model: nn.Module) -> float:
+    """Returns the gate of a compressing hook's number format, if all gradients are numbers of it."""
+    whole = [grad for grad in grads(model) if grad is not None and grad.dtype == torch.float32]
+    for dtype in (torch.bfloat16, torch.float16):
+        if whole and all(bool((piece.to(dtype) == piece).all()) for grad in whole for piece in chunks(grad)):
+            return GATES[dtype]
+    return 0.0
 
 
 def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
@@ -192,6 +218,8 @@ def _step(
     if scaler is not None:
         scaler.unscale_(optimizer)
     sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
+    if training.workload.hook is not None:
+        how = how._replace(gate=max(how.gate, _transport(model)))
     if before is not None:
         proof = _gradient(training, difference(grads(model), reference), noise, how)
         if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
@@ -212,7 +240,7 @@ def _step(
             stepped = copy_to_host(trained(model))
             put(model, before, reference)
             training.step(training.optimizer(), None)
-            steady = training.options.hook == "none" and how.coarse in (torch.float32, torch.float64)
+            steady = training.hook is None and how.coarse in (torch.float32, torch.float64)
             proofs += _after(stepped, trained(model), before, how, exact=steady)
         put(model, before)
     copy_from_first(group, [*model.parameters(), *model.buffers()])
@@ -237,6 +265,11 @@ def _gradient(training: Training, error: Difference, noise: Difference, how: _Ho
         text += f"; {how.smaller}"
     if d.error <= gate:
         return pass_claim(name, text, gate, **values)
+    hooked = [name for name, p in training.model.named_parameters() if p._backward_hooks]
+    if hooked:  # such as for a mask of rows, on purpose
+        diagnosis = Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×, by a hook on {few(hooked)}")
+        verdict = Verdict.FAIL if d.residual <= max(10 * gate, 1e-3) else Verdict.CAUTION
+        return judge_claim(name, verdict, text, diagnosis, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
     if d.residual <= max(10 * gate, 1e-3):
         diagnosis = faults.gradient(

@@ -74,6 +74,7 @@ def _try(training: Training) -> bool:
     training.model.train()
     with user_code("Workload.batch"):
         batch, further = (training.samples(sample_count(training), 0, rank + shift, 0) for shift in (0, 1))
+        _refuse_other_rows(training, batch)
     with user_code("slicing the batch by sample"):
         part(batch, 0, 1)
     pairs = [*zip(tensors_in(batch), tensors_in(further), strict=False)]
@@ -99,6 +100,20 @@ def _try(training: Training) -> bool:
         with user_code("Workload.weight"):
             float(workload.weight(batch))
     return bool(torch.isfinite(loss.detach()))
+
+
+def _refuse_other_rows(training: Training, batch: Any) -> None:
+    """Refuses a batch function with another number of rows than asked for, such as one less."""
+    count = sample_count(training)
+    rows, twice = (
+        next((len(tensor) for tensor in tensors_in(some) if tensor.dim()), 0)
+        for some in (batch, training.samples(2 * count, 0, training.group.rank, 0))
+    )
+    if rows != count and twice - rows == count:  # of packed rows the number is another thing
+        text = (
+            f"Workload.batch was asked for {count} samples and gave {rows}: return as many as it is asked for"
+        )
+        raise InputError(text, field="workload")
 
 
 def prove_compiles(trial: Trial) -> list[Proof]:
@@ -265,7 +280,17 @@ def prove_optimizer(trial: Trial) -> list[Proof]:
         return [judge_claim("optimizer", Verdict.FAIL, text, Cause.ANOTHER_SETTING.likely(name))]
     named = [name for name, value in settings.items() if value is not None]
     text = f"{type(optimizer).__name__}{' with the planned ' if named else ''}{few(named)}"
-    return [pass_claim("optimizer", text)]
+    return [pass_claim("optimizer", text), *_frozen(trial.training.model)]
+
+
+def _frozen(model: nn.Module) -> list[Proof]:
+    """Lists parameters without training: the plan does not say what trains."""
+    names = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if not names:
+        return []
+    count = sum(1 for _ in model.parameters())
+    text = f"whether {len(names)} of {count} parameters are meant not to train, such as {names[0]}"
+    return [skip_claim("frozen", f"{text}: requires_grad is False")]
 
 
 def prove_learning_rate(trial: Trial) -> list[Proof]:
@@ -313,5 +338,5 @@ TRY = Claim(phase="workload", names=(), prove=prove_runs)
 COMPILE = Claim(phase="compile", names=(), prove=prove_compiles, enabled=lambda options: options.compile)
 LOSS = Claim(phase="loss", names=("loss",), prove=prove_loss)
 COUPLING = Claim(phase="coupling", names=("coupling",), prove=prove_coupling)
-OPTIMIZER = Claim(phase="optimizer", names=("optimizer",), prove=prove_optimizer)
+OPTIMIZER = Claim(phase="optimizer", names=("optimizer", "frozen"), prove=prove_optimizer)
 LEARNING_RATE = Claim(phase="learning rate", names=("learning_rate",), prove=prove_learning_rate)
