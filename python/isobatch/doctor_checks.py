@@ -4,10 +4,14 @@ import math
 from collections.abc import Iterator
 
 from isobatch import _core
+from isobatch.planning.plan import plan
 from isobatch.reason import Reason
+from isobatch.recipes.recipe import Recipe
 from isobatch.tools.tool import Case, Issue, Weight
 from isobatch.words import count, counted, figure, real
 
+_OF_RULE = ("optimizer", "noise_scale")
+"""Fields of a recipe by which `rule="auto"` chooses."""
 _SOURCES = {name: source for name, _, _, source in _core.rules()}
 
 
@@ -107,16 +111,17 @@ def _grown(case: Case) -> Iterator[Issue]:
 def _rule(case: Case) -> Iterator[Issue]:
     """The learning rate stays as it is in the file, whatever the batch does."""
     lr, name = case.fields.get("lr"), case.fields.get("optimizer", "adamw")
-    if case.growth == 1 or lr is None:
+    if case.growth == 1 or lr is None or case.tuned is None or case.batch is None:
         return
-    rule, factor = ("linear", case.growth) if name == "sgd" else ("sqrt", case.growth**0.5)
+    known = {key: case.fields[key] for key in _OF_RULE if case.fields.get(key) is not None}
+    moved = plan(Recipe(effective_batch=case.tuned, lr=lr, **known), 1, policy=case.batch)
     yield Issue(
         f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, "
         "the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {rule}: {real(lr * factor)} at this batch. With "
+        f"nothing rescales it; for {name} the usual rule is {moved.rule}: {real(moved.lr)} at this batch. With "
         "the tuned batch it stays",
-        _SOURCES[rule],
-        case.line("lr", real(lr * factor)) + "  (only if the batch is to move)",
+        _SOURCES[moved.rule],
+        case.line("lr", real(moved.lr)) + "  (only if the batch is to move)",
         field="lr",
     )
 

@@ -81,7 +81,7 @@ _MAX_TYPED = 100
 _MAX_BEGUN_NAMES = 4
 """Names that begin with an unknown one, and are offered for it."""
 
-_MAX_SHOWN_FAULTS = 20
+MAX_SHOWN_FAULTS = 20
 """Faults that one message has."""
 
 
@@ -97,9 +97,9 @@ def together(errors: Sequence[InputError]) -> InputError:
     if len(errors) == 1:
         return errors[0]
     shared = errors[0].file if len({error.file for error in errors}) == 1 else None
-    lines = [str(error if shared is None else error.without_file()) for error in errors[:_MAX_SHOWN_FAULTS]]
-    if len(errors) > _MAX_SHOWN_FAULTS:
-        lines.append(f"and {len(errors) - _MAX_SHOWN_FAULTS:,} more")
+    lines = [str(error if shared is None else error.without_file()) for error in errors[:MAX_SHOWN_FAULTS]]
+    if len(errors) > MAX_SHOWN_FAULTS:
+        lines.append(f"and {len(errors) - MAX_SHOWN_FAULTS:,} more")
     message = "\n  - ".join((f"{len(errors):,} faults:", *lines))
     return InputError(message, file=shared, field=errors[0].field, causes=errors)
 
@@ -224,7 +224,7 @@ def needs_extra(feature: str, extra: str, *, file: str | None = None) -> InputEr
 
 def _says(message: str, field: str) -> bool:
     """Tells whether a sentence names the field itself."""
-    return re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", message) is not None
+    return field in message and re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", message) is not None
 
 
 def first_line(error: BaseException) -> str:

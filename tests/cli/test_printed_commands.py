@@ -63,7 +63,7 @@ TYPED = [
     # counts
     "counts examples/job.toml --gpus 1..9",
     f"counts {ARGUMENTS} --gpus 1..9 --json",
-    "counts examples/job.toml --gpus 3,8 --max-batch 1024 --micro-batches 8,12",
+    "counts examples/job.toml --gpus 3,8 --best-batch-up-to 1024 --micro-batches 8,12",
     "counts --set effective_batch=256 --set lr=0.1 --gpus 12,16 --gpus-per-node 4 --to hyperpod",
     "counts --set effective_batch=256 --set lr=0.1 --gpus 12,16 --gpus-per-node 4 -o page.svg",
     "counts examples/job.toml --gpus 8,16 --profile profile.json",

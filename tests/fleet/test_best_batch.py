@@ -47,50 +47,52 @@ def test_no_batch_under_the_limit_works_at_more_counts():
 
 def test_counts_of_no_whole_replicas_do_not_count():
     eights = ib.Cluster(gpus_per_node=4, model_parallel=8)
-    counts = ib.counts(RECIPE, [4, 8, 12, 16, 24], cluster=eights, max_batch=12, micro_batches=[2])
+    counts = ib.counts(RECIPE, [4, 8, 12, 16, 24], cluster=eights, best_batch_up_to=12, micro_batches=[2])
     assert counts.best_batch == 12
     assert counts.columns["best_micro_batch"].tolist() == [-1, 2, -1, 2, 2]
     assert counts.columns["best_accumulation"].tolist() == [-1, 6, -1, 3, 2]
 
 
 def test_without_a_list_any_split_works():
-    counts = ib.counts(RECIPE, range(1, 13), cluster=SHARED, max_batch=1000)
+    counts = ib.counts(RECIPE, range(1, 13), cluster=SHARED, best_batch_up_to=1000)
     assert counts.best_batch == 840 and (840 % np.arange(1, 13) == 0).sum() == 10
-    assert ib.counts(RECIPE, range(1, 13), max_batch=1000, batch_multiple=9).best_batch == 720
+    assert ib.counts(RECIPE, range(1, 13), best_batch_up_to=1000, batch_multiple=9).best_batch == 720
 
 
-def test_under_a_policy_the_limit_is_the_plans_own():
-    counts = ib.counts(RECIPE, [1, 2], max_batch=100, policy="keep")
-    assert counts.best_batch is None and "best_micro_batch" not in counts.columns
-    assert counts.columns["status"].tolist() == ["infeasible"] * 2
-    assert ib.counts(RECIPE, [1, 2], max_batch=100).columns["status"].tolist() == ["ok", "ok"]
+def test_max_batch_is_the_plans_own_limit_in_counts_too():
+    for keywords in ({}, {"policy": "keep"}):
+        counts = ib.counts(RECIPE, [1, 2], max_batch=100, **keywords)
+        assert counts.best_batch is None and "best_micro_batch" not in counts.columns
+        assert counts.columns["status"].tolist() == ["infeasible"] * 2
+    with pytest.raises(ib.InputError, match="best_batch_up_to goes without a policy"):
+        ib.counts(RECIPE, [1, 2], best_batch_up_to=100, policy="keep")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_batch": 0}, "max_batch must be a whole number from 1 to 67,108,864, got 0"),
-        ({"max_batch": 2**26 + 1}, "max_batch must be a whole number from 1 to 67,108,864"),
-        ({"max_batch": 1.5}, "max_batch must be a whole number from 1, got 1.5"),
+        ({"best_batch_up_to": 0}, "best_batch_up_to must be a whole number from 1 to 67,108,864, got 0"),
+        ({"best_batch_up_to": 2**26 + 1}, "best_batch_up_to must be a whole number from 1 to 67,108,864"),
+        ({"best_batch_up_to": 1.5}, "best_batch_up_to must be a whole number from 1, got 1.5"),
         ({"micro_batches": []}, "micro_batches must be a whole number from 1"),
         (
             {"micro_batches": [4, -1]},
             "row 2: micro_batches must be a whole number from 1 to 67,108,864, got -1",
         ),
-        ({"max_batch": None}, "micro_batches must come with max_batch, without a policy"),
+        ({"best_batch_up_to": None}, "micro_batches must come with best_batch_up_to"),
     ],
 )
 def test_bad_input_is_named(change, message):
     with pytest.raises(ib.InputError, match=message):
-        ib.counts(RECIPE, [1, 2], **{"max_batch": 100, "micro_batches": [2]} | change)
+        ib.counts(RECIPE, [1, 2], **{"best_batch_up_to": 100, "micro_batches": [2]} | change)
 
 
 def test_the_command_names_the_batch_and_its_counts(tmp_path, ran):
     RECIPE.save(tmp_path / "job.json")
-    words = ["counts", str(tmp_path / "job.json"), "--gpus", "1..8", "--max-batch", "100"]
+    words = ["counts", str(tmp_path / "job.json"), "--gpus", "1..8", "--best-batch-up-to", "100"]
     shown = ran([*words, "--micro-batches", "4"])
     assert (
-        "effective batch 96 works at 6 GPU counts, the most of any up to --max-batch: 1, 2, 3, 4, 6, 8; "
+        "effective batch 96 works at 6 GPU counts, the most of any up to 100: 1, 2, 3, 4, 6, 8; "
         f"isobatch plan {tmp_path}/job.json --policy 96 --gpus 1 plans it" in shown.err
     )
     rows = [json.loads(line) for line in ran([*words, "--micro-batches", "4,6", "--json"]).out.splitlines()]
@@ -101,5 +103,6 @@ def test_the_command_names_the_batch_and_its_counts(tmp_path, ran):
 
 def test_no_batch_works_is_said(tmp_path, ran):
     RECIPE.save(tmp_path / "job.json")
-    words = ["counts", str(tmp_path / "job.json"), "--gpus", "3", "--max-batch", "10", "--micro-batches", "4"]
-    assert "no batch up to --max-batch works at any of these GPU counts" in ran(words, code=1).err
+    words = ["counts", str(tmp_path / "job.json"), "--gpus", "3", "--best-batch-up-to", "10"]
+    words += ["--micro-batches", "4"]
+    assert "no batch up to 10 works at any of these GPU counts" in ran(words, code=1).err

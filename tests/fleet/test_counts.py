@@ -118,16 +118,46 @@ def test_schedulers_get_the_counts_that_work(tmp_path, ran):
 
 
 def test_counts_that_are_no_whole_nodes_are_an_answer(tmp_path, ran):
-    none = short(ran, tmp_path, "--gpus", "12,20", code=1)
+    eights = ["--gpus-per-node", "8"]
+    none = short(ran, tmp_path, "--gpus", "12,20", *eights, code=1)
     assert (none["gpus"], none["best"], none["gpus_per_node"]) == ([], None, 8)
     assert none["why"] == "not_whole_nodes"
     job = str(tmp_path / "job.json")
-    typed = ran(["counts", job, "--gpus", "12,16,20", "--json", "--short"])
+    typed = ran(["counts", job, "--gpus", "12,16,20", *eights, "--json", "--short"])
     assert json.loads(typed.out)["gpus"] == [16]
     assert "left out 2 GPU counts not of whole nodes of 8 GPUs: 12, 20; another --gpus-per-node" in typed.err
-    assert "left out 1 GPU count" in ran(["counts", job, "--gpus", "12,16", "--to", "slurm"]).err
+    assert "left out 1 GPU count" in ran(["counts", job, "--gpus", "12,16", *eights, "--to", "slurm"]).err
     assert "left out" not in ran(["counts", job, "--gpus", "1..64", "--json", "--short"]).err
-    assert "no count fills nodes of 8 GPUs" in ran(["counts", job, "--gpus", "12"], 2).err
+    assert "no count fills nodes of 8 GPUs" in ran(["counts", job, "--gpus", "12", *eights], 2).err
+
+
+def test_without_nodes_or_times_any_count_is_one_node_as_isobatch_plan_has_it(tmp_path, ran):
+    ib.Recipe(effective_batch=240, lr=0.1).save(tmp_path / "job.json")
+    job = str(tmp_path / "job.json")
+    words = ["counts", job, "--gpus", "8,12,20", "--json"]
+    rows = [json.loads(line) for line in ran(words).out.splitlines()]
+    plans = [json.loads(ran(["plan", job, "--gpus", str(row["gpus"]), "--json"]).out) for row in rows]
+    assert [row["gpus"] for row in rows] == [8, 12, 20]
+    assert [row["micro_batch"] for row in rows] == [plan["micro_batch"] for plan in plans] == [30, 20, 12]
+    assert json.loads(ran([*words, "--short"]).out)["gpus_per_node"] is None
+    assert ib.counts(ib.Recipe(effective_batch=240, lr=0.1), [12]).plan_at(12).cluster.nodes == 1
+    MEASURED.save(tmp_path / "speed.json")
+    assert "no count fills nodes" in ran([*words[:3], "12", "--profile", str(tmp_path / "speed.json")], 2).err
+
+
+def test_a_missed_deadline_is_no_plan_in_any_output(tmp_path, ran):
+    MEASURED.save(tmp_path / "speed.json")
+    RECIPE.save(tmp_path / "job.json")
+    hours = ib.counts(RECIPE, [1, 8], profile=MEASURED, cluster=NODE).columns["hours"].tolist()
+    timed = ["--profile", str(tmp_path / "speed.json"), "--deadline-hours", str(sum(hours) / 2)]
+    words = ["counts", str(tmp_path / "job.json"), "--gpus", "1,8", *timed]
+    rows = [json.loads(line) for line in ran([*words, "--json"]).out.splitlines()]
+    assert [row["status"] == "infeasible" for row in rows] == [True, False]
+    assert ["misses_deadline" in row["reasons"] for row in rows] == [True, False]
+    shown = ran(words)
+    assert "1 of 2 GPU counts have a plan" in shown.err and "missed" in shown.out
+    missed = [*words[:3], "1", *timed]
+    assert ran(["plan", *missed[1:], "--json"], 1) and ran([*missed, "--json"], 1) and ran(missed, 1)
 
 
 def test_why_there_are_no_counts_tells_plans_from_refusals(tmp_path, ran):
@@ -175,8 +205,8 @@ def test_the_best_count_is_the_knee_or_the_cheapest_within_the_deadline(tmp_path
     assert short(ran, tmp_path, *profiled, "--deadline-hours", "1e-9", code=1)["gpus"] == []
 
 
-def test_with_max_batch_the_counts_are_those_of_the_best_batch(tmp_path, ran):
-    answer = short(ran, tmp_path, "--gpus", "1..8", "--max-batch", "100", "--micro-batches", "4")
+def test_with_best_batch_up_to_the_counts_are_those_of_the_best_batch(tmp_path, ran):
+    answer = short(ran, tmp_path, "--gpus", "1..8", "--best-batch-up-to", "100", "--micro-batches", "4")
     assert (answer["gpus"], answer["effective_batch"], answer["best"]) == ([1, 2, 3, 4, 6, 8], 96, 8)
 
 

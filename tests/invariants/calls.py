@@ -94,7 +94,7 @@ CALLS: dict[str, Call] = {
             "tuned_batch": 8}),
     "counts": (ib.counts, {"recipe": RECIPE, "gpus": [1, 2, 8], "profile": PROFILE, "cluster": ib.Cluster(),
         "critical_batch": 1e3, "policy": "keep"}),
-    "counts of a best batch": (ib.counts, {"recipe": RECIPE, "gpus": [1, 2, 8], "max_batch": 1000,
+    "counts of a best batch": (ib.counts, {"recipe": RECIPE, "gpus": [1, 2, 8], "best_batch_up_to": 1000,
         "micro_batches": [4, 6], "batch_multiple": 8}),
     "laws": (ib.laws, {"parameters": 1e9, "tokens": 1e11, "effective_batch": 1024, "tuned_tokens": 1e10}),
     "calibrate": (ib.calibrate, {"measured": [], "older": None}),

@@ -152,7 +152,7 @@ def test_a_whole_number_may_be_typed_as_a_float(kind):
     assert ib.Plan.from_json(plan.to_json()) == plan
     assert plan.position(kind(5)) == plan.position(5) and plan.micro_batches(kind(1)).tolist() == [64, 64]
     assert ib.replan(plan, at_step=kind(5), effective_batch=kind(256)).settings.policy == 256
-    assert ib.counts(recipe, [kind(8)], max_batch=kind(64)).best_batch == 64
+    assert ib.counts(recipe, [kind(8)], best_batch_up_to=kind(64)).best_batch == 64
     assert (
         ib.Profile.estimate(parameters=kind(1e9), flops_per_sample=1e9, gpu_tflops=100).gradient_bytes == 2e9
     )

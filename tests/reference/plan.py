@@ -57,7 +57,7 @@ def _plan(
     _lr(row, recipe, options, batch)
     _length(row, recipe, options, replicas, batch)
 
-    tuned_micro = recipe.get("micro_batch")
+    tuned_micro = _tuned_micro(recipe)
     if tuned_micro and 2 * row["micro_batch"] <= tuned_micro:
         say("micro_batch_shrunk")
     couples = recipe.get("batch_norm") or recipe.get("coupled")
@@ -67,7 +67,7 @@ def _plan(
         say("lora_growth")
     tuned_on = _tuned_replicas(recipe)
     if cap is None and tuned_on:
-        own = Fraction(recipe["effective_batch"], tuned_on * (recipe.get("accumulation") or 1))
+        own = Fraction(recipe["effective_batch"], tuned_on)
         if row["micro_batch"] > own:
             say("micro_batch_open")
 
@@ -75,6 +75,14 @@ def _plan(
 def _tuned_replicas(recipe: dict[str, Any]) -> int | None:
     gpus = recipe.get("gpus")
     return gpus // recipe.get("model_parallel", 1) if gpus else None
+
+
+def _tuned_micro(recipe: dict[str, Any]) -> int | None:
+    """The tuned micro-batch, as it is said or as GPUs and accumulation make it."""
+    replicas, passes = _tuned_replicas(recipe), recipe.get("accumulation")
+    if recipe.get("micro_batch") or not (replicas and passes) or recipe.get("device_batches"):
+        return recipe.get("micro_batch")
+    return recipe["effective_batch"] // replicas // passes
 
 
 def _batch(
@@ -98,7 +106,7 @@ def _batch(
     highest = options.get("max_batch")
     if highest and target > highest and not options.get("batch_tolerance"):
         raise _Infeasible("above_max_batch")
-    if _ragged(recipe, options, target, replicas) or _uneven(recipe, options, target, replicas, cap):
+    if _ragged(recipe, options, target, replicas, cap) or _uneven(recipe, options, target, replicas, cap):
         return target, cap
     batch = grid.tolerated(recipe, options, replicas, target, cap)
     if batch is None:
@@ -117,7 +125,7 @@ def _batch(
 
 
 def _cap(recipe: dict[str, Any], options: dict[str, Any]) -> int | None:
-    return options.get("max_micro_batch") or recipe.get("micro_batch")
+    return options.get("max_micro_batch") or _tuned_micro(recipe)
 
 
 def _why(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> str:
@@ -161,7 +169,7 @@ def _split(
 ) -> tuple[int, int]:
     # A batch that was moved is one that divides: then nothing differs.
     moved = "batch_moved" in row["reasons"]
-    if not moved and _ragged(recipe, options, batch, replicas):
+    if not moved and _ragged(recipe, options, batch, replicas, cap):
         sizes = split.ragged(batch, replicas, cap)
         assert sizes is not None
         micro = sizes[0][0]
@@ -188,8 +196,12 @@ def _each_has_some(recipe: dict[str, Any], options: dict[str, Any], target: int,
     return in_groups and target <= (options.get("max_batch") or target)
 
 
-def _ragged(recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int) -> bool:
-    return options.get("split") == "ragged" and _each_has_some(recipe, options, target, replicas)
+def _ragged(
+    recipe: dict[str, Any], options: dict[str, Any], target: int, replicas: int, cap: int | None
+) -> bool:
+    if options.get("split") != "ragged" or not _each_has_some(recipe, options, target, replicas):
+        return False
+    return not grid.micro_batch(recipe, options, replicas, target, cap, grid.demand(options))
 
 
 def _uneven(

@@ -115,6 +115,7 @@ def allocate(
     held: Any = None,
     p: float = -1.0,
     profile: Profiles | Mapping[str, Profiles] | None = None,
+    decimal: str | None = None,
     **settings: Any,
 ) -> Allocation:
     """Divides a pool of GPUs over jobs (docs/allocate.md).
@@ -132,6 +133,7 @@ def allocate(
             -10 to 1.
         profile: as in `plan_fleet`, or a mapping of jobs' ids to theirs: without one a job has no speed, and
             waits.
+        decimal: the sign before fractions in texts of the tables, as in a fleet's.
         settings: as in `plan_fleet`.
 
     Returns:
@@ -152,8 +154,8 @@ def allocate(
     """
     one_of(objective, "objective", OBJECTIVES)
     p = real(p, "p", "a number from -10 to 1", lambda x: -10 <= x <= 1)
-    where = read_pool(pool)
-    job_records = read_jobs(jobs, profile, settings)
+    where = read_pool(pool, decimal)
+    job_records = read_jobs(jobs, profile, settings, decimal)
     refuse_names(job_records)
     holdings, gone, absent = read_held(held, where, job_records.row_of)
     planner = Planner(job_records, where, settings)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from isobatch.allocation.nodes import Pool
 from isobatch.errors import InputError, must_be, unknown
-from isobatch.fleet.columns import cells_of, floats_of
+from isobatch.fleet.columns import cells_of, floats_of, plain_number
 from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet
@@ -69,13 +69,13 @@ class Jobs:
         return dict(zip(self.ids, range(self.rows), strict=True))
 
 
-def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
+def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str | None = None) -> Jobs:
     """Reads the jobs; an unusable cell is a fault of its row."""
-    table = input_table("job", source)
+    table = input_table("job", source, decimal=decimal)
     for name in table.extra.keys() - {*OWN}:
         if nearest(name, OWN, 0.82) not in (None, *table.extra, *dict(table.fields)):
             raise unknown("column", name, OWN, field=name, file=table.file)
-    columns = {name: table.extra[name] for name in OWN if name in table.extra}
+    columns = {name: _with_decimal(table.extra[name], decimal) for name in OWN if name in table.extra}
     deadline = settings.pop("deadline_hours", None)
     if deadline is not None or "deadline_hours" in dict(table.fields):
         deadlines = table.cells("deadline_hours")
@@ -103,6 +103,12 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any]) -> Jobs:
         _profiles(ids, profile, cells.get("profile"), fault),
         fault,
     )
+
+
+def _with_decimal(column: Any, decimal: str | None) -> Any:
+    if decimal is None:
+        return column
+    return [plain_number(cell, decimal) if isinstance(cell, str) else cell for cell in cells_of(column)]
 
 
 def _own(column: Any) -> Any:

@@ -1,5 +1,6 @@
 """The pool: its nodes by kind, the counts that fit them, and the holdings of each job."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isobatch import _core
 from isobatch.errors import InputError, must_be, unknown
-from isobatch.fleet.columns import cells_of, floats_of, known_text, number_in
+from isobatch.fleet.columns import cells_of, floats_of, known_text, number_in, plain_number
+from isobatch.fleet.rows import decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.recipes.cluster import Cluster
 from isobatch.words import nearest, shown
@@ -94,8 +97,8 @@ class Pool:
         return np.where(alike, [kind[starts], np.add.reduceat(gpus, starts)], -1)
 
 
-def read_pool(pool: Any) -> Pool:
-    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes."""
+def read_pool(pool: Any, decimal: str | None = None) -> Pool:
+    """Reads a pool: a number of GPUs (one node), a Cluster, or a table of nodes, as a fleet's is read."""
     if type(pool) is int:
         if not 1 <= pool <= _MAX:
             raise must_be("from 1 to 1,048,576 GPUs", pool, field="pool")
@@ -112,9 +115,29 @@ def read_pool(pool: Any) -> Pool:
     for name in table.extra:
         if name not in known and nearest(name, known, 0.82):
             raise unknown("column", name, known, field=name, file=table.file)
-    columns = {name: cells_of(table.extra[name]) for name in _HARDWARE if name in table.extra}
+    columns = {name: _hardware(table, name, decimal) for name in _HARDWARE if name in table.extra}
     counts = _counts(table, 0, "a whole number from 0 to 1,048,576")
     return _pooled([*map(str, table.id_list)], counts, columns)
+
+
+def _hardware(table: InputTable, name: str, decimal: str | None) -> list[Any]:
+    """Reads a column of the nodes' hardware: numbers, but for the name of the GPU.
+
+    Raises:
+        InputError: a cell is no such number.
+    """
+    cells: list[Any] = cells_of(table.extra[name])
+    if name == "gpu":
+        return cells
+    for row, cell in enumerate(cells):
+        text = plain_number(cell, decimal) if isinstance(cell, str) and decimal else cell
+        value = _core.number(name, text) if isinstance(text, str) else text
+        if cell is not None and number_in(value, lambda x: 0 < x < math.inf) is None:
+            error = must_be("a number above 0", cell, field=name)
+            text = f"{error.message}{decimal_hint([error.message])}"
+            raise InputError(text, field=name, file=table.file, row=row + 1)
+        cells[row] = value
+    return cells
 
 
 def _counts(table: InputTable, least: int, legal: str) -> list[int]:

@@ -36,6 +36,7 @@ OPTIONS = {
     ),
     "--held FILE": "what each job has now: a table of job, node, gpus",
     "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
+    **options.DECIMAL,
     "--p P": ("of fair, the exponent of the mean, from -10 to 1 (default: -1)", -1.0),
     "how to plan": {"settings": options.add_settings},
     "-o/--output FILE": "write the rows to a .parquet, .csv, .tsv or .jsonl file",
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--json prints the whole answer, and --output writes the rows: give one or the other"
         )
-    how = {"objective": args.objective, "held": args.held, "p": args.p, **options.settings(args)}
+    how = {"objective": args.objective, "held": args.held, "p": args.p, "decimal": args.decimal, **options.settings(args)}
     allocation = allocate(args.jobs, nodes, **how)
     if args.json:
         write_json(allocation.to_json())

@@ -20,7 +20,7 @@ from isobatch.words import count, counted, duration, few, figure, percent, price
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
-_HERE = ("--gpus", "--to", "--json", "--output")
+_HERE = ("--gpus", "--to", "--json", "--output", "--short")
 """Options that say which counts are listed, and where."""
 
 
@@ -32,14 +32,14 @@ EXAMPLES = (
     "isobatch counts job.toml --gpus 1..512 --profile profile.json --price-per-gpu-hour 2.5",
     "isobatch counts job.toml --gpus 8,16,32 --json",
     "isobatch counts job.toml --gpus 1..512 --json --short",
-    "isobatch counts job.toml --gpus 1..64 --max-batch 1024 --micro-batches 8,12",
+    "isobatch counts job.toml --gpus 1..64 --best-batch-up-to 1024 --micro-batches 8,12",
     "isobatch counts job.toml --gpus 8..128 --split ragged --to hyperpod",
     "isobatch counts --from training_args.json --gpus 1..512 -o page.html",
 )
 
 EVERYDAY = (
-    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} --max-batch "
-    "--micro-batches --to --json --output"
+    f"--gpus --from --set {options.EVERYDAY_HARDWARE} {options.EVERYDAY_SETTINGS} "
+    "--best-batch-up-to --micro-batches --to --json --output"
 )
 
 
@@ -48,13 +48,13 @@ OPTIONS = {
     "--gpus A..B|N,N": ("the counts (default 1..1024)", range(1, 1025)),
     "recipe": FROM,
     "target cluster": {
-        "--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", options.PER_NODE),
+        "--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", {"type": options.count}),
         **options.HARDWARE,
         "--currency SIGN": ("of the price (default: $)", "$"),
     },
     "how to plan": {"settings": options.add_settings},
-    "--micro-batches N,N": "name the effective batch up to --max-batch that works at the most of these "
-    "counts, split into these micro-batches (default: into any)",
+    "--best-batch-up-to N": "name the effective batch up to N that works at the most of these counts",
+    "--micro-batches N,N": "with --best-batch-up-to: split into these micro-batches (default: into any)",
     "--to PLATFORM": f"print the platform's own table of the counts: {', '.join(PLATFORMS)}; with -o, the "
     "tool whose lines the page has to copy (default: that of --from)",
     "--json": "print every count as a line of JSON, the infeasible too",
@@ -74,31 +74,35 @@ def run(args: argparse.Namespace) -> int:
     tool = target(args) if args.output and args.to else recipe_source.tool  # whose lines a page has to copy
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
-    node = Cluster(gpus_per_node=args.gpus_per_node, **options.hardware(args))
-    left_out = _left_out(args)
+    each = args.gpus_per_node or options.PER_NODE
+    node, whole_nodes = Cluster(gpus_per_node=each, **options.hardware(args)), bool(profiles or args.gpus_per_node)
+    left_out = _left_out(args, each) if whole_nodes else []
     if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
         say(_without(left_out, args))
     if args.short and len(left_out) == len(args.gpus):
-        return _short(GoodCounts.none(args.gpus_per_node))
+        return _short(GoodCounts.none(each))
 
     def under(**settings: Any) -> Any:
         profile = profiles[0] if profiles else None
-        micros = args.micro_batches
-        shared = keywords | settings
-        return counts(tuned, args.gpus, profile=profile, cluster=node, micro_batches=micros, **shared)
+        batches = {"micro_batches": args.micro_batches, "best_batch_up_to": args.best_batch_up_to}
+        shared = batches | keywords | settings
+        return counts(tuned, args.gpus, profile=profile, cluster=node, whole_nodes=whole_nodes, **shared)
 
     listing = under()
+    # A count that misses the deadline has no plan, as isobatch plan says; the table has its hours all the same.
+    in_time = listing if deadline is None else under(deadline_hours=deadline)
     if args.output:
-        beside = [] if "policy" in keywords else [under(policy="grow")]
+        unlimited = {"best_batch_up_to": None, "micro_batches": None}
+        beside = [] if "policy" in keywords else [under(policy="grow", **unlimited)]
         _write_page(args, listing, beside=beside, tool=tool, deadline=deadline)
-        return 0 if listing.working else 1
+        return 0 if in_time.working else 1
     if args.to:
-        text, notes = write(listing, args.to)
+        text, notes = write(in_time, args.to)
         print(text, end="")
         for note in notes:
             say(note)
-        return 0
-    rows = _rows(listing)
+        return 0 if in_time.working else 1
+    rows, answers = _rows(listing), _rows(in_time)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
     if profiles and (why := _unforecast(feasible, node, profiles[0])):
@@ -106,12 +110,13 @@ def run(args: argparse.Namespace) -> int:
     if args.short:
         return _short(listing.good(deadline))
     if args.json:
-        for row in rows:
+        for row in answers:
             write_json(_plain(row) | best)
     elif feasible:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
-    say(f"{len(feasible):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(rows, args)}")
-    for line in _refused(rows, bool(profiles)):
+    planned = [row for row in answers if row["status"] != "infeasible"]
+    say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(answers, args)}")
+    for line in _refused(answers, bool(profiles)):
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
@@ -121,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
     for line in _summary(listing, rows, args, deadline):
         say(line)
-    return 0 if feasible or listing.best_batch else 1
+    return 0 if planned or listing.best_batch else 1
 
 
 def _take_profile_and_deadline(keywords: dict[str, Any]) -> tuple[list[Any], float | None]:
@@ -143,18 +148,19 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InputError("--short goes with --json, and without --to and --output", field="--short")
 
 
-def _left_out(args: argparse.Namespace) -> list[int]:
-    """Lists the typed counts beside parts of a node and whole nodes."""
+def _left_out(args: argparse.Namespace, each: int) -> list[int]:
+    """Lists the typed counts beside parts of a node and whole nodes of `each` GPUs."""
     import numpy as np
 
     from isobatch.fleet.counts import fills_nodes
 
     gpus = np.array(args.gpus)
-    return [*map(int, gpus[~fills_nodes(gpus, args.gpus_per_node)])]
+    return [*map(int, gpus[~fills_nodes(gpus, each)])]
 
 
 def _without(left_out: list[int], args: argparse.Namespace) -> str:
-    text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {args.gpus_per_node} GPUs"
+    each = args.gpus_per_node or options.PER_NODE
+    text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {each} GPUs"
     if isinstance(args.gpus, range):
         return text
     return f"{text}: {few(map(str, left_out), 6)}; another --gpus-per-node lists them"
@@ -276,10 +282,12 @@ def _summary(
 def _best_batch(listing: Any, args: argparse.Namespace) -> str:
     """Names the batch with the most feasible counts, and these counts."""
     if listing.best_batch is None:
-        return "no batch up to --max-batch works at any of these GPU counts"
+        return f"no batch up to {count(args.best_batch_up_to)} works at any of these GPU counts"
     gpus = listing.columns["gpus"][listing.columns["best_micro_batch"] > 0].tolist()
-    where = f"{counted(len(gpus), 'GPU count')}, the most of any up to --max-batch: {few(map(str, gpus), 20)}"
-    again = shell_words(retyped(args, "counts", "plan", without=(*_HERE, "--max-batch")))
+    most = f"the most of any up to {count(args.best_batch_up_to)}"
+    where = f"{counted(len(gpus), 'GPU count')}, {most}: {few(map(str, gpus), 20)}"
+    batches = ("--best-batch-up-to", "--micro-batches")
+    again = shell_words(retyped(args, "counts", "plan", without=(*_HERE, *batches)))
     todo = f"{again} --policy {listing.best_batch} --gpus {gpus[0]} plans it"
     return f"effective batch {count(listing.best_batch)} works at {where}; {todo}"
 

@@ -61,6 +61,8 @@ def find(path: str | os.PathLike[str]) -> Files:
         elif magic := re.search(r"[*?[]", inner):
             base = inner[: magic.start()].rpartition("/")[0]
             pattern = _plain(inner).split("/")
+        elif info.type == FileType.Unknown:
+            raise InputError("is no regular file, but a device or a pipe", file=inner)
         else:
             raise InputError("there is no such file", file=inner)
         listed = fs.get_file_info(FileSelector(base or ".", recursive=True))

@@ -2,13 +2,20 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
-from isobatch.files.limits import refuse_large, too_deep, unique_pairs
+from isobatch.files.limits import (
+    refuse_large,
+    refuse_long_keys,
+    refuse_many_names,
+    too_deep,
+    unique_pairs,
+)
 from isobatch.files.whole import read_whole
 from isobatch.words import shown
 
@@ -27,9 +34,9 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     # Windows' editors begin a file of UTF-8 with the mark.
     text = read_whole(file, MAX_TABLE_BYTES).removeprefix("\ufeff")
     suffix = Path(file).suffix
-    yaml = partial(parse_yaml, file=file)
+    yaml, toml = partial(parse_yaml, file=file), partial(parse_toml, file=file)
     parsers: dict[str, Callable[[str], Any]]
-    parsers = {".toml": parse_toml, ".json": parse_json, ".yaml": yaml, ".yml": yaml}
+    parsers = {".toml": toml, ".json": parse_json, ".yaml": yaml, ".yml": yaml}
     if suffix not in parsers:
         raise InputError(NO_FORMAT + _ELSEWHERE.get(suffix, ""), file=file)
     try:
@@ -52,15 +59,30 @@ def parse_json(text: str) -> Any:
     return json.loads(text, object_pairs_hook=unique_pairs)
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str, file: str = "") -> dict[str, Any]:
     """Reads TOML; a ValueError if it is none."""
     import tomllib
 
-    return tomllib.loads(text)
+    refuse_long_keys(text, file)
+    refuse_many_names(text, file, "=")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{error}{_comma_hint(text)}") from None
+
+
+_COMMA = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(\d+),(\d+)[ \t]*(?:#.*)?$", re.MULTILINE)
+
+
+def _comma_hint(text: str) -> str:
+    """Says that fractions have a point, of a file with a decimal comma."""
+    match = _COMMA.search(text)
+    return "" if match is None else f": a fraction has a point, {match[1]} = {match[2]}.{match[3]}"
 
 
 def parse_yaml(text: str, file: str, *, tagged: Any = None) -> Any:
     """Reads YAML; `tagged` stands for a value with a tag of Python's, None: it is an error."""
+    refuse_many_names(text, file, ":")
     try:
         import yaml
 

@@ -13,6 +13,11 @@ MAX_DEPTH_LEVELS = 50
 MAX_TABLE_VALUES = 200_000
 """Counted as often as YAML's aliases repeat them: what a few hundred bytes stand for may be any number."""
 MAX_COLUMNS = 10_000
+"""Columns of a table, and names in a file of settings."""
+MAX_KEY_CHARACTERS = 1_000
+_PART = r"(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')[ \t]*\.[ \t]*"
+_DOTTED = re.compile(rf"(?<![\w.-])(?:{_PART}){{{MAX_DEPTH_LEVELS}}}")
+_LONG = re.compile(rf"^[^=\n\"']{{{MAX_KEY_CHARACTERS},}}=", re.MULTILINE)
 
 
 def too_deep(file: str) -> InputError:
@@ -25,12 +30,37 @@ def too_large(file: str) -> InputError:
     return InputError(f"holds more than {MAX_TABLE_VALUES:,} values", file=file)
 
 
+def refuse_long_keys(text: str, file: str) -> None:
+    """Refuses TOML with a key of too many parts or characters, over which its parser takes their square."""
+    if _DOTTED.search(text):
+        raise too_deep(file)
+    if _LONG.search(text):
+        raise _long_key(file)
+
+
+def refuse_many_names(text: str, file: str, sign: str) -> None:
+    """Refuses a text with more names than a file of settings has, each before a sign, unread."""
+    if text.count(sign) > 2 * MAX_COLUMNS:
+        raise _too_many_names(file)
+
+
+def _too_many_names(file: str) -> InputError:
+    return InputError(f"has more than {MAX_COLUMNS:,} names, the most that settings may have", file=file)
+
+
+def _long_key(file: str) -> InputError:
+    return InputError(f"has a name of more than {MAX_KEY_CHARACTERS:,} characters", file=file)
+
+
 def refuse_large(data: Any, file: str) -> None:
-    """Refuses data nested too deep or of too many values, without walking an alias of YAML twice."""
+    """Refuses data nested too deep or of too much, without walking an alias of YAML twice."""
     sizes: dict[int, int] = {}
     open_: set[int] = set()
 
-    def size(value: Any, depth: int) -> int:
+    names = 0
+
+    def size(value: Any, depth: int, *, in_tables: bool) -> int:
+        nonlocal names
         if not isinstance(value, dict | list | tuple):
             return 1
         if id(value) in sizes:
@@ -38,13 +68,19 @@ def refuse_large(data: Any, file: str) -> None:
         if id(value) in open_ or depth > MAX_DEPTH_LEVELS:
             raise too_deep(file)
         open_.add(id(value))
+        in_tables = in_tables and isinstance(value, dict)
+        names += len(value) if in_tables else 0  # not those of a list's tables, as of a log
+        if names > MAX_COLUMNS:
+            raise _too_many_names(file)
+        if isinstance(value, dict) and any(len(str(name)) > MAX_KEY_CHARACTERS for name in value):
+            raise _long_key(file)
         inner = value.values() if isinstance(value, dict) else value
-        total = 1 + sum(size(item, depth + 1) for item in inner)
+        total = 1 + sum(size(item, depth + 1, in_tables=in_tables) for item in inner)
         open_.discard(id(value))
         sizes[id(value)] = total
         return total
 
-    if size(data, 0) > MAX_TABLE_VALUES:
+    if size(data, 0, in_tables=True) > MAX_TABLE_VALUES:
         raise too_large(file)
 
 

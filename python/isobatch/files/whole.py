@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import stat
@@ -36,9 +37,11 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> byte
 
 
 def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
-    """Reads the text in a file of at most `most` bytes."""
+    """Reads the text in a file of at most `most` bytes, in UTF-8 or, as PowerShell's `>` writes, in UTF-16."""
+    data = read_bytes(path, most)
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:
-        return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
+        return io.TextIOWrapper(io.BytesIO(data), encoding=encoding).read()
     except UnicodeDecodeError as error:
         raise unreadable(error, os.fspath(path)) from None
 

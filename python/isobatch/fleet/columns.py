@@ -313,10 +313,10 @@ def with_decimal(name: str, data: Data, decimal: str | None) -> Data:
     """Reads the numbers of a column of texts with this sign before their fractions; None: a point."""
     if decimal is None or not isinstance(data, tuple) or name not in _NUMBERS:
         return data
-    return data[0], [text and _plain_number(text, decimal) for text in data[1]]
+    return data[0], [text and plain_number(text, decimal) for text in data[1]]
 
 
-def _plain_number(text: str, decimal: str) -> str:
+def plain_number(text: str, decimal: str) -> str:
     match = _decimal_number(decimal).fullmatch(text)
     if match is not None:
         part = (match["part"] or "").rstrip("0")

@@ -41,8 +41,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     same samples are trained in batches that differ, the hours of the knee are to the same loss, by the
     critical batch; it is ``None`` where that is not known. ``critical_batch`` is in samples, ``definition``
     says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
-    ``best_batch`` is the effective batch up to ``max_batch`` that works at the most counts, the largest of
-    equally good ones; ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and
+    ``best_batch`` is the effective batch up to ``best_batch_up_to`` that works at the most counts, the largest
+    of equally good ones; ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and
     ``best_accumulation`` have its split at each count, −1 where it does not work.
     """
 
@@ -102,9 +102,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
             best=best,
             best_by=best_by,
             effective_batch=samples[0] if len(samples) == 1 else None,
-            gpus_per_node=self.cluster.gpus_per_node,
+            gpus_per_node=self.cluster.gpus_per_node if self._fills_nodes(gpus) else None,
             why=None if gpus else why_none(self.columns),
         )
+
+    def _fills_nodes(self, gpus: Sequence[int]) -> bool:
+        return bool(fills_nodes(np.array(gpus, np.int64), self.cluster.gpus_per_node).all())
 
     def _best(self, works: NDArray[np.bool_], deadline_hours: float | None) -> tuple[int | None, Any]:
         """Chooses the best of the working counts, and names the criterion."""
@@ -139,11 +142,12 @@ def counts(
     profile: Profile | None = None,
     cluster: Cluster | None = None,
     critical_batch: float | None = None,
-    max_batch: int | None = None,
+    whole_nodes: bool | None = None,
+    best_batch_up_to: int | None = None,
     micro_batches: Sequence[int] | None = None,
     **settings: Any,
 ) -> Counts:
-    """Plans a job at every GPU count of a part of one node or of whole nodes (others are left out).
+    """Plans a job at every GPU count.
 
     Args:
         recipe: what was tuned.
@@ -152,14 +156,16 @@ def counts(
             fastest.
         cluster: the node: its gpus_per_node, memory, price, GPU type; its number of nodes does not matter.
         critical_batch: in samples; default: the noise scale of the recipe or the profile.
-        max_batch: looks for the effective batch up to this one (at most 2^26 samples) that works at the most
-            counts. With a `policy` it is the setting of `plan` instead.
+        whole_nodes: leaves out counts above a node that are no whole nodes; else each is one node. Default:
+            where a `cluster` or a `profile` is given, since times depend on the nodes.
+        best_batch_up_to: looks for the effective batch up to this one (at most 2^26 samples) that works at
+            the most counts; without a `policy`.
         micro_batches: the samples per replica per pass that such a batch may be split into; default: any.
         settings: the keywords of `plan`.
 
     Raises:
         InputError: a profile that is none, a count below 1, no count that fills nodes, more than 10 million
-            counts, a `max_batch` or `micro_batches` outside the limits, or as `plan_fleet`.
+            counts, a `best_batch_up_to` or `micro_batches` outside the limits, or as `plan_fleet`.
 
     >>> from isobatch.forecast.profile import Constant
     >>> measured = Profile(gradient_bytes=1e8, compute_constant=Constant(value=0.01),
@@ -172,7 +178,8 @@ def counts(
     ([0.0739, 0.0661, 0.0622, 0.0603], 8, 1)
     >>> found.columns["samples_over_least"].tolist()[0]
     1.125
-    >>> wide = counts(Recipe(effective_batch=96, lr=0.1), range(1, 9), max_batch=1000, micro_batches=[4, 6])
+    >>> wide = counts(Recipe(effective_batch=96, lr=0.1), range(1, 9), best_batch_up_to=1000,
+    ...     micro_batches=[4, 6])
     >>> wide.best_batch, wide.columns["best_micro_batch"].tolist()
     (960, [6, 6, 4, 6, 6, 4, -1, 6])
     """
@@ -181,14 +188,14 @@ def counts(
     node = Cluster() if cluster is None else cluster
     if not isinstance(node, Cluster):
         raise must_be("a Cluster", cluster, field="cluster")
-    whole_nodes = _whole_nodes(gpus, node)
-    clusters = [_node_of(node, count) for count in whole_nodes.tolist()]
+    if whole_nodes is None:
+        whole_nodes = cluster is not None or profile is not None
+    listed = _listed(gpus, node.gpus_per_node, whole_nodes=whole_nodes)
+    clusters = [_node_of(node, count) for count in listed.tolist()]
     if profile is not None:
         settings["profile"] = profile
-    if "policy" in settings and max_batch is not None:
-        settings["max_batch"], max_batch = max_batch, None
     planned = plan_fleet([recipe], clusters, columns=_COLUMNS, **settings)
-    columns = {"gpus": whole_nodes.astype(np.int64)} | planned
+    columns = {"gpus": listed.astype(np.int64)} | planned
     limit, definition = _critical(recipe, profile, critical_batch)
     if limit is not None:
         batch = np.where(columns["effective_batch"] > 0, columns["effective_batch"], np.nan)
@@ -197,11 +204,11 @@ def counts(
         # A figure that no float holds is not known, as it is in a plan.
         columns |= {name: np.where(np.isinf(column), np.nan, column) for name, column in over.items()}
 
-    best = _best_batch(columns, settings, max_batch, micro_batches)
+    best = _best_batch(columns, settings, best_batch_up_to, micro_batches)
 
     def least(values: NDArray[np.float64]) -> int | None:
         known = ~np.isnan(values)
-        return int(whole_nodes[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
+        return int(listed[np.argmin(np.where(known, values, np.inf))]) if known.any() else None
 
     return Counts(
         columns=columns,
@@ -217,8 +224,8 @@ def counts(
     )
 
 
-def _whole_nodes(gpus: Sequence[int], node: Cluster) -> NDArray[Any]:
-    """Reads the counts; leaves out all but parts of one node and whole nodes."""
+def _listed(gpus: Sequence[int], per_node: int, *, whole_nodes: bool) -> NDArray[Any]:
+    """Reads the counts, with `whole_nodes` only parts of one node and whole nodes."""
     counts = np.asarray(gpus[: _MAX_GPU_COUNTS + 1] if isinstance(gpus, range) else gpus)
     is_float = counts.dtype.kind == "f"
     if is_float and ((np.abs(counts) <= 2**53) & (np.floor(counts) == counts)).all():
@@ -228,9 +235,10 @@ def _whole_nodes(gpus: Sequence[int], node: Cluster) -> NDArray[Any]:
     if counts.size > _MAX_GPU_COUNTS:
         why = f"gpus must have at most {_MAX_GPU_COUNTS:,} counts; ask for the rest in another call"
         raise InputError(why, field="gpus")
-    counts = counts[fills_nodes(counts, node.gpus_per_node)]
+    if whole_nodes:
+        counts = counts[fills_nodes(counts, per_node)]
     if not counts.size:
-        why = f"no count fills nodes of {node.gpus_per_node} GPUs: use whole nodes, or another gpus_per_node"
+        why = f"no count fills nodes of {per_node} GPUs: use whole nodes, or another gpus_per_node"
         raise InputError(why, field="gpus")
     return counts
 
@@ -244,17 +252,17 @@ def fills_nodes(gpus: NDArray[np.int64], per_node: int) -> NDArray[np.bool_]:
 def _best_batch(
     columns: dict[str, NDArray[Any]],
     settings: Mapping[str, Any],
-    max_batch: int | None,
+    up_to: int | None,
     micro_batches: Sequence[int] | None,
 ) -> int | None:
     """Finds the batch for the most counts, and adds its split at each count to the columns."""
-    if max_batch is None:
+    if up_to is None:
         if micro_batches is not None:
-            raise InputError(
-                "micro_batches must come with max_batch, without a policy", field="micro_batches"
-            )
+            raise InputError("micro_batches must come with best_batch_up_to", field="micro_batches")
         return None
-    limit = whole(max_batch, "max_batch", MAX_BATCH)
+    limit = whole(up_to, "best_batch_up_to", MAX_BATCH)
+    if "policy" in settings:
+        raise InputError("best_batch_up_to goes without a policy", field="best_batch_up_to")
     micros = wholes([1] if micro_batches is None else micro_batches, "micro_batches", 1, MAX_BATCH)
     replicas = np.maximum(columns["data_parallel"], 0).astype(np.int64)
     best = best_batch(replicas, limit, micros.tolist(), settings.get("batch_multiple", 1))
@@ -265,9 +273,10 @@ def _best_batch(
 
 
 def _node_of(node: Cluster, gpus: int) -> Cluster:
-    """Returns part of one node, or whole nodes."""
-    each = min(gpus, node.gpus_per_node)
-    return msgspec.structs.replace(node, nodes=max(1, gpus // node.gpus_per_node), gpus_per_node=each)
+    """Returns part of one node, or whole nodes; one node for a count that is neither."""
+    per_node = node.gpus_per_node
+    each = gpus if gpus < per_node or gpus % per_node else per_node
+    return msgspec.structs.replace(node, nodes=gpus // each, gpus_per_node=each)
 
 
 def _groups(reasons: int, batch: int, replicas: int, micro: int) -> tuple[tuple[int, int], ...]:

@@ -111,7 +111,8 @@ def estimate(
             table 3 has 0.21 to 0.46 for four models, arXiv 2204.02311; Llama 3 405B 0.38 to 0.43, arXiv
             2407.21783).
         recompute: "attention" (scores are not kept, as in flash attention), "none" or "full".
-        shards: GPUs over which weights, gradients and optimizer are sharded (ZeRO 3, FSDP).
+        shards: GPUs over which weights, gradients and optimizer are sharded (ZeRO 3, FSDP), for the figure;
+            above 1 the profile shards them over the replicas of each plan.
         inter_gb_s: of a node's network, in 1e9 bytes a second and one direction.
 
     Raises:
@@ -177,7 +178,8 @@ def _profile_of(request: _Request) -> Estimate:
     bubble = _each(
         compute, lambda end: (request.pipeline_parallel - 1) * (latency + end * request.micro_batch)
     )
-    fixed, sample, of_memory = _memory(request)
+    states, sample, of_memory = _memory(request)
+    is_shared = request.shards > 1
     link, network = _each(LINK_SHARE, lambda share: share * request.sheet.link_gb_s), request.inter_gb_s
     assumed = f"{request.sheet.link}, share {LINK_SHARE[0]:g} to {LINK_SHARE[1]:g} assumed"
     lines = [*figures, *of_memory, Figure("link inside a node", *link, "GB/s", assumed)]
@@ -199,7 +201,8 @@ def _profile_of(request: _Request) -> Estimate:
         inter_latency_us=None if network is None else Constant(value=LATENCY_US, estimated=True),
         inter_gb_s=None if network is None else _constant(*_each(LINK_SHARE, lambda share: share * network)),
         overlap=Constant(value=1.0, estimated=True),
-        memory_fixed_gib=_constant(*fixed),
+        memory_fixed_gib=_constant(*((0.0, 0.0) if is_shared else states)),
+        memory_sharded_gib=_constant(*_each(states, lambda gib: gib * request.shards)) if is_shared else None,
         memory_per_sample_gib=None if sample is None else _constant(*sample),
     )
     return Estimate(profile, tuple(lines), _missing(request))

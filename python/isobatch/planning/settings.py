@@ -195,12 +195,22 @@ def settings_of(keywords: Mapping[str, Any]) -> Settings:
     try:
         return Settings(
             **{
-                name: plain_whole(value) if name == "policy" or name in whole_fields() else plain(value)
+                name: _policy(value)
+                if name == "policy"
+                else plain_whole(value)
+                if name in whole_fields()
+                else plain(value)
                 for name, value in keywords.items()
             }
         )
     except TypeError:
         raise together([_no_setting(name) for name in keywords if name not in Settings._fields]) from None
+
+
+def _policy(value: Any) -> Any:
+    """Returns a policy; a batch as text, as a table has it, is a number."""
+    is_batch = isinstance(value, str) and value.strip().isdecimal()
+    return int(value) if is_batch else plain_whole(value)
 
 
 def checked_settings(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 import msgspec
 
 from isobatch import _core
-from isobatch.errors import InputError, missing, raise_all, together, unknown
+from isobatch.errors import MAX_SHOWN_FAULTS, InputError, missing, raise_all, together, unknown
 from isobatch.limits import plain, plain_whole, whole_fields
 from isobatch.recipes.names import product_of
 
@@ -36,12 +36,13 @@ class _Named(StructMeta):
 
 def refuse_names(cls: "type[Record]", names: Collection[str]) -> None:
     """Refuses names of no field of a record, and names the missing fields, in one InputError."""
-    known, errors = (*cls.__struct_fields__, *cls.elsewhere), []
+    known, errors = (*cls.__struct_fields__, *cls.elsewhere), list[InputError]()
     for name in names:
         if name in cls.elsewhere:
             errors.append(InputError(f"{name} {cls.elsewhere[name]}", field=name))
         elif name not in cls.__struct_fields__:
-            errors.append(no_field(name, known))
+            is_listed = len(errors) < MAX_SHOWN_FAULTS  # to find the nearest of all names takes a millisecond
+            errors.append(no_field(name, known) if is_listed else InputError("unknown", field=str(name)))
     for field in msgspec.structs.fields(cls):
         if field.required and field.name not in names:
             todo = _how(names) if field.name == "effective_batch" else f"{cls.__name__} needs it"

@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from isobatch import limits
+from isobatch import _core, limits
 from isobatch.equivalence.result import Same
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
@@ -234,15 +234,23 @@ def _plot_list(values: Sequence[Any], steps: float | None) -> Plot:
 
 
 _NOISE = 8
-_DRAWN: tuple[Rule, ...] = ("linear", "sqrt", "saturating", "surge", "muon", "none")
-"""Rules whose curves differ, and that need no more than a noise scale."""
 
 
 def _rates() -> list[dict[str, Any]]:
-    """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule."""
+    """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule that needs no more than a noise scale.
+
+    Of rules with the same curve the first stands for all.
+    """
     tuned = Recipe(effective_batch=4096, lr=1.0, optimizer="adamw", noise_scale=4096.0 * _NOISE)
+    powers = [2.0**power for power in range(-6, 7)]
+    curves: dict[tuple[float | None, ...], Rule] = {}
+    for name, *_ in _core.rules():
+        rule = cast("Rule", name)
+        curve = tuple(plan(tuned, 1, policy=int(4096 * power), rule=rule).lr for power in powers)
+        curves.setdefault(curve, rule)
     return [
-        {"rule": rule, "k": 2.0**power, "factor": plan(tuned, 1, policy=int(4096 * 2.0**power), rule=rule).lr}
-        for rule in _DRAWN
-        for power in range(-6, 7)
+        {"rule": rule, "k": power, "factor": factor}
+        for curve, rule in curves.items()
+        for power, factor in zip(powers, curve, strict=True)
+        if None not in curve
     ]

@@ -82,7 +82,7 @@ def _read(text: str, file: str, suffix: str, aside: Aside, name: str) -> Any:
     elif suffix not in (".yaml", ".yml") and (
         suffix == ".toml" or (_TABLE.search(text) and _ASSIGNED.search(text))
     ):
-        data = parse_toml(text)
+        data = parse_toml(text, file)
     elif suffix in (".yaml", ".yml") or not _FLAG.search(text):
         data = parse_yaml(text, file, tagged=UNKNOWN)
     else:

@@ -3,7 +3,8 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from typing import Any
 
 from isobatch.tools.page import SettingsPage, leaves
@@ -31,6 +32,8 @@ EVERYWHERE = (
 """Patterns of settings that change neither batch nor schedule in any file of a tool or a script."""
 
 _DEEPEST = 4
+_LOOKED_UP = 50
+"""Unknown names that are compared with the known ones: a comparison takes a millisecond."""
 _OFF = {"", "none", "no", "null", "off", "false", "disabled", "0", "0.0", "-1", "auto", "[]", "{}", "()"}
 _ONE = frozenset({"1", "1.0"})
 _ALIKE = 0.85
@@ -81,6 +84,7 @@ KINDS = (
     ("optimizer", r"optim(izer)?"),
     ("weight_decay", r"weight_decay|wd"),
 )  # fmt: skip
+_ANY_KIND = re.compile("|".join(f"(?:{pattern})" for _, pattern in KINDS))
 _MATTERS = {kind for kind, _ in KINDS} - {"optimizer", "weight_decay"}
 
 
@@ -98,7 +102,7 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
             text = f"{page.name(key)} {value} changes the training, and is not modelled"
             page.ask(standing, text, page.name(key))
     known = {*reading.used, *(name for name in reader.harmless.split() if "*" not in name)}
-    for key in unknown:
+    for key in unknown[:_LOOKED_UP]:
         near = nearest(key, sorted(known - page.settings.keys()), _ALIKE)
         if near is not None:
             reading.misspelt[page.name(key)] = page.name(near)
@@ -119,19 +123,24 @@ def standing_of(key: str, reader: Reader) -> str | None:
     >>> standing_of("batch_size", Reader("1", print, print, harmless="batch_*"))
     """
     for field, patterns in reader.matters.items():
-        if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
+        if _any_of(patterns).match(key):
             return field
     if key in reader.harmless.split():
         return ""
     if is_about_training(key) or _DIVIDES.search(key.rpartition(".")[2]) or _OWN_ARGUMENTS.search(key):
         return None
-    is_listed = any(fnmatchcase(key, pattern) for pattern in (*reader.harmless.split(), *EVERYWHERE.split()))
-    return "" if is_listed else None
+    return "" if _any_of(f"{reader.harmless} {EVERYWHERE}").match(key) else None
+
+
+@cache
+def _any_of(patterns: str) -> re.Pattern[str]:
+    """Returns one expression for all patterns: a file may have thousands of names."""
+    return re.compile("|".join(map(translate, patterns.split())) or "(?!)")
 
 
 def is_everywhere(key: str) -> bool:
     """Tells whether a setting has no effect on the training in any tool, as a launcher's."""
-    return guess_field(key) is None and any(fnmatchcase(key, pattern) for pattern in EVERYWHERE.split())
+    return guess_field(key) is None and _any_of(EVERYWHERE).match(key) is not None
 
 
 def _switched_on(
@@ -158,9 +167,9 @@ def guess_field(key: str) -> str | None:
     >>> [guess_field(key) for key in ("batch_size", "train.grad_accum", "lr", "epochs", "eval_steps")]
     ['batch', 'accumulation', 'lr', 'duration', None]
     """
-    if _ELSEWHERE.search(key):
-        return None
     name = key.rpartition(".")[2].replace("-", "_").lower()
+    if not _ANY_KIND.fullmatch(name) or _ELSEWHERE.search(key):
+        return None
     return next((kind for kind, pattern in KINDS if re.fullmatch(pattern, name)), None)
 
 

@@ -50,6 +50,13 @@ impl Recipe {
         self.batch_norm || self.coupled.is_some()
     }
 
+    /// The micro-batch of the tuned run: as it is said, or what follows from its batch, GPUs and passes.
+    pub(crate) fn tuned_micro_batch(&self) -> Option<u64> {
+        let equal = self.device_batches.is_none();
+        let derived = || Some(self.effective_batch / self.tuned_replicas()?.max(1) / self.accumulation?);
+        self.micro_batch.or_else(|| if equal { derived() } else { None })
+    }
+
     /// The replicas that the recipe was tuned on.
     pub(crate) fn tuned_replicas(&self) -> Option<u64> {
         self.gpus.map(|gpus| gpus / self.model_parallel)

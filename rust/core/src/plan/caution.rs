@@ -24,12 +24,12 @@ pub(super) fn caution(input: &Input, row: &mut Row, layout: Layout) {
     let wide = u128::from;
 
     when(recipe.device_batches.is_some(), Reason::UnequalDevices);
-    if let Some(tuned) = recipe.micro_batch {
+    if let Some(tuned) = recipe.tuned_micro_batch() {
         when(layout.micro_batch * 2 <= tuned, Reason::MicroBatchShrunk);
         when(recipe.couples() && (ragged || layout.micro_batch != tuned), Reason::CoupledMoved);
     }
     if let (Cap::Open, Some(gpus)) = (row.cap, recipe.gpus) {
-        let here = wide(layout.micro_batch) * wide(recipe.accumulation.unwrap_or(1)) * wide(gpus);
+        let here = wide(layout.micro_batch) * wide(gpus); // passes beside the GPUs would have been a cap
         when(here > wide(recipe.effective_batch) * wide(recipe.model_parallel), Reason::MicroBatchOpen);
     }
     when(layout.effective_batch as f64 > noise, Reason::AboveCriticalBatch);

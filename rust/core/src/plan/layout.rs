@@ -95,7 +95,8 @@ fn unlike(
     grid: &Grid,
 ) -> Option<Layout> {
     let cap = row.cap.samples();
-    if !settings.split.differs() || target > most_of(settings) || !grid.in_groups(target) {
+    let even = grid.fits(target, cap);
+    if even || !settings.split.differs() || target > most_of(settings) || !grid.in_groups(target) {
         return None;
     }
     let (common, smallest) = grid.of_stages(target)?;
@@ -108,18 +109,15 @@ fn unlike(
         row.reasons.insert_if(!exact, Reason::Ragged);
         return Some(replicas.layout(target, ragged, !exact));
     }
-    if !grid.fits(target, cap) {
-        // As many micro-batches as replicas at least, so that every replica has one.
-        let cap = cap.min(smallest / replicas.count);
-        let split = batch::split(common, cap, replicas.divisor)?;
-        if split.micro_batch < settings.min_micro_batch {
-            return None;
-        }
-        row.reasons.insert(Reason::Uneven);
-        let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
-        return Some(replicas.layout(target, Split { accumulation, ..split }, true));
+    // As many micro-batches as replicas at least, so that every replica has one.
+    let cap = cap.min(smallest / replicas.count);
+    let split = batch::split(common, cap, replicas.divisor)?;
+    if split.micro_batch < settings.min_micro_batch {
+        return None;
     }
-    None
+    row.reasons.insert(Reason::Uneven);
+    let accumulation = (target / split.micro_batch).div_ceil(replicas.count);
+    Some(replicas.layout(target, Split { accumulation, ..split }, true))
 }
 
 /// The batch nearest to the target that divides evenly, within the tolerance; otherwise what would work

@@ -111,7 +111,7 @@ pub enum Cap {
 impl Cap {
     /// What the job says.
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
-        match (settings.max_micro_batch, recipe.micro_batch) {
+        match (settings.max_micro_batch, recipe.tuned_micro_batch()) {
             (Some(cap), _) if settings.fixed_micro_batch().is_some() => Cap::Fixed(cap),
             (Some(cap), _) => Cap::Setting(cap),
             (None, Some(cap)) => Cap::Tuned(cap),

@@ -21,7 +21,7 @@ fn tuned_layout(recipe: &Recipe) -> Layout {
     let effective_batch = recipe.effective_batch;
     let data_parallel = recipe.tuned_replicas().unwrap_or(1);
     let samples = effective_batch.div_ceil(data_parallel);
-    let micro_batch = recipe.micro_batch.filter(|_| recipe.gpus.is_some()).unwrap_or(samples);
+    let micro_batch = recipe.tuned_micro_batch().filter(|_| recipe.gpus.is_some()).unwrap_or(samples);
     let accumulation = samples.div_ceil(micro_batch);
     let ragged = micro_batch * accumulation * data_parallel != effective_batch;
     Layout { effective_batch, data_parallel, micro_batch, accumulation, ragged }

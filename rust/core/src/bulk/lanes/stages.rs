@@ -64,7 +64,10 @@ stages! {
             & ((recipe.seq_len > 0.0) | (recipe.in_tokens == 0.0));
         let gpus = (replicas * recipe.model_parallel == recipe.gpus) & (samples * replicas == tuned_batch);
         let both = known(recipe.gpus) & known(recipe.micro_batch);
+        // A micro-batch that follows from GPUs and passes is worked out by `plan`.
+        let said = known(recipe.micro_batch) | !known(recipe.gpus) | !known(recipe.accumulation);
         let legal = numbers
+            & said
             & lengths
             & (gpus | !known(recipe.gpus))
             & (divide(samples, micro_batch, 0.0) * micro_batch == samples)
@@ -166,8 +169,7 @@ stages! {
         cautions.insert_if(micro_batch * 2.0 <= tuned, Reason::MicroBatchShrunk);
         cautions.insert_if(known(tuned) & (micro_batch != tuned), Reason::CoupledMoved);
         let open = !known(tuned) & !known(recipe.max_micro_batch) & known(recipe.gpus);
-        let passes = if known(recipe.accumulation) { recipe.accumulation } else { 1.0 };
-        let (here, there) = (micro_batch * passes * recipe.gpus, recipe.tuned_batch * recipe.model_parallel);
+        let (here, there) = (micro_batch * recipe.gpus, recipe.tuned_batch * recipe.model_parallel);
         cautions.insert_if(open & (here > there), Reason::MicroBatchOpen);
         lanes.left[i] |= u64::from(open & ((here >= LIMIT) | (there >= LIMIT)));
         cautions.insert_if(batch > recipe.noise, Reason::AboveCriticalBatch);
