@@ -54,7 +54,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--json prints the whole answer, and --output writes the rows: give one or the other"
         )
-    how = {"objective": args.objective, "held": args.held, "p": args.p, "decimal": args.decimal, **options.settings(args)}
+    how = {
+        "objective": args.objective,
+        "held": args.held,
+        "p": args.p,
+        "decimal": args.decimal,
+        **options.settings(args),
+    }
     allocation = allocate(args.jobs, nodes, **how)
     if args.json:
         write_json(allocation.to_json())

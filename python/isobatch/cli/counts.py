@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
     each = args.gpus_per_node or options.PER_NODE
-    node, whole_nodes = Cluster(gpus_per_node=each, **options.hardware(args)), bool(profiles or args.gpus_per_node)
+    node, whole_nodes = (
+        Cluster(gpus_per_node=each, **options.hardware(args)),
+        bool(profiles or args.gpus_per_node),
+    )
     left_out = _left_out(args, each) if whole_nodes else []
     if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
         say(_without(left_out, args))

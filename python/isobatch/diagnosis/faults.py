@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from isobatch.diagnosis.causes import Cause, Diagnosis, either
+from isobatch.limits import within
 
 ULPS = 8
 
@@ -33,7 +34,7 @@ def gradient(
         (Cause.DIVIDED_TWICE,): 1 / a,
     }
     fitting = [
-        causes for causes, factor in faults.items() if factor != 1 and abs(ratio / factor - 1) <= tolerance
+        causes for causes, factor in faults.items() if factor != 1 and within(ratio / factor - 1, tolerance)
     ]
     # The fewest faults explain best.
     fewest = min(map(len, fitting), default=0)
@@ -55,7 +56,7 @@ def trainer_gradient(
     The loss of a `compute_loss` in the script is not multiplied by the processes.
     """
     trainer, rest = Cause.TRAINER_MULTIPLIES, ratio / multiplied
-    if any(factor != 1 and abs(ratio / factor - 1) <= tolerance for factor in (multiplied, accumulation)):
+    if any(factor != 1 and within(ratio / factor - 1, tolerance) for factor in (multiplied, accumulation)):
         return trainer.likely(f"{ratio:.4g}×")
     beside = gradient(
         rest, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
@@ -72,9 +73,9 @@ def trainer_loss(
         ratio, micro_batch=micro_batch, accumulation=accumulation, ranks=ranks, tolerance=tolerance
     )
     trainer = Cause.TRAINER_MULTIPLIES.likely(f"{ratio:.4g}×")
-    if accumulation > 1 and ranks > 1 and abs(ratio / (accumulation * ranks) - 1) <= tolerance:
+    if accumulation > 1 and ranks > 1 and within(ratio / (accumulation * ranks) - 1, tolerance):
         return trainer
-    if why is not None and accumulation > 1 and abs(ratio / accumulation - 1) <= tolerance:
+    if why is not None and accumulation > 1 and within(ratio / accumulation - 1, tolerance):
         return either(why, trainer)
     return why
 

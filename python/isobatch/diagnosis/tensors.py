@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from isobatch.limits import within
+
 REDUCTION_GATE = 1e-3
 """How far, relative to the loss, a mean or a sum of parts may be from the whole."""
 
@@ -55,9 +57,9 @@ def reduction_of(
     ['mean', 'sum', 'neither']
     """
     mean = sum(unit * loss for unit, loss in zip(units, losses, strict=True)) / sum(units)
-    if abs(whole - mean) <= gate * abs(whole):
+    if within(whole - mean, gate * abs(whole)):
         return "mean"
-    return "sum" if abs(whole - sum(losses)) <= gate * abs(whole) else "neither"
+    return "sum" if within(whole - sum(losses), gate * abs(whole)) else "neither"
 
 
 ELEMENTS = 1 << 22

@@ -11,6 +11,7 @@ from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import ELEMENTS, chunks, products, square
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
+from isobatch.limits import within
 
 TOLERANCE = 0.02  # the relative distance of a clipped norm from its bound
 EXACT = 3e-3  # the relative distance between gradients of the same precision
@@ -35,7 +36,7 @@ class Likeness(NamedTuple):
 
     def close(self, gate: float) -> bool:
         """Tells whether the size is the reference's, now or before the clipping."""
-        return any(abs(ratio - 1) <= gate for ratio in self[:2])
+        return any(within(ratio - 1, gate) for ratio in self[:2])
 
 
 def compare(
@@ -51,7 +52,7 @@ def compare(
     ratio = fr / rr if rr else math.nan
     unclipped = 1.0 if math.isnan(before) or not ff else before / math.sqrt(ff)
     like = Likeness(ratio, ratio * unclipped, residual, math.sqrt(ff), math.sqrt(rr))
-    if not residual > gate or math.isnan(before):
+    if within(residual, gate) or math.isnan(residual) or math.isnan(before):
         return like
     # Clipped by element or by row? Then no element grew, and the norm before clipping gives the scale.
     ratio = before / math.sqrt(rr)
@@ -63,7 +64,7 @@ def compare(
     shortened = like._replace(
         ratio=math.nan, unclipped=ratio, residual=math.sqrt(summed("beyond", [off])[0] / ff)
     )
-    return shortened if shortened.residual <= gate else like
+    return shortened if within(shortened.residual, gate) else like
 
 
 def beside_weights(
@@ -177,8 +178,8 @@ class Clipping:
             self._before = self._sums = None  # the script averages after the backward
         before, after = self.norms(grads)
         bound = None if clips_itself(self._optimizer) else run.plan.recipe.clip_norm
-        unclipped = abs(after / before - 1) < TOLERANCE / 100 if before else False
-        if bound is not None and before > bound * (1 + TOLERANCE) and unclipped:
+        unclipped = within(after / before - 1, TOLERANCE / 100) if before else False
+        if bound is not None and unclipped and not within(max(before / bound - 1, 0.0), TOLERANCE):
             text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
             run.stop(Cause.CLIPPED_OTHERWISE, text)
 
@@ -191,7 +192,11 @@ class Clipping:
         if math.isnan(like.ratio):
             text = f"the gradient is not clipped by its norm; the plan's clip_norm is {bound:g}"
             self._run.note(text)
-        elif after < before * (1 - TOLERANCE) and abs(after / min(bound, before) - 1) > TOLERANCE:
+        elif (
+            before
+            and not within(max(1 - after / before, 0.0), TOLERANCE)
+            and not within(after / min(bound, before) - 1, TOLERANCE)
+        ):
             text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
             self._run.stop(Cause.CLIPPED_OTHERWISE, text)
 
@@ -200,7 +205,7 @@ class Clipping:
         alone: Summed = lambda _, figures: figures  # noqa: E731
         parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone), Likeness)
         parts = [part for part in parts if part.planned]
-        if len(parts) > 1 and all(part.residual <= gate for part in parts):
+        if len(parts) > 1 and all(within(part.residual, gate) for part in parts):
             times = ", ".join(f"{part.ratio:.4g}" for part in parts)
             text = f"the gradient's parts are {times} × the planned ones on the ranks"
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
@@ -221,6 +226,6 @@ class Clipping:
                 "steps"
             )
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
-        if not self._scaled and shorter < like.planned and abs(like.norm / bound - 1) <= gate:
+        if not self._scaled and shorter < like.planned and within(like.norm / bound - 1, gate):
             self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
-        return any(abs(like.norm / want - 1) <= gate for want in (bound, shorter))
+        return any(within(like.norm / want - 1, gate) for want in (bound, shorter))

@@ -19,6 +19,7 @@ from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
 from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
+from isobatch.limits import within
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
 PRECISION = (
@@ -257,9 +258,9 @@ class Gradient:
     def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
         """Tells whether a gradient agrees with the reference, clipped as planned."""
         gate, clipping = GATES[self._precision], self._clipping
-        if self._sharded and not (like.residual <= gate and like.ratio > 0):
+        if self._sharded and not (within(like.residual, gate) and like.ratio > 0):
             clipping.check_shards(grads, self._reference, gate)
-        if not like.residual <= gate:
+        if not within(like.residual, gate):
             return False
         known = self._factor(like.ratio, gate) is not None
         if like.close(gate) or clipping.allows(like, gate, explained=known):
@@ -276,9 +277,9 @@ class Gradient:
         weights = [local(p.detach()) for p in self._params]
         beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
         why = self._why(grads, like, gate, batches, states)
-        if why is ELSE and beside.residual <= gate:
+        if why is ELSE and within(beside.residual, gate):
             why = self._factor(beside.unclipped, gate) or ELSE
-        if why is ELSE and beside.residual <= gate and beside.close(gate):
+        if why is ELSE and within(beside.residual, gate) and beside.close(gate):
             run.note(
                 "the gradient has a term along the weights beside the mean loss's, such as an L2 penalty's"
             )
@@ -350,7 +351,7 @@ class Gradient:
     def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
         """Tells whether the script divides by other units than the reference, as a healthy one may."""
         alternative, ratio = self._again.reference.other_units, self._other_ratio(batches)
-        if alternative is None or not any(abs(size / ratio - 1) <= gate for size in like[:2]):
+        if alternative is None or not any(within(size / ratio - 1, gate) for size in like[:2]):
             return False
         self._run.note(alternative.note.format(ratio=ratio))
         return True
@@ -368,7 +369,7 @@ class Gradient:
         self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
     ) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
-        if like.residual <= gate:
+        if within(like.residual, gate):
             factor = Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×")
             ratios = like.unclipped, like.unclipped / self._other_ratio(batches)
             known = (self._factor(ratio, gate) for ratio in ratios)
@@ -377,7 +378,7 @@ class Gradient:
             with self._again.replay():
                 own, _ = self._again.of(batches, states, shares)
             like = self._compare(grads, own)
-            if like.residual <= gate:
+            if within(like.residual, gate):
                 return self._factor(like.unclipped, gate) or cause.likely()
         return ELSE
 

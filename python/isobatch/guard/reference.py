@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
 from isobatch.guard.randomness import NormalDraws, RandomState, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
+from isobatch.limits import within
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
@@ -183,7 +184,7 @@ class Recomputation:
         """Tells whether the loss draws random numbers outside of the model: its gradient has a seed."""
         shares = [1 / len(batches)] * len(batches)
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
-        return bool(difference(first, second).error > gate)
+        return not within(difference(first, second).error, gate)
 
     def draws_noise(self, batch: Any, state: RandomState) -> bool:
         """Tells whether the loss draws normal random numbers, a noise, for each sample."""

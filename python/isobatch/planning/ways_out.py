@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from isobatch.limits import within
 from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
@@ -125,7 +126,7 @@ def _tolerances(refused: PlanRecord, cluster: Cluster, make: Make[P]) -> list[fl
     """
     by_share: dict[float, P] = {}
     for share in (0.01, 0.02, 0.05, 0.1, 0.25):
-        if share > refused.settings.batch_tolerance:
+        if not within(share, refused.settings.batch_tolerance):
             plan = make(cluster, _without_smaller(refused.settings)._replace(batch_tolerance=share))
             if plan.status != "infeasible" and plan.batch_change is not None:
                 by_share[_short(_moved(refused, plan))] = plan

@@ -14,6 +14,7 @@ from isobatch.diagnosis import faults
 from isobatch.diagnosis.causes import Cause
 from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
 from isobatch.errors import first_line
+from isobatch.limits import within
 from isobatch.validate.proofs.memory import free_on_host
 from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
@@ -263,15 +264,15 @@ def _gradient(training: Training, error: Difference, noise: Difference, how: _Ho
         )
     if how.smaller is not None:
         text += f"; {how.smaller}"
-    if d.error <= gate:
+    if within(d.error, gate):
         return pass_claim(name, text, gate, **values)
     hooked = [name for name, p in training.model.named_parameters() if p._backward_hooks]
     if hooked:  # such as for a mask of rows, on purpose
         diagnosis = Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×, by a hook on {few(hooked)}")
-        verdict = Verdict.FAIL if d.residual <= max(10 * gate, 1e-3) else Verdict.CAUTION
+        verdict = Verdict.FAIL if within(d.residual, max(10 * gate, 1e-3)) else Verdict.CAUTION
         return judge_claim(name, verdict, text, diagnosis, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
-    if d.residual <= max(10 * gate, 1e-3):
+    if within(d.residual, max(10 * gate, 1e-3)):
         diagnosis = faults.gradient(
             d.ratio,
             micro_batch=training.micro_batch,
@@ -289,11 +290,11 @@ def _after(
     update = difference(stepped, expected, before, device).error
     # The weights may be off by as much as the update may: Adam's first step divides each gradient by itself.
     gate = max(how.gate, UPDATE_GATE * whole / update if 0 < update < math.inf else 0.0)
-    verdict = Verdict.PASS if whole <= gate else Verdict.FAIL
+    verdict = Verdict.PASS if within(whole, gate) else Verdict.FAIL
     text = f"relative L2 {whole:.2g} after the step"
     likely = Cause.OTHER_UPDATE.likely("or it saw another gradient")
     weights = judge_claim("weights" + how.suffix, verdict, text, likely, gate, relative_l2=whole)
-    verdict, text = Verdict.PASS if update <= UPDATE_GATE else Verdict.FAIL, f"relative L2 {update:.2g}"
+    verdict, text = Verdict.PASS if within(update, UPDATE_GATE) else Verdict.FAIL, f"relative L2 {update:.2g}"
     if not exact:
         verdict, text = Verdict.UNCHECKED, f"{text}; gradients or weights are rounded, which Adam magnifies"
     likely, name = Cause.OTHER_UPDATE.likely(), "update" + how.suffix

@@ -28,6 +28,7 @@ from isobatch.diagnosis.tensors import (
 )
 from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
+from isobatch.limits import within
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Copies, Training, copy_to_host, grads
 from isobatch.validate.trial import Claim, Trial
@@ -205,7 +206,7 @@ def coupling(training: Training, reduction: str) -> tuple[float, float]:
     def distance(dtype: torch.dtype | None) -> float:
         with _without_randomness(training.model):
             whole, again = (_gradient(training, [batch.whole], [1.0], dtype) for _ in range(2))
-            if difference(again, whole, device=device).error > _coupling_gate(dtype):
+            if not within(difference(again, whole, device=device).error, _coupling_gate(dtype)):
                 training.model.eval()  # the model has randomness of its own, such as functional dropout
                 whole = _gradient(training, [batch.whole], [1.0], dtype)
             return difference(_gradient(training, batch.parts, shares, dtype), whole, device=device).error
@@ -263,7 +264,7 @@ def prove_coupling(trial: Trial) -> list[Proof]:
     count = sample_count(training)
     text = f"the gradient of {count} samples in one pass differs by {error:.2g} from that in two"
     values = {"relative_l2": error, "samples": count}
-    if error <= gate:
+    if within(error, gate):
         return [pass_claim(name, text, gate, **values)]
     tuned = plan.recipe.micro_batch
     if tuned == plan.micro_batch:
