@@ -52,7 +52,7 @@ class Epochs:
                 self._repeated(watch, epoch, position.epoch or 0)
 
     def _repeated(self, watch: LoaderWatch, epoch: Epoch, planned: int) -> None:
-        """Stops a resumed run at the start of its epoch instead of amid it, if the sampler's order is known."""
+        """Stops a resumed run at the start of its epoch, not amid it, if the sampler's order is known."""
         run, size = self._run, self._run.plan.micro_batch or 1
         text = f"the run resumes in epoch {planned} after {epoch.behind * size * run.ranks:,} samples, "
         ids, start = list(epoch.ids[:size]), epoch.behind * size

@@ -56,7 +56,7 @@ class Optimizers:
         self._run, self._model, self._found = run, model, [optimizer]
         self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
-        self._attached = self.owned()
+        self._attached, self._known = self.owned(), {id(p) for p in model.parameters()}
         self._handle = register_optimizer_step_pre_hook(self._steps)
 
     @property
@@ -82,13 +82,13 @@ class Optimizers:
 
     def check_replaced(self) -> None:
         """Notes the model's new parameters, made since the guard was attached, without an optimizer."""
-        owned, known = self.owned(), self._named.keys()
+        owned, known = self.owned(), self._known
         new = [
             name for name, p in self._model.named_parameters() if id(p) not in known and id(p) not in owned
         ]
         if new and owned & known:
             self._run.note(
-                f"{len(new)} of the model's parameters were replaced or added after the guard was attached and "
+                f"{len(new)} of the model's parameters are new since the guard was attached and "
                 f"are in no optimizer, such as {new[0]}: they do not train"
             )
 
