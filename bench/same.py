@@ -32,6 +32,7 @@ CAUSES = {  # a cause of the table, and what names it in an answer
     "one over ranks": r"1/ranks|ranks",
     "rows lost": r"lost|dropped|missing|weight 0|left out",
     "other rows": r"twice|duplicate|other (samples|rows)|drawn|lost",
+    "passes lost": r"lost passes",
     "clock": r"learning rate|schedule",
 }
 

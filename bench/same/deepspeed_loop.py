@@ -4,6 +4,7 @@ python deepspeed_loop.py --stage 2 --offload --per_device_train_batch_size 2 --g
 """
 
 import argparse
+import os
 
 import deepspeed
 import torch
@@ -53,6 +54,9 @@ def main() -> None:
     parser.add_argument("--engine-accumulation", type=int, help="of the configuration, whatever the loop's")
     parser.add_argument("--divide", action="store_true", help="also divides the loss by the accumulation")
     options = parser.parse_args()
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).items():
+        os.environ.setdefault(name, value)  # without a launcher
     deepspeed.init_distributed(dist_backend="gloo")
     torch.manual_seed(0)
     net = Net()
@@ -63,7 +67,7 @@ def main() -> None:
         loss = engine(tokens)
         engine.backward(loss / options.accumulation if options.divide else loss)
         engine.step()
-        if engine.global_steps == 4:
+        if engine.global_steps == 20:
             break
     print("weights", sum(float(p.double().square().sum()) for p in net.parameters()))
 

@@ -134,7 +134,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_script_spawns_are_told_apart_and_fsdp1_is_whole(tmp_path):
+def test_ranks_that_a_script_spawns_are_told_apart_and_fsdp1_is_gathered(tmp_path):
     wrap = """
 def wrap(model):
     from torch.distributed.fsdp import FullyShardedDataParallel
@@ -144,4 +144,6 @@ def wrap(model):
     assert [rank_step.rank for rank_step in step.ranks] == [0, 1] and step.first.world == 2
     assert step.gradients[0] == pytest.approx(step.gradients[1])
     assert step.gradients[0].any()
-    assert "sharding by FSDP1 off" in step.first.notes
+    assert step.first.entries == [3, 1] and step.first.names == ["weight", "bias"]
+    # The gradient of the mean is the mean of each input, over the rows of both ranks; a bucket has one entry.
+    assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])

@@ -14,26 +14,10 @@ from isobatch.equivalence.records import Event, RankStep, RecordedStep, Recordin
 from isobatch.errors import InputError
 from isobatch.words import counted
 
-INSIDE = frozenset(
-    [
-        "tp",
-        "tensor",
-        "tensor_parallel",
-        "model",
-        "mp",
-        "cp",
-        "context",
-        "sp",
-        "sequence",
-        "seq",
-        "ulysses",
-        "ring",
-        "pp",
-        "pipe",
-        "pipeline",
-        "stage",
-    ]
-)
+INSIDE = {
+    *("tp", "tensor", "tensor_parallel", "model", "mp", "cp", "context", "sp", "sequence", "seq", "ulysses"),
+    *("ring", "pp", "pipe", "pipeline", "stage"),
+}
 """Names of a mesh's dimensions along which ranks hold the same samples."""
 APART = 1e-3
 """Relative distance of the weights of two ranks that hold different parts of a model."""
@@ -88,9 +72,10 @@ def find_replicas(recording: Recording) -> Replicas:
         return alone
     inside = {name: size for name, (_, size) in step.first.mesh.items() if name in INSIDE and size > 1}
     groups = _groups(recording, event, inside)
-    is_parted = bool(inside) or _holds_parts(step)
-    if len(groups) == asked and len({*map(len, groups)}) == 1 and (world > asked or not is_parted):
+    holds_parts = _holds_parts(step)
+    if len(groups) == asked and len({*map(len, groups)}) == 1 and (world > asked or not holds_parts):
         return Replicas(groups)
+    is_parted = bool(inside) or holds_parts
     if world == asked and not is_parted:
         return alone
     if is_parted and not inside and len(groups) == world == asked:

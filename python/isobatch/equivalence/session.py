@@ -238,8 +238,14 @@ class Session:
             run = start_run(words, environment, settings, split, self.limit)
         if run.recording is None:
             return run
-        self.replicas = find_replicas(run.recording)
-        return msgspec.structs.replace(run, recording=join_replicas(run.recording, self.replicas))
+        replicas = find_replicas(run.recording)
+        was_strided = self.replicas.is_strided
+        if len(replicas.ranks) >= len(self.replicas.ranks):
+            self.replicas = replicas
+        if settings.rows and replicas.is_strided and not was_strided:
+            # The rows were dealt to neighbouring ranks as to one replica, and they are of different ones.
+            return self._run(split, name, **switches)
+        return msgspec.structs.replace(run, recording=join_replicas(run.recording, replicas))
 
     def _rows_for(self, split: Split) -> dict[str, Any] | None:
         """Deals the requested split's dataset rows out to the ranks of a split, step by step."""

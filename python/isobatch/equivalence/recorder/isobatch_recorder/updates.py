@@ -40,7 +40,6 @@ def _watch_engine(module: Any, recorder: Recorder) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         with recorder.unseen():  # it steps with gradients of 0, to make the optimizer's state
             initialize(self, *args, **kwargs)
-        recorder.whole_tensors = partial(_whole_parameters, self.module)
         if (limit := float(self.gradient_clipping() or 0.0)) > 0:
             limits[id(self)] = limit
             self._config.gradient_clipping = math.inf  # measured, not applied
@@ -51,6 +50,8 @@ def _watch_engine(module: Any, recorder: Recorder) -> None:
         number = recorder.number_of(self.basic_optimizer)
         if recorder.busy or number is None:
             return take_step(self, *args, **kwargs)
+        # Another engine of the script, such as a frozen reference, has parameters of its own.
+        recorder.whole_tensors = partial(_whole_parameters, self.module)
         with recorder.unseen():
             step = recorder.steps.get(number, 0)
             record, before = recorder.describe(number, self.basic_optimizer), recorder.weights()
@@ -65,6 +66,7 @@ def _watch_engine(module: Any, recorder: Recorder) -> None:
             gradient = _without_unstepped(before, after, record["sizes"]) if is_asked else before - after
             recorder.save(record, [gradient, before])
             recorder.save_weights(number, before if is_asked else after)
+        recorder.whole_tensors = None
         return outcome
 
     engines.__init__, engines._take_model_step = __init__, _take_model_step
@@ -75,12 +77,15 @@ def _watch_engine(module: Any, recorder: Recorder) -> None:
 
 def _whole_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the parameters to train with their names, each gathered from all ranks while it is looked at."""
-    zero = sys.modules["deepspeed"].zero
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             parted = hasattr(parameter, "ds_id") and parameter.shape != parameter.ds_shape
-            with zero.GatheredParameters([parameter]) if parted else contextlib.nullcontext():
+            with _gathered(parameter) if parted else contextlib.nullcontext():
                 yield name, parameter
+
+
+def _gathered(parameter: torch.Tensor) -> Any:
+    return sys.modules["deepspeed"].zero.GatheredParameters([parameter])
 
 
 @contextlib.contextmanager
