@@ -27,6 +27,7 @@ def main():
     parser.add_argument("--micro", type=int)
     parser.add_argument("--accum", type=int)
     parser.add_argument("--fault", default="none")
+    parser.add_argument("--mark")
     args = parser.parse_args()
     fault = args.fault
     if fault == "ignores its split":

@@ -1,14 +1,25 @@
 """Commands are started: with the split's ranks and numbers, two at a time on their own ports."""
 
+import contextlib
 import json
 import os
 import shlex
+import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from isobatch.equivalence.bits import same_bits
 from isobatch.equivalence.command import read_command, start_line
+from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.running import observe
+from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.session import same
 from isobatch.equivalence.split import Split
+from isobatch.errors import InputError
 
 pytest.importorskip("torch")
 
@@ -44,3 +55,82 @@ def test_launchers_start_the_ranks_and_the_numbers_of_a_split(tmp_path):
     )
     assert [process.returncode for process in starts] == [0] * 3
     assert environments == [["2", numbers, 0, "1"], ["2", numbers, 1, "1"], ["1", numbers, 1, "1"]]
+
+
+LOOP = Path(__file__).with_name("loop.py")
+
+
+def running(marker: str) -> list[bytes]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_bytes())
+    return [line for line in lines if os.fsencode(LOOP) in line and marker.encode() in line]
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are listed by /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_process(number):
+    marker = f"marker-{number}-{os.getpid()}"
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "{gpus}", str(LOOP)]
+    words += ["--micro", "{micro_batch}", "--accum", "{accumulation}", "--fault", "hangs", "--mark", marker]
+    process = subprocess.Popen([sys.executable, "-m", "isobatch", "same", "--split", "2x2x2", "--", *words])
+    deadline = time.monotonic() + 120
+    while not any(b"torch.distributed.run" not in line for line in running(marker)):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert running(marker) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["torchrunn", "--nproc-per-node", "{gpus}", "t.py"], "torchrunn: command not found"),
+        (["pyton", "t.py", "--per_device_train_batch_size", "2"], "pyton: command not found"),
+        (["./gone.sh"], r"\./gone\.sh: no such file or directory"),
+        (["env", "PATH=/nowhere", "torchrun", "t.py"], "torchrun: command not found: install torch first"),
+    ],
+)
+def test_a_command_that_is_not_there_is_named_as_a_shell_does(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for ask in (same, observe, same_bits):
+        with pytest.raises(InputError, match=f"^{said}$"):
+            ask(words)
+    (tmp_path / "plain.sh").write_text("exit 0")
+    with pytest.raises(InputError, match="permission denied"):
+        same(["./plain.sh", "{micro_batch}", "{accumulation}"])
+
+
+def test_a_run_says_what_it_wrote_and_what_it_continued(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(WRITES)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "log.txt").write_text("worth keeping")
+    settings = Recorded(str(tmp_path / "record"), 1)
+    run = start_run([sys.executable, str(path), str(tmp_path)], CPU, settings, Split(1, 1, 2), 120)
+    assert run.recording is not None, run.output
+    said = {note for note in run.recording.notes if "written" in note or "continued" in note}
+    assert said == {
+        "new written by the script",
+        "old written over what was there",
+        "continued from a checkpoint",
+    }
+
+
+WRITES = """
+import os, sys
+os.chdir(sys.argv[1])
+import torch
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+os.mkdir("new")
+for name in ("new/log.txt", "new/more.txt", "old/log.txt"):
+    open(name, "w").write("a run")
+optimizer.load_state_dict(optimizer.state_dict())  # an empty state is no checkpoint
+state = optimizer.state_dict() | {"state": {0: {"momentum_buffer": torch.zeros(1, 3)}}}
+optimizer.load_state_dict(state)
+model(torch.randn(2, 3)).mean().backward()
+optimizer.step()
+"""

@@ -154,6 +154,11 @@ class Recording(msgspec.Struct, frozen=True):
         return next(iter(self.steps.values())).first.measured
 
     @property
+    def last_steps(self) -> list[RecordedStep]:
+        """Lists the steps of the optimizer with the most."""
+        return max((self.of(number) for number, _ in self.steps), key=len)
+
+    @property
     def last(self) -> RecordedStep:
         """Returns the last recorded step."""
         return max(self.steps.values(), key=lambda step: step.first.seconds)

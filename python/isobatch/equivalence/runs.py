@@ -1,5 +1,6 @@
 """Starts the command at a split with the recorder, and ends every process it started."""
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from isobatch.equivalence.forks import StartServer, read_start
 from isobatch.equivalence.records import Recording, read_recording
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
@@ -78,6 +80,8 @@ class SplitRun(msgspec.Struct, frozen=True):
     """Its last lines."""
     left_out: str = ""
     """Why it was not started."""
+    steps: int = 0
+    """Taken before its time was over."""
 
     @property
     def reason(self) -> str:
@@ -85,7 +89,7 @@ class SplitRun(msgspec.Struct, frozen=True):
         if self.left_out:
             return self.left_out
         if self.code is None:
-            return f"took no optimizer step within {self.seconds:.0f} s"
+            return f"took {self.steps or 'no'} optimizer step{'s' * (self.steps > 1)} within {self.seconds:.0f} s (--limit)"
         return f"ended with exit code {self.code} before an optimizer of torch took a step"
 
     def no_step(self, command: str) -> InputError:
@@ -99,18 +103,25 @@ def start_run(
     settings: Recorded,
     split: Split,
     limit: float,
+    server: StartServer | None = None,
 ) -> SplitRun:
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
-    `environment` has variables beside those of this process; `limit` is in seconds.
+    `environment` has variables beside those of this process; `limit` is in seconds; `server` forks the start
+    where that can be done.
     """
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
-    full = {**os.environ, **QUIET, **environment, "PYTHONPATH": os.pathsep.join(paths)}
-    full["ISOBATCH_SAME"] = msgspec.json.encode(settings).decode()
+    full = _environment(environment, settings)
     began = time.monotonic()
+    start = None if server is None else read_start(words)
+    if server is not None and start is not None and server.is_ready():
+        code = server.run(start, full, folder / "output.txt", limit)
+        if not _is_odd(code, folder / "output.txt"):
+            return _read_run(folder, split, settings, code, time.monotonic() - began)
+        shutil.rmtree(folder)
+        folder.mkdir()
     with (folder / "output.txt").open("wb") as output:
         try:
             process = subprocess.Popen(
@@ -131,9 +142,53 @@ def start_run(
         finally:
             _end_processes(process, folder)
             _RUNNING.pop(process.pid, None)
-    seconds = time.monotonic() - began
+    return _read_run(folder, split, settings, code, time.monotonic() - began)
+
+
+def start_server(
+    words: Sequence[str], environment: Mapping[str, str], settings: Recorded
+) -> StartServer | None:
+    """Starts the process that forks later starts, after a run in a folder; None where none can be a fork."""
+    start, modules = read_start(words), Path(settings.folder) / "modules.json"
+    if start is None or not modules.exists():
+        return None
+    folder = Path(settings.folder).with_name("server")
+    full = _environment(environment, msgspec.structs.replace(settings, folder=str(folder)))
+    server = StartServer(
+        RECORDER / "start_server.py", start.interpreter, full, json.loads(modules.read_text())
+    )
+    _RUNNING[server.process.pid] = server.process, folder
+    return server
+
+
+def end_server(server: StartServer) -> None:
+    """Ends the process that forks, and all that it started."""
+    process, folder = _RUNNING.pop(server.process.pid)
+    _end_processes(process, folder)
+    server.close()
+
+
+def _environment(environment: Mapping[str, str], settings: Recorded) -> dict[str, str]:
+    paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    full = {**os.environ, **QUIET, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+    return full | {"ISOBATCH_SAME": msgspec.json.encode(settings).decode()}
+
+
+def _is_odd(code: int | None, output: Path) -> bool:
+    """Whether a forked start failed as one that is not forked would not: by a signal, or for its port."""
+    if code is None or code <= 0:
+        return code is not None and code < 0
+    text = output.read_text(errors="replace").lower()
+    return code > 128 or "address already in use" in text
+
+
+def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, seconds: float) -> SplitRun:
     lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
-    return SplitRun(split, read_recording(folder, split, seconds), code, seconds, lines)
+    recording = read_recording(folder, split, seconds)
+    steps = 0 if recording is None else len(recording.last_steps)
+    if code is None and steps < settings.steps:  # its later steps are not known
+        recording = None
+    return SplitRun(split, recording, code, seconds, lines, steps=steps)
 
 
 def end_runs() -> None:

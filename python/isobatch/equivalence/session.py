@@ -14,18 +14,20 @@ import numpy as np
 from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, SplitResult, share_factor
 from isobatch.equivalence.evidence import measure, verdict
+from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.records import Recording, as_passes
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, start_run
+from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, end_server, start_run, start_server
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
 from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
 
-CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split")
+_SAID = (" written by the script", " written over what was there", "continued from a checkpoint")
+CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", *_SAID)
 """Ends of the recorder's notes that say what a run changes."""
 _REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)
 """What a script says of flags that it does not have."""
@@ -76,7 +78,10 @@ def same(
     read = read_command(command, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
         session = Session(read, Recorded(folder, steps, as_is=as_is, sets=read.sets), limit, device, say)
-        return session.ask(splits[0] if splits else None, tuple(splits[1:]))
+        try:
+            return session.ask(splits[0] if splits else None, tuple(splits[1:]))
+        finally:
+            session.close()
 
 
 class Session:
@@ -91,6 +96,7 @@ class Session:
         self.loader = ""
         self.typed: TypedSplit | None = None
         self.replicas = ALONE
+        self.server: StartServer | None = None
 
     def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
@@ -147,6 +153,11 @@ class Session:
             versions=first.last.first.versions,
             seconds=round(time.monotonic() - began, 1),
         )
+
+    def close(self) -> None:
+        """Ends what later starts are forked from."""
+        if self.server is not None:
+            end_server(self.server)
 
     def _first(self, requested: Split | None) -> tuple[Split, Recording]:
         """Runs the split to ask for: the one given, else the command's own.
@@ -230,12 +241,14 @@ class Session:
             split=split,
             **switches,
         )
-        run = start_run(words, environment, settings, split, self.limit)
+        run = start_run(words, environment, settings, split, self.limit, self.server)
+        if self.server is None and self.device == "cpu" and run.recording is not None:
+            self.server = start_server(words, environment, settings)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         if settings.rows and run.recording is not None and run.recording.draws_alike_by_hand:
             # Given rows would hide that every rank draws the same: it runs with its own.
             settings = msgspec.structs.replace(settings, rows=None)
-            run = start_run(words, environment, settings, split, self.limit)
+            run = start_run(words, environment, settings, split, self.limit, self.server)
         if run.recording is None:
             return run
         replicas = find_replicas(run.recording)

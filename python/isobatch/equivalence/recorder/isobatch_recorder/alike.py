@@ -50,17 +50,17 @@ class AlikeDraws:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.applies = bool(recorder.settings["alike"])
+        self._switched: bool | None = None  # for a while; None: as the run asks for it
         self._collates = False
 
     @contextlib.contextmanager
     def applying(self, *, applies: bool, collates: bool = False) -> Iterator[None]:
         """Switches for a while: draws of a collator are alike, those of a row stay as they are."""
-        before, self.applies, self._collates = self.applies, applies, collates
+        before, self._switched, self._collates = self._switched, applies, collates
         try:
             yield
         finally:
-            self.applies, self._collates = before, False
+            self._switched, self._collates = before, False
 
     def floats(self, draw: Callable[..., Any], fill: Any) -> Callable[..., Any]:
         """Wraps a random function of floating-point numbers."""
@@ -112,7 +112,8 @@ class AlikeDraws:
         return call
 
     def _applies(self, drawn: Any, kwargs: dict[str, Any]) -> bool:
-        within = self.applies and self._recorder.optimizers and not self._recorder.busy
+        applies = self._recorder.settings["alike"] if self._switched is None else self._switched
+        within = applies and self._recorder.optimizers and not self._recorder.busy
         has_rows = isinstance(drawn, torch.Tensor) and drawn.dim() >= 1 and len(drawn) > 0
         if not within or kwargs.get("generator") is not None or not has_rows:
             return False

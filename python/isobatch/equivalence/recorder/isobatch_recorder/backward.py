@@ -18,6 +18,10 @@ def install(recorder: Recorder) -> None:
     _watch_backward(recorder)
     _measure_clipping(recorder)
     _watch_steps(recorder)
+
+
+def begin(recorder: Recorder) -> None:
+    """Prepares a run with each pass's gradient."""
     if recorder.settings["each_pass"]:
         _synchronize_each_pass()
 

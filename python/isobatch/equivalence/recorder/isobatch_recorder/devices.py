@@ -31,7 +31,11 @@ def install(recorder: Recorder) -> None:
     _replace(recorder, torch, "set_default_device", "device")
     if torch.distributed.is_available():
         _place_ranks(recorder)
-    if _names_cuda():
+
+
+def begin(recorder: Recorder) -> None:
+    """Makes tensors of CUDA on the CPU, where the script speaks of it."""
+    if recorder.on_cpu and _names_cuda():
         OnCpu(recorder).__enter__()  # type: ignore[no-untyped-call]
 
 

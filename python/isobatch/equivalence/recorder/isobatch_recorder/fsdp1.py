@@ -40,8 +40,13 @@ def _watch_fsdp(module: Any, recorder: Recorder) -> None:
         return norm
 
     sharded.__init__, sharded.clip_grad_norm_ = __init__, measure_norm
-    if recorder.settings["each_pass"]:  # without, its own buffer holds the gradients
-        sharded.no_sync = lambda self: contextlib.nullcontext()
+    no_sync = sharded.no_sync
+
+    def synchronize(self: Any) -> Any:
+        # Without synchronization its own buffer holds a pass's gradients.
+        return contextlib.nullcontext() if recorder.settings["each_pass"] else no_sync(self)
+
+    sharded.no_sync = synchronize
 
 
 def _whole_parameters(recorder: Recorder, sharded: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,7 +20,6 @@ def install(recorder: Recorder) -> None:
     iterators: Any = dataloader._BaseDataLoaderIter
     next_index = iterators._next_index
     loaders: dict[tuple[Any, ...], dict[str, Any]] = {}
-    fixed_rows = recorder.settings["rows"]
     remaining: list[int] | None = None
 
     def loader_of(dataset: Any, sampler: Any) -> dict[str, Any]:
@@ -60,6 +59,7 @@ def install(recorder: Recorder) -> None:
         loader = loader_of(self._dataset, self._index_sampler)
         recorder.drawn_from = loader
         loader["own"].append([int(index) for index in indices])
+        fixed_rows = recorder.settings["rows"]
         if fixed_rows is not None and fixed_rows["loader"] == loader["name"]:
             if remaining is None:
                 remaining = list(fixed_rows["ranks"][recorder.rank % len(fixed_rows["ranks"])])

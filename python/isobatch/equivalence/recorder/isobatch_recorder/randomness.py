@@ -16,8 +16,7 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 
 
 def install(recorder: Recorder) -> None:
-    """Seeds every generator, and patches rightful differences between two splits of the same training."""
-    seed(0)
+    """Patches rightful differences between two splits of the same training."""
     _take_dropout_out(recorder)
     _watch_batch_norm(recorder)
 
@@ -98,7 +97,6 @@ def _take_dropout_out(recorder: Recorder) -> None:
 
 def _watch_batch_norm(recorder: Recorder) -> None:
     batch_norm = F.batch_norm
-    freeze = recorder.settings["freeze"]
 
     def normalize(
         input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
@@ -106,7 +104,7 @@ def _watch_batch_norm(recorder: Recorder) -> None:
     ) -> Any:  # fmt: skip
         if training:
             recorder.note("batch norm")
-            training = not freeze or running_mean is None
+            training = not recorder.settings["freeze"] or running_mean is None
         return batch_norm(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
 
     F.batch_norm = normalize

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,10 @@ class Recorder:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        self.begin(settings)
+
+    def begin(self, settings: dict[str, Any]) -> None:
+        """Starts with nothing recorded."""
         self.settings = settings
         self.folder = Path(settings["folder"])
         self.busy = False
@@ -253,6 +258,8 @@ class Recorder:
 
     def end(self, name: str) -> None:
         """Ends this process after every rank has its file: one that ends early looks like a failure."""
+        if self.rank == 0:
+            self.write("modules.json", json.dumps(_libraries()))
         sys.stdout.flush()
         sys.stderr.flush()
         deadline = time.monotonic() + 60
@@ -287,6 +294,13 @@ def _gradient_of(parameter: Any) -> Any:
     """Returns the gradient of a parameter; Megatron keeps it in a buffer of its own."""
     gradient = parameter.grad
     return getattr(parameter, "main_grad", None) if gradient is None else gradient
+
+
+def _libraries() -> list[str]:
+    """Lists the imported modules that are installed, in the order of their imports, for a start that forks."""
+    folders = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+    modules = [(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()]
+    return [name for name, file in modules if isinstance(file, str) and file.startswith(folders)]
 
 
 def _finite(number: float) -> float | None:

@@ -20,7 +20,6 @@ def install(recorder: Recorder) -> None:
     """Watches the making of torch's loaders."""
     initialize: Any = DataLoader.__init__
     signature = inspect.signature(initialize)
-    typed = recorder.typed
 
     @functools.wraps(initialize)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -39,7 +38,7 @@ def install(recorder: Recorder) -> None:
             "passes": 0,
             "id": id(arguments["dataset"]),
         }
-        typed.loaders.append(entry)
+        recorder.typed.loaders.append(entry)
         new = _size_for(recorder, entry)
         if new is not None and new != size:
             recorder.note(f"{type(self).__name__}(batch_size={size}) {SET}")

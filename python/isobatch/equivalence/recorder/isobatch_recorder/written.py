@@ -1,0 +1,61 @@
+"""Files of a script, written during a run, and states that it loads: for the report."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import tempfile
+from typing import Any
+
+from torch.optim import optimizer as optimizers
+
+from .record import Recorder
+
+CONTINUES = "continued from a checkpoint"
+_MOST = 5
+"""Folders that are named."""
+
+
+def install(recorder: Recorder) -> None:
+    """Watches files opened for writing, and states loaded into an optimizer."""
+    load_state_dict = optimizers.Optimizer.load_state_dict
+
+    def load(self: Any, state_dict: Any) -> None:
+        if state_dict.get("state"):  # Accelerate loads an empty one into every optimizer
+            recorder.note(CONTINUES)
+        load_state_dict(self, state_dict)
+
+    optimizers.Optimizer.load_state_dict = load  # type: ignore[method-assign]
+    folder = os.getcwd()
+    elsewhere = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), "/dev", "/proc", "/sys", sys.prefix]
+    skipped = tuple(os.path.join(place, "") for place in [*elsewhere, *site.getsitepackages()])
+    inside = os.path.join(folder, "")
+    own, named = str(recorder.folder), set[str]()
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event != "open" or len(named) >= _MOST or not isinstance(args[0], (str, bytes)):
+            return
+        if not _writes(args[1], args[2]):
+            return
+        path = os.path.abspath(os.fsdecode(args[0]))
+        if (
+            "__pycache__" in path
+            or path.startswith(own)
+            or (path.startswith(skipped) and not path.startswith(inside))
+        ):
+            return
+        place = os.path.relpath(path, folder) if path.startswith(inside) else path
+        top = place.split(os.sep)[0] if path.startswith(inside) else os.path.dirname(place)
+        if top not in named:
+            named.add(top)
+            existed = "over what was there" if os.path.exists(path) else "by the script"
+            recorder.note(f"{top} written {existed}")
+
+    sys.addaudithook(watch)
+
+
+def _writes(mode: Any, flags: Any) -> bool:
+    if isinstance(mode, str):
+        return any(letter in mode for letter in "wax+")
+    return bool(isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR))

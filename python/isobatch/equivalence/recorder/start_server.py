@@ -1,0 +1,160 @@
+"""Starts a script's ranks from one process that has imported what the script imports: each start is a fork.
+
+Standard input has a request in JSON a line; a line of standard output answers each: `ready` once, then the exit
+code of each start. It ends, and all that it started, with its standard input.
+"""
+
+import builtins
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import types
+from typing import Any, NoReturn
+
+import isobatch_recorder  # type: ignore[import-not-found]
+
+_POLL = 0.02
+"""Seconds between two looks at the processes, while one runs."""
+
+
+def main() -> None:
+    """Imports the modules of the first request, and serves the others."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    odd = preload(json.loads(sys.stdin.readline())["modules"])
+    answers.write(json.dumps({"ready": not odd, "odd": odd}) + "\n")
+    if odd:
+        return
+    gc.collect()
+    gc.freeze()  # a fork's own collections leave these objects, and their memory, alone
+    serve(answers)
+
+
+def preload(modules: list[str]) -> str:
+    """Imports modules in order; says what is odd about a fork afterwards, or nothing."""
+    import torch  # with the recorder
+
+    before = torch.get_rng_state()
+    for name in modules:
+        # Names such as six.moves belong to no file; a module that fails alone is left to the script.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+    if not torch.equal(before, torch.get_rng_state()):
+        return "a module draws random numbers when it is imported"
+    if len(os.listdir("/proc/self/task")) > 1:
+        return "a module starts a thread when it is imported"
+    return ""
+
+
+def serve(answers: Any) -> None:
+    """Starts a session for each request, and answers when its ranks have ended."""
+    running: dict[int, int] = {}
+    pending = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], _POLL if running else None)
+        if ready:
+            part = os.read(0, 1 << 16)
+            if not part:
+                break
+            *lines, pending = (pending + part).split(b"\n")
+            for line in lines:
+                request = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    os.close(answers.fileno())
+                    _lead(request)
+                running[pid] = request["number"]
+                answers.write(json.dumps({"number": request["number"], "pid": pid}) + "\n")
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            code = os.waitstatus_to_exitcode(status)
+            answers.write(json.dumps({"number": running.pop(pid), "code": code}) + "\n")
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _lead(request: dict[str, Any]) -> NoReturn:
+    """Leads a session of ranks, as torchrun does: the first that fails ends the others, and is its code."""
+    os.setsid()
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    ranks = set()
+    for environment in request["ranks"]:
+        pid = os.fork()
+        if pid == 0:
+            _become(request, environment)
+        ranks.add(pid)
+    first = 0
+    while ranks:
+        pid, status = os.wait()
+        ranks.discard(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if code and not first:
+            first = code
+            for other in ranks:
+                os.kill(other, signal.SIGTERM)
+    os._exit(first if first >= 0 else 128 - first)
+
+
+def _become(request: dict[str, Any], environment: dict[str, str]) -> NoReturn:
+    """Becomes a rank: a fresh __main__ with the recorder installed."""
+    os.environ.clear()
+    os.environ.update(environment)
+    isobatch_recorder.begin()
+    code = 0
+    try:
+        _run(request["program"], is_module=request["module"])
+    except SystemExit as exit:
+        code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        if isinstance(exit.code, str):
+            print(exit.code, file=sys.stderr)
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error, trace)
+        code = 1
+    with contextlib.suppress(Exception):
+        import atexit
+        import threading
+
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(program: list[str], *, is_module: bool) -> None:
+    """Runs a script or a module as Python does."""
+    sys.argv = [*program]
+    if is_module:
+        sys.path[0] = os.getcwd()
+        runpy._run_module_as_main(program[0], alter_argv=True)  # type: ignore[attr-defined]
+        return
+    path = program[0]
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    module = types.ModuleType("__main__")
+    module.__file__, module.__builtins__ = path, builtins  # type: ignore[attr-defined]
+    module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, module.__dict__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Starts that fork, beside those that do not."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from equivalence import in_code
+from isobatch.equivalence import runs
+from isobatch.equivalence.forks import ForkedStart, read_start
+from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.runs import Recorded, end_server, start_run, start_server
+from isobatch.equivalence.split import Split
+
+LOOP = Path(__file__).with_name("loop.py")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="starts fork on Linux alone")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ([sys.executable, "-u", str(LOOP), "--x"], ((str(LOOP), "--x"), False, None)),
+        ([sys.executable, "-m", "json.tool"], (("json.tool",), True, None)),
+        ([*TORCHRUN, str(LOOP), "1"], ((str(LOOP), "1"), False, 2)),
+        ([*TORCHRUN, "-m", "json.tool"], (("json.tool",), True, 2)),
+        ([*TORCHRUN, "--no-python", sys.executable, str(LOOP)], ((str(LOOP),), False, 2)),
+    ],
+)
+def test_python_and_torchrun_can_fork(words, start):
+    assert read_start(words) == ForkedStart(sys.executable, *start)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [sys.executable, "-O", str(LOOP)],
+        [sys.executable, "-c", "pass"],
+        [sys.executable, "gone.py"],
+        ["bash", "run.sh"],
+        ["nohup", sys.executable, str(LOOP)],
+        [*TORCHRUN, "--tee", "3", str(LOOP)],
+        [*TORCHRUN, "--no-python", "bash", "run.sh"],
+    ],
+)
+def test_what_is_not_plain_starts_as_typed(words):
+    assert read_start(words) is None
+
+
+def both(tmp_path, words, split):
+    """Runs a command as typed, and forked from what the first has imported."""
+    settings = Recorded(str(tmp_path / "plain" / "record"), 2)
+    plain = start_run(words, CPU, settings, split, 300)
+    assert plain.recording is not None, plain.output
+    server = start_server(words, CPU, settings)
+    assert server is not None
+    try:
+        assert server.is_ready(), server.odd
+        forked = Recorded(str(tmp_path / "forked" / "record"), 2)
+        run = start_run(words, CPU, forked, split, 300, server)
+        assert run.recording is not None, run.output
+    finally:
+        end_server(server)
+    assert not runs._RUNNING and server.process.poll() is not None
+    return plain.recording, run.recording
+
+
+def assert_equal(plain, forked):
+    for event, step in plain.steps.items():
+        other = forked.steps[event]
+        np.testing.assert_array_equal(step.gradients, other.gradients)
+        np.testing.assert_array_equal(step.weights, other.weights)
+        assert step.hashes == other.hashes
+        assert [rank.groups for rank in step.ranks] == [rank.groups for rank in other.ranks]
+        assert step.first.notes == other.first.notes
+
+
+def test_ranks_of_a_fork_record_what_those_of_torchrun_do(tmp_path):
+    words = [*TORCHRUN, str(LOOP), "--micro", "2", "--accum", "2"]
+    assert_equal(*both(tmp_path, words, Split(2, 2, 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TRAINER", "ACCELERATE", "LIGHTNING"])
+def test_a_trainers_fork_records_what_a_start_as_typed_does(tmp_path, name):
+    path = tmp_path / "train.py"
+    path.write_text(in_code.HEAD + getattr(in_code, name))
+    assert_equal(*both(tmp_path, [sys.executable, str(path)], Split(1, 4, 2)))
+
+
+def test_a_module_that_starts_a_thread_is_not_forked(tmp_path, monkeypatch):
+    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    words = [sys.executable, str(LOOP)]
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "modules.json").write_text('["json", "starts_a_thread"]')
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    settings = Recorded(str(tmp_path / "record"), 1)
+    server = start_server(words, CPU, settings)
+    assert server is not None
+    try:
+        assert not server.is_ready() and "starts a thread" in server.odd
+    finally:
+        end_server(server)
