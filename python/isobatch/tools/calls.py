@@ -252,7 +252,7 @@ class Script(Names):
         size = words.get("batch_size")
         if sampler is None and size is not None and isinstance(size, ast.Constant) and size.value is None:
             return {"batch_size": Unknown(why=f"is None (line {node.lineno}): the dataset makes the batches")}
-        if sampler is None or constant_of(sampler) is None and isinstance(sampler, ast.Constant):
+        if sampler is None or (constant_of(sampler) is None and isinstance(sampler, ast.Constant)):
             return {}
         if isinstance(sampler, ast.Call) and last_part(sampler.func) == "BatchSampler":
             own = {word.arg: word.value for word in sampler.keywords}

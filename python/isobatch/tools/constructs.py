@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from isobatch.tools.names import constant_of, last_part
+from isobatch.tools.names import constant_of, last_part, line_of
 
 if TYPE_CHECKING:
     from isobatch.tools.names import Names
@@ -55,7 +55,9 @@ def constructs(names: Names) -> Iterator[Construct]:
             field, does = CALLBACKS[last]
             yield Construct(field, f"is not all: {last} (line {call.lineno}) {does}")
         elif last == "add_param_group":
-            why = f"is not all: add_param_group (line {call.lineno}) adds parameters with settings of their own"
+            why = (
+                f"is not all: add_param_group (line {call.lineno}) adds parameters with settings of their own"
+            )
             yield Construct("lr", why)
     for node in names.nodes:
         if isinstance(node, ast.ClassDef) and any(last_part(base).endswith("Trainer") for base in node.bases):
@@ -68,12 +70,11 @@ def constructs(names: Names) -> Iterator[Construct]:
 def _passes(names: Names) -> Iterator[Construct]:
     """Yields signs that a step has other passes than the arguments say."""
     for node in names.nodes:
-        if isinstance(node, ast.Assign) and constant_of(node.value) is False:
-            if any(last_part(target) == "automatic_optimization" for target in node.targets):
-                yield Construct(
-                    "accumulation", f"is not used: the optimization is manual (line {node.lineno})"
-                )
-                return
+        targets = map(last_part, node.targets) if isinstance(node, ast.Assign) else ()
+        if "automatic_optimization" in targets and constant_of(getattr(node, "value", None)) is False:
+            why = f"is not used: the optimization is manual (line {line_of(node)})"
+            yield Construct("accumulation", why)
+            return
     places = {kind: [_Place(names, call) for call in calls] for kind, calls in _calls(names).items()}
     steps, passes = places["step"], places["backward"]
     if not steps or not passes:
@@ -84,8 +85,8 @@ def _passes(names: Names) -> Iterator[Construct]:
         beside = [each for each in passes if each.function is step.function]
         reasons = [_apart(step, each) for each in beside] or ["is in another function than backward()"]
         if all(reasons):
-            line = step.call.lineno
-            yield Construct("accumulation", f"is not all: {ast.unparse(step.call.func)} (line {line}) {reasons[0]}")
+            name, line = ast.unparse(step.call.func), step.call.lineno
+            yield Construct("accumulation", f"is not all: {name} (line {line}) {reasons[0]}")
             return
     if any(last_part(call.func) == "no_sync" for call in names.calls):
         yield Construct("accumulation", "is not all: no_sync() accumulates by hand")
