@@ -258,6 +258,8 @@ def _refused(to: str, error: InputError) -> Issue:
     """Makes the finding of a refused setting; `to` is the recipe's field to give in its place."""
     fields = (*Recipe.__struct_fields__, "batch_per_gpu")
     todo = f"correct it, or give --set {to}=VALUE" if to in fields else "correct it"
+    if (error.file or "").partition(":")[0].endswith((".py", ".sh", ".bash", ".sbatch", ".slurm")):
+        todo += ", or start the script once, which reads it exactly: isobatch doctor -- COMMAND"
     text = f"isobatch plan refuses: {error.message}"
     return Issue(text, "no plan can be made of it", "docs/tools.md", todo, Weight.REFUSED, error.field or to)
 

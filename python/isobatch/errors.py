@@ -217,9 +217,9 @@ def needs_extra(feature: str, extra: str, *, file: str | None = None) -> InputEr
     """Names the extra of isobatch to install.
 
     >>> str(needs_extra("tables in files", "fleet"))
-    "tables in files need more than the core: pip install 'isobatch[fleet]'"
+    "tables in files need more than the core: pip install '.[fleet]'"
     """
-    return InputError(f"{feature} need more than the core: pip install 'isobatch[{extra}]'", file=file)
+    return InputError(f"{feature} need more than the core: pip install '.[{extra}]'", file=file)
 
 
 def _says(message: str, field: str) -> bool:

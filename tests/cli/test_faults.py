@@ -99,7 +99,7 @@ def test_a_fault_of_our_own_is_exit_3_in_one_line(recipe, ran, monkeypatch):
 def test_a_missing_extra_says_what_to_install(recipe, ran, monkeypatch, package, extra):
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     monkeypatch.setattr("isobatch.cli.plan.run", broken(error))
-    assert f"pip install 'isobatch[{extra}]'" in ran(["plan", recipe, "--gpus", "8"], 2).err
+    assert f"pip install '.[{extra}]'" in ran(["plan", recipe, "--gpus", "8"], 2).err
     monkeypatch.setattr("isobatch.cli.plan.run", broken(ModuleNotFoundError("no", name="isobatch.nothing")))
     assert main(["plan", recipe, "--gpus", "8"]) == 3
 

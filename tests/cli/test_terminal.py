@@ -64,7 +64,7 @@ def test_an_error_is_red_and_a_help_is_painted(monkeypatch, capsys, ran):
         patch.setattr(import_module("isobatch.cli.fleet"), "run", lacking)
         assert main(["fleet", "jobs.csv", "--gpus", "8"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("\x1b[1;31misobatch fleet:\x1b[0m") and "pip install 'isobatch[fleet]'" in error
+    assert error.startswith("\x1b[1;31misobatch fleet:\x1b[0m") and "pip install '.[fleet]'" in error
     assert "\x1b[1;32mplan a run:\x1b[0m\n  \x1b[36mplan\x1b[0m " in ran([], 2).err
     with pytest.raises(SystemExit):
         main(["plan", "--help"])

@@ -217,7 +217,7 @@ assert html_of(plan) is None and html_of(plan.recipe) is None and html_of(plan.s
 try:
     ib.plot(plan)
 except ib.InputError as error:
-    assert "pip install 'isobatch[report]'" in str(error), error
+    assert "pip install '.[report]'" in str(error), error
 else:
     raise AssertionError("no error")
 """

@@ -346,4 +346,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch, ran, p
     ib.plan(RECIPE, 16).save(tmp_path / "plan.json")
     monkeypatch.setitem(sys.modules, package, None)
     output = ran(["report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "a.html")], 2)
-    assert "pip install 'isobatch[report]'" in output.err
+    assert "pip install '.[report]'" in output.err

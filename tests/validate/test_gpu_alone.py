@@ -83,7 +83,7 @@ def test_why_a_gpu_cannot_be_asked(monkeypatch):
     assert gpu.open_gpu(SimpleNamespace(device=torch.device("cpu"))) == "the ranks run on the CPU"
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)
     cuda = SimpleNamespace(device=torch.device("cuda", 0))
-    assert "isobatch[gpu]" in gpu.open_gpu(cuda)
+    assert "'.[gpu]'" in gpu.open_gpu(cuda)
 
     class Broken(Nvml):
         def nvmlInit(self):

@@ -165,7 +165,7 @@ exit codes: 0 done; 1 a negative result (no feasible plan, a failed validation);
 def _failed(program: str, error: Exception) -> int:
     """Reports an unforeseen error: a missing extra, a stdout that is full, or a fault of our own."""
     if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").split(".")[0])):
-        say(f"{program}: {error.name} is not installed: pip install 'isobatch[{extra}]'", error=True)
+        say(f"{program}: {error.name} is not installed: pip install '.[{extra}]'", error=True)
         return 2
     if os.environ.get("ISOBATCH_TRACEBACK") == "1":
         import traceback

@@ -241,7 +241,7 @@ def connect(address: str | None = None) -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("needs ray: pip install 'isobatch[ray]'", field="engine") from None
+        raise InputError("needs ray: pip install '.[ray]'", field="engine") from None
     if address is None and ray.is_initialized():
         return ray
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from isobatch.tools.names import ANY, Names, constant_of, last_part, line_of
 from isobatch.tools.page import UNKNOWN, Unknown
 from isobatch.tools.run_schedules import Multiple
-from isobatch.tools.signatures import OPEN, TABLES, configures, first_arguments, is_trainers
+from isobatch.tools.signatures import OPEN, OPTIMIZERS, TABLES, configures, first_arguments, is_trainers
 from isobatch.words import number_of
 
 _PENDING = Unknown()
@@ -191,7 +191,9 @@ class Script(Names):
         """Returns a field of a class of the file or of the defaults of a parser, or a count of the run."""
         holder = self.value(node.value)
         holder = self._fields(holder) if isinstance(holder, ast.ClassDef) else holder
-        is_count = last_part(node.value).lower().endswith(_COUNTS.get(node.attr, ()))
+        is_count = last_part(node.value).lower().endswith(_COUNTS.get(node.attr, ())) or (
+            node.attr in _COUNTS and any(holder is call.settings for call in self.configuring.values())
+        )
         if is_count and not isinstance(holder, Defaults):
             return Multiple(1, node.attr)
         if not isinstance(holder, dict):
@@ -234,10 +236,64 @@ class Script(Names):
             why = f"may be an argument without a name (line {node.lineno}), which is not read"
             settings = dict.fromkeys((*OPEN, *names), Unknown(why=why))
         settings = fields | settings | self.keywords(node, name)
+        if name == "DataLoader":
+            settings |= self._sampled(node)
+        elif name in OPTIMIZERS:
+            settings |= self._grouped(node, settings)
         for trained in ("params", "parameters", "optimizer"):
             settings.pop(trained, None)
         self.configuring[node] = Configuring(node.lineno, name, settings)
         return settings
+
+    def _sampled(self, node: ast.Call) -> dict[str, Any]:
+        """Returns the batch of a loader whose batch sampler has it; nothing where the loader has it itself."""
+        words = {word.arg: word.value for word in node.keywords}
+        sampler = self._origin(words.get("batch_sampler"))
+        size = words.get("batch_size")
+        if sampler is None and size is not None and isinstance(size, ast.Constant) and size.value is None:
+            return {"batch_size": Unknown(why=f"is None (line {node.lineno}): the dataset makes the batches")}
+        if sampler is None or (constant_of(sampler) is None and isinstance(sampler, ast.Constant)):
+            return {}
+        if isinstance(sampler, ast.Call) and last_part(sampler.func) == "BatchSampler":
+            own = {word.arg: word.value for word in sampler.keywords}
+            size = sampler.args[1] if len(sampler.args) > 1 else own.get("batch_size")
+            if size is not None:
+                return {"batch_size": self.text_value(size)}
+        why = f"is that of {ast.unparse(sampler)[:60]} (line {node.lineno}), a batch sampler that is not read"
+        return {"batch_size": Unknown(why=why)}
+
+    def _origin(self, node: ast.expr | None) -> ast.expr | None:
+        """Returns the expression that a name stands for, if one statement binds it; else the node itself."""
+        bindings = self.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+        around = self.above.get(bindings[0]) if len(bindings) == 1 else None
+        return around.value if isinstance(around, ast.Assign) and bindings[0] in around.targets else node
+
+    def _grouped(self, node: ast.Call, settings: dict[str, Any]) -> dict[str, Any]:
+        """Returns rate and decay of an optimizer's groups; what differs between them is Unknown."""
+        words = {word.arg: word.value for word in node.keywords}
+        first = node.args[0] if node.args else words.get("params")
+        groups = self._origin(first)
+        tables = [self.value(item) for item in groups.elts] if isinstance(groups, ast.List) else []
+        if isinstance(groups, ast.List) and not any(isinstance(item, ast.Dict) for item in groups.elts):
+            return {}
+        why = f"may differ between the parameter groups (line {node.lineno})"
+        unknown = {"lr": Unknown(why=why), "weight_decay": Unknown(why=why)}
+        if first is not None and not tables:
+            return unknown if "group" in ast.unparse(first).lower() else {}
+        if not all(isinstance(table, dict) for table in tables):
+            return unknown
+        if isinstance(first, ast.Name) and len(self.loads.get(first.id, ())) > 1:
+            return unknown  # groups may be added, or changed
+        for name in unknown:
+            values = [table.get(name, settings.get(name, _PENDING)) for table in tables]
+            # A group without decay, of norms and biases, stays without any.
+            own = {repr(value): value for value in values if not (name == "weight_decay" and value == 0)}
+            if _PENDING in values and name == "lr":
+                continue
+            unknown[name] = next(iter(own.values()), 0.0) if len(own) < 2 else unknown[name]
+            if unknown[name] is _PENDING:
+                del unknown[name]
+        return unknown
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
         """Returns the named arguments of a call."""

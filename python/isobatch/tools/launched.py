@@ -58,6 +58,10 @@ def ask_for_flags(reading: Reading, flags: dict[str, Any]) -> None:
     page = SettingsPage(flags, reading, dashes=True)
     for key, value in flags.items():
         field = guess_field(key)
+        is_launchers = isinstance(value, list) and str(value[-1]).endswith(".py")  # in front of the script
+        if field == "accumulation" and is_launchers and "use_deepspeed" not in reading.settings:
+            reading.notes.append(f"{page.name(key)} of the launcher has no effect without DeepSpeed")
+            continue
         field = "effective_batch" if field in ("batch", "batch_per_gpu") else field
         if field is not None:
             page.ask(field, f"{page.name(key)} {value} is not declared by the script", page.name(key))

@@ -1,9 +1,10 @@
 """LightningCLI's YAML: the arguments of the Trainer, the module and the data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.tools.constructs import CALLBACKS
 from isobatch.tools.launchers import layout
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.run_schedules import Multiple, read_run_schedule
@@ -42,6 +43,8 @@ _HARMLESS = f"""
 Model, data, optimizer and scheduler have arguments of their own.
 """
 _MATTERS = {
+    "lr": "trainer.auto_lr_find",
+    "batch_per_gpu": "trainer.auto_scale_batch_size",
     "duration": "trainer.overfit_batches trainer.fast_dev_run trainer.max_time*",
     "model_parallel": " ".join(
         f"trainer.strategy.init_args.{kind}_parallel_size"
@@ -87,6 +90,19 @@ def read(page: SettingsPage) -> None:
     if start in (names := {"bf16": "bf16", "16": "fp16", "32": "fp32"}):
         page.give("precision", names[start], "trainer.precision")
     page.give("convention", "lightning", "")
+    _callbacks(page)
+
+
+def _callbacks(page: SettingsPage) -> None:
+    """Asks for what a callback changes in the run."""
+    listed = page.raw("trainer.callbacks")
+    for callback in listed if isinstance(listed, list) else [listed]:
+        path = callback.get("class_path") if isinstance(callback, Mapping) else callback
+        name = str(path).rpartition(".")[2]
+        if name in CALLBACKS:
+            field, does = CALLBACKS[name]
+            page.reading.drop(field)
+            page.ask(field, f"trainer.callbacks: {name} {does}", "trainer.callbacks")
 
 
 def _devices(page: SettingsPage) -> None:

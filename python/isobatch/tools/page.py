@@ -19,10 +19,18 @@ _FIELDS = (
     (r"parallel|_degree|(^|_)(tp|cp|sp|pp)_size", "model_parallel"),
     (r"nproc|nnodes|num_(nodes|machines|gpus)|n_gpus|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
+    (r"(^|[._])(log|logging|eval|save)_(interval|steps|freq)$", "log_every"),
     (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
+    (r"(^|[._])optim(izer)?($|[._])", "optimizer"),
+    (r"decay_style|sched", "schedule"),
+    (r"precision|dtype|bf16|fp16", "precision"),
+    (r"rollout\.n$|num_generations", "effective_batch"),
     (r"clip|norm", "clip_norm"),
 )
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
+_ASKED = {"batch_per_gpu", *(name for name, record, _ in _core.fields() if record != "settings")}
+_ASKED -= {"log_every", "eval_every", "save_every", "precision"}
+"""Fields that reach a number of a plan: a setting of no other is asked for."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _TRUE = ("true", "yes", "on", "1")
@@ -423,9 +431,11 @@ class SettingsPage:
 
     def ask(self, field: str, why: str, key: str, *, is_gap: bool = False) -> None:
         """Adds a setting's fault, and leaves a field open; `is_gap`: the file only lacks the value."""
+        if field not in _ASKED:
+            return self.note(f"{why}: not planned")
         if is_gap:
             self.reading.gaps.add(key)
-        self.fault(field, InputError(f"{why}: give {field} a value", field=key))
+        return self.fault(field, InputError(f"{why}: give {field} a value", field=key))
 
     def unsupported(self, key: str, text: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""

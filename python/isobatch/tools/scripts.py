@@ -10,6 +10,7 @@ from typing import Any
 
 from isobatch.errors import InputError, unknown
 from isobatch.tools.calls import Configuring, Script
+from isobatch.tools.constructs import constructs
 from isobatch.tools.names import constant_of, last_part
 from isobatch.tools.page import UNKNOWN, Unknown
 from isobatch.tools.run_schedules import Multiple
@@ -31,6 +32,27 @@ _MAKERS = ("TrainingArguments", "Config(", "Trainer(", "Accelerator(", "DataLoad
 _PARSERS = ("HfArgumentParser(", "TrlParser(")
 _RETURNS = re.compile(r"^def \w+\([^)]*\)\s*->\s*[\w.]*Config\s*:", re.MULTILINE)
 """Functions that return a configuration: `def llama3_8b() -> Trainer.Config:`."""
+_SETTING = {
+    "accumulation": {
+        "accelerate": "Accelerator.gradient_accumulation_steps",
+        "lightning": "trainer.accumulate_grad_batches",
+        "transformers": "gradient_accumulation_steps",
+    },
+    "batch_per_gpu": {
+        "accelerate": "DataLoader.batch_size",
+        "lightning": "data.batch_size",
+        "transformers": "per_device_train_batch_size",
+    },
+    "lr": {
+        "lightning": "optimizer.init_args.lr",
+        "transformers": "learning_rate",
+    },
+    "schedule": {
+        "lightning": "lr_scheduler.class_path",
+        "transformers": "lr_scheduler_type",
+    },
+}
+"""The setting of each field that a construct moves, as the readers of scripts know it."""
 Calls = list[Configuring]
 
 
@@ -82,11 +104,30 @@ def script_settings(
     if script.defaults:
         notes.append(f"the script's own defaults, unless its command line gives others: {few(defaults)}")
     if trainers:
-        return _trainer(_chosen(trainers, file, name), script)
-    if lightnings:
-        return _lightning(_chosen(lightnings, file, name), calls, script), "lightning"
-    is_accelerate = any(call.name == "Accelerator" for call in calls)
-    return _loop(calls, script), "accelerate" if is_accelerate else ""
+        settings, tool = _trainer(_chosen(trainers, file, name), script)
+    elif lightnings:
+        settings, tool = _lightning(_chosen(lightnings, file, name), calls, script), "lightning"
+    else:
+        is_accelerate = any(call.name == "Accelerator" for call in calls)
+        settings, tool = _loop(calls, script), "accelerate" if is_accelerate else ""
+    if tool:
+        _ask_for_constructs(settings, tool, script)
+    return settings, tool
+
+
+def _ask_for_constructs(settings: dict[str, Any], tool: str, script: Script) -> None:
+    """Leaves open the settings that the script moves in code, so that their reader asks for them."""
+    for field, why in constructs(script):
+        if field == "lr" and tool == "accelerate":
+            for name in settings.keys() & {*OPTIMIZERS}:
+                settings[name]["lr"] = Unknown(why=why)
+            continue
+        *path, last = _SETTING[field].get(tool, _SETTING[field]["transformers"]).split(".")
+        table = settings
+        for part in path:
+            table = table.setdefault(part, {})
+        if isinstance(table, dict):
+            table[last] = Unknown(why=why)
 
 
 def _chosen(trainers: Calls, file: str, name: str) -> Configuring:

@@ -221,7 +221,7 @@ class Expansion:
     def _alternative(
         self, shell: Shell, part: Parameter, values: list[str] | None
     ) -> tuple[list[str] | None, bool]:
-        """`${NAME:-argument}`, `:+` and `:?`: the values, and whether the argument is taken in their place.
+        """`${NAME:-argument}`, `:=`, `:+` and `:?`: the values, and whether the argument is taken in their place.
         Of what the environment may have, that it has nothing is taken, and remembered.
         """
         sign = part.operator[-1]
@@ -233,12 +233,14 @@ class Expansion:
             return values, False
         if self._is_outside(shell, part):
             is_set = False
-            self.defaults[part.name] = self.text(shell, part.argument) if sign == "-" else ""
+            self.defaults[part.name] = self.text(shell, part.argument) if sign in "-=" else ""
         elif is_set and all(map(is_several, values or ())):
             return [self.marks.mark(part.source, "which is not known")], False
         if is_set == (sign == "+"):
             if _has_tilde(part.argument, part.argument):
                 return [self.marks.mark(part.source, "in which bash replaces a ~")], False
+            if sign == "=":
+                self.assign(shell, part.name, self.text(shell, part.argument))
             return None, True
         return (values if sign == "-" else [""]), False
 

@@ -19,7 +19,7 @@ _QUOTED = re.compile(r"[^\\'\"$`}\]()\n]+")
 _SINGLE, _BACKQUOTES = re.compile(r"'[^']*'"), re.compile(r"`(?:[^`\\]|\\.)*`", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z_]\w*|\d+|[@*#?$!-]", re.ASCII)
 _PREFIX = re.compile(r"#(?=[A-Za-z_@*\d])|!(?=[A-Za-z_])")
-_DEFAULT = re.compile(r":?[-+?]")
+_DEFAULT = re.compile(r":?[-+?=]")
 _CHANGE = re.compile(r"%%?|##?|/[/#%]?|\^\^?|,,?|:(?![=+?-])|@(?=[A-Za-z]\})")
 """Signs behind which a value is cut or changed."""
 SETS = re.compile(r"\+\+|--|(?<![=<>!])=(?!=)")
@@ -172,6 +172,8 @@ class WordReader(ABC):
         self.at += closed
         source = self.text[first : self.at]
         plain = name.isidentifier() or name.isdigit() or name in ("@", "*")
+        if operator and operator[-1] == "=" and not (name.isidentifier() and place is None):
+            self.fail(f"{source} is not read: only a variable is set")
         if (
             not (closed and name)
             or ((operator or changed) and not plain)

@@ -29,7 +29,7 @@ def open_gpu(group: Group) -> tuple[Any, Any] | str:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        return "pynvml is not installed: pip install 'isobatch[gpu]'"
+        return "pynvml is not installed: pip install '.[gpu]'"
     gpu: Any = torch.cuda.get_device_properties(group.device)
     if not hasattr(gpu, "pci_bus_id"):
         return "this torch does not know the GPU's place on the PCI bus"
