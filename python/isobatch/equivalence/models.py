@@ -14,23 +14,26 @@ import msgspec
 import numpy as np
 import torch
 
-from isobatch.equivalence.causes import LAWS, SplitCause, factor_text, name_factors
+from isobatch.equivalence.causes import factor_text, name_factors
 from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, share_factor
+from isobatch.equivalence.evidence import measure, verdict
+from isobatch.equivalence.laws import SCALES, SplitCause, advise, break_of
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.result import Same
+from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.steps import StepOrder, Training, read_training, record_ranks, record_step
 from isobatch.equivalence.weights import distance
 from isobatch.errors import InputError, must_be
+from isobatch.limits import within
 
 FAINT = 1e-4
 """A gradient of equal rows that is smaller beside that of unequal ones is rounding: contrastive losses."""
 PROPORTIONAL = 5e-3
 """Relative distance of two multiples of one term."""
 
-TERM = "a term of the loss"
-COUPLED = {TERM, "coupled samples", "balance loss of experts"}
-"""Causes of a gradient that no weights of samples explain, which equal rows tell apart."""
+COUPLED = {"some_tensors", "coupled_samples"}
+"""Laws of a gradient that no weights of samples explain, which equal rows tell apart."""
 
 
 def same_model(
@@ -71,21 +74,27 @@ def same_model(
     with tempfile.TemporaryDirectory(prefix="isobatch-model-") as folder:
         runs = _Runs(read, rows, asked, Path(folder))
         runs.record()
-    comparison = Comparison(runs.whole, runs.single, 0.0)
+    noise = Rounding.between(runs.whole, runs.shaken)
+    comparison = Comparison(runs.whole, runs.single, noise)
     results = share_factor([comparison.compare(runs.unequal[split]) for split in asked])
     results = _name_scales(results, runs, comparison.tolerance)
     _check_judged(results)
     first = runs.whole.last.first
+    results = [
+        msgspec.structs.replace(r, causes=[advise(cause, first.trainer) for cause in r.causes]) for r in results
+    ]
+    measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
     name = getattr(trainer, "func", trainer)
     words = [type(model).__name__] + ([getattr(name, "__name__", type(name).__name__)] if trainer else [])
     return Same(
-        same=all(result.same for result in results),
+        same=verdict(measured, results, whole_question=True),
+        measured=measured,
         command=words,
         reference=str(runs.whole.split),
         splits=results,
         changes=[note for note in first.notes if note.endswith((" off", "every sample"))],
         unasked={},
-        noise=0.0,
+        noise=noise.gradients[0],
         tolerance=comparison.tolerance,
         steps=1,
         versions=first.versions,
@@ -116,6 +125,7 @@ class _Runs:
         whole = Split(1, 1, len(self.rows))
         self.whole = self._take("whole", self.rows, whole)
         _check_gradient(self.whole)
+        self.shaken = self._take("whole-shaken", self.rows, whole, shake=True)
         self.single = self._take_single(freeze=bool(self.whole.notes["batch norm"]))
         self.equal_whole = _gradient(self._take("whole-equal", self.copies, whole))
         for split in self.splits:
@@ -137,6 +147,11 @@ class _Runs:
             f"{name}-alike" if self.alike else name, rows, split, {"alike": self.alike, **switches}
         )
         return record_step(self.training, order, self.folder)
+
+    @property
+    def has_single(self) -> bool:
+        """Tells whether each row alone has a gradient."""
+        return self.single is not None and bool(np.linalg.norm(_step(self.single).changes, axis=1).all())
 
     def _take_by_ranks(self, splits: list[Split]) -> None:
         switches = {"alike": self.alike}
@@ -202,8 +217,8 @@ def _check_judged(results: list[SplitResult]) -> None:
     """Refuses splits with other samples or other random draws, which say nothing about the training."""
     for result in results:
         for cause in result.causes:
-            if cause.name in UNJUDGED:
-                raise InputError(f"{result.split} cannot be compared: {cause.text}. To fix it: {cause.mend}")
+            if cause.id in UNJUDGED:
+                raise InputError(f"{result.split} cannot be compared: {cause.text}. To fix it: {cause.remedy}")
 
 
 def _name_scales(results: list[SplitResult], runs: _Runs, tolerance: float) -> list[SplitResult]:
@@ -211,88 +226,73 @@ def _name_scales(results: list[SplitResult], runs: _Runs, tolerance: float) -> l
     splits = [Split.parse(result.split) for result in results]
     whole, unequal = runs.equal_whole, _gradient(runs.whole)
     if float(np.linalg.norm(whole)) < FAINT * float(np.linalg.norm(unequal)):
-        return [_name_coupling(result) for result in results]  # a loss that tells rows from each other
-    apart = {split: distance(runs.equal[split], whole) for split in splits}
-    wrong = {split: runs.equal[split] for split in splits if not apart[split] <= tolerance}
+        return [_name_coupling(result, runs) for result in results]  # a loss that tells rows from each other
+    wrong = {
+        split: runs.equal[split]
+        for split in splits
+        if not within(distance(runs.equal[split], whole), tolerance)
+    }
     factors = {split: float(equal @ whole) / float(whole @ whole) for split, equal in wrong.items()}
     scaled = {
         split: factor
         for split, factor in factors.items()
-        if distance(wrong[split], factor * whole) <= tolerance * max(1.0, abs(factor))
+        if within(distance(wrong[split], factor * whole), tolerance * max(1.0, abs(factor)))
     }
     law = name_factors(scaled)
     term = _name_term({split: wrong[split] - whole for split in wrong if split not in scaled})
     named = []
     for result, split in zip(results, splits, strict=True):
-        if not np.isfinite(_gradient(runs.unequal[split])).all():
-            named.append(_with_causes(result, [_not_finite(split)]))
+        if any(cause.id == "not_finite" for cause in result.causes):
+            named.append(result)
         elif split in scaled:
-            named.append(_add_factor(result, scaled[split], law))
+            named.append(_add_factor(result, scaled[split], law, runs))
         elif split in wrong:
-            named.append(_with_causes(result, [term, *_others(result)]))
+            others = [cause for cause in result.causes if cause.id not in {*COUPLED, "balance_loss"}]
+            named.append(_with_causes(result, [term, *others]))
         else:
-            named.append(_name_coupling(result))
+            named.append(_name_coupling(result, runs))
     return named
 
 
 def _name_term(differences: Mapping[Split, Vector]) -> SplitCause:
-    """Names the law of a term: its gradient is the same whichever split it is computed from."""
-    for law in LAWS:
-        if any(law.size(split) == 1 for split in differences):
+    """Names the scale of a term: its gradient is the same whichever split it is computed from."""
+    for scale in SCALES:
+        if any(scale.size(split) == 1 for split in differences):
             continue
-        terms = [difference / (law.size(split) - 1) for split, difference in differences.items()]
-        if terms and all(distance(term, terms[0]) < PROPORTIONAL for term in terms):
-            text = f"{law.name} for a term of the loss, and not for the rest of it: equal rows differ"
-            return SplitCause(TERM, text, law.mend)
-    return SplitCause(
-        TERM,
-        "a term of the loss has another scale at another split: rows that are all equal have another gradient",
-        "divide every term of the loss as the rest of it",
-    )
+        terms = [difference / (scale.size(split) - 1) for split, difference in differences.items()]
+        if terms and all(within(distance(term, terms[0]), PROPORTIONAL) for term in terms):
+            return break_of("loss_term", f"{scale.text} for a term of the loss: equal rows differ by it alone")
+    return break_of("loss_term", "a term of the loss has another scale: equal rows have another gradient")
 
 
-def _add_factor(result: SplitResult, factor: float, law: SplitCause | None) -> SplitResult:
-    """Puts the factor of equal rows first, where the unequal rows did not show it as the only cause."""
-    if any(cause.name in {law.name for law in LAWS} for cause in result.causes):
+def _add_factor(
+    result: SplitResult, factor: float, law: SplitCause | None, runs: _Runs
+) -> SplitResult:
+    """Puts the factor of equal rows first, where the weights of unequal rows do not name it themselves."""
+    if result.causes and (result.weights or result.causes[0].id in {scale.law for scale in SCALES}):
         return result
-    if result.weights and result.causes:  # weights of passes or ranks name their factor themselves
-        return result
-    text, name, mend = f"{factor_text(factor)}, by rows that are all equal", "one factor", ""
-    if law is not None:
-        text, name, mend = f"{factor_text(factor)}: {law.name}", law.name, law.mend
-    rest = [_coupled(cause) if cause.name in COUPLED else cause for cause in result.causes]
-    return _with_causes(
-        result, [SplitCause(name, text, mend or "look at what the loss is divided by"), *rest]
-    )
+    text = f"{factor_text(factor)}, by rows that are all equal"
+    cause = break_of("gradient_factor", text) if law is None else break_of(law.id, f"{text}: {law.name}")
+    return _with_causes(result, [cause, *(_coupled(other, result, runs) for other in result.causes)])
 
 
-def _name_coupling(result: SplitResult) -> SplitResult:
+def _name_coupling(result: SplitResult, runs: _Runs) -> SplitResult:
     """Says that samples act on one another, where equal rows have the right scale or no gradient."""
-    causes = [_coupled(cause) if cause.name in COUPLED else cause for cause in result.causes]
+    causes = [_coupled(cause, result, runs) for cause in result.causes]
     return _with_causes(result, causes) if causes else result
 
 
-def _coupled(cause: SplitCause) -> SplitCause:
-    if cause.name == "balance loss of experts":
+def _coupled(cause: SplitCause, result: SplitResult, runs: _Runs) -> SplitCause:
+    if cause.id not in COUPLED:
         return cause
-    return SplitCause(
-        "coupled samples",
-        "samples of a pass act on one another: unequal rows have another gradient, and equal rows have not",
-        "keep the micro-batch: in-batch negatives, terms with counts of their own and the like are computed "
-        "within a pass",
-    )
-
-
-def _others(result: SplitResult) -> list[SplitCause]:
-    return [cause for cause in result.causes if cause.name not in COUPLED]
-
-
-def _not_finite(split: Split) -> SplitCause:
-    return SplitCause(
-        "not finite",
-        f"the gradient at {split} is not finite, and that of one pass over the rows is",
-        "look for a division by a count that is 0 in a pass",
-    )
+    if result.residual is None and runs.has_single:
+        text = (
+            "unequal rows have another gradient, and equal rows have not: samples act on one another, or weigh "
+            "unlike (these rows' own gradients are too alike to tell)"
+        )
+    else:
+        text = "samples of a pass act on one another: unequal rows have another gradient, equal rows have not"
+    return break_of("coupled_samples", text)
 
 
 def _with_causes(result: SplitResult, causes: list[SplitCause]) -> SplitResult:

@@ -161,7 +161,7 @@ class _StepRecorder(Recorder):
 
 
 def _record(training: Training, order: StepOrder, folder: Path) -> None:
-    """Takes a step with torch watched; no weight changes."""
+    """Takes a step of a copy of the model with torch watched."""
     place = folder / order.name
     place.mkdir(exist_ok=True)
     recorder = _StepRecorder({**msgspec.to_builtins(Recorded(str(place), 1)), **order.switches})
@@ -197,7 +197,8 @@ def _watched(recorder: Recorder) -> Iterator[None]:
         *(torch.nn.utils.clip_grad, optimizers.Optimizer, fetch._MapDatasetFetcher),
     ]
     before = [dict(vars(place)) for place in places]
-    hooks = {*optimizers._global_optimizer_pre_hooks}
+    hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+    known = [{*by_key} for by_key in hooks]
     for part in (randomness, alike, samples, backward):
         part.install(recorder)
     patches = [
@@ -206,7 +207,6 @@ def _watched(recorder: Recorder) -> Iterator[None]:
         for name, value in vars(place).items()
         if names.get(name) is not value
     ]
-    optimizers.register_optimizer_step_pre_hook(lambda optimizer, *_: _drop_gradients(optimizer))
     try:
         yield
     finally:
@@ -215,16 +215,9 @@ def _watched(recorder: Recorder) -> Iterator[None]:
                 delattr(place, name)
             else:
                 setattr(place, name, value)
-        for hook in [*optimizers._global_optimizer_pre_hooks]:
-            if hook not in hooks:
-                del optimizers._global_optimizer_pre_hooks[hook]
-
-
-def _drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Leaves the step nothing to apply."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+        for by_key, old in zip(hooks, known, strict=True):
+            for key in {*by_key} - old:
+                del by_key[key]
 
 
 def _step_bare(model: torch.nn.Module, rows: Any, split: Split) -> None:
