@@ -10,6 +10,7 @@ _NAMES = {
     "isobatch": "integrations schedules validate",
     "isobatch._core": "__version__",
     "isobatch.allocation.allocate": "Allocation allocate",
+    "isobatch.equivalence.models": "same_model",
     "isobatch.equivalence.result": "Same",
     "isobatch.equivalence.session": "same",
     "isobatch.errors": "InputError",

@@ -69,6 +69,7 @@ LAWS: dict[str, tuple[str, ...]] = {
     "laws": ("laws", "calls"),
     "Same": ("tests/equivalence",),
     "same": ("tests/equivalence",),
+    "same_model": ("tests/equivalence",),
     "memory_of": ("tests/validate",),
     "plan": ("oracle", "alone", "calls"),
     "plan_files": ("tests/fleet/test_plan_folder.py",),

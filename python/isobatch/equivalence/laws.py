@@ -197,6 +197,14 @@ _ROWS = (
         ),
     ),
     SplitLaw(
+        "loss_term",
+        "a term of the loss",
+        Remedy(
+            "divide the term as the rest of the loss; its coefficient, divided by accumulation × ranks, does so "
+            "from outside"
+        ),
+    ),
+    SplitLaw(
         "some_tensors",
         "a factor on some tensors",
         Remedy(

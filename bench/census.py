@@ -1,0 +1,40 @@
+"""Asks the field's heads, trainers and losses: is the training the same at other splits of a batch?
+
+    python bench/census.py run [--only PATTERN] [--limit MINUTES]   asks what has no answer yet
+    python bench/census.py one HEAD                                 asks one head, and prints its answer
+    python bench/census.py page                                     writes docs/census.md
+
+`bench/results/census.jsonl` has one line a head, with a digest of the builder and the release: a head whose
+release or builder is another is asked again. Each head is asked in a process of its own.
+"""
+
+import argparse
+import json
+import sys
+
+from census import page, running
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("--only", default="", help="a regular expression that the head's name has")
+    run.add_argument("--limit", type=float, default=1e9, help="minutes after which no head is begun")
+    one = commands.add_parser("one")
+    one.add_argument("head")
+    commands.add_parser("page")
+    options = parser.parse_args()
+    if options.command == "run":
+        running.run(options.only, options.limit)
+    elif options.command == "one":
+        json.dump(running.ask_one(options.head), sys.stdout, indent=1, ensure_ascii=False)
+        print()
+    else:
+        running.add_same_code()
+        page.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Trainers of TRL and adapters of PEFT on a tiny Llama: each trainer with every loss type that it has."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from census.ask import answer
+
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+WORDS = [f"w{number}" for number in range(40)]
+LENGTHS = (12, 5, 9, 3, 6, 11, 7, 10)
+DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
+       "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm")  # fmt: skip
+GRPO = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
+CPO = ("sigmoid", "hinge", "ipo", "simpo")
+KTO = ("kto", "apo_zero_unpaired")
+
+
+def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
+    """Yields each trainer and loss type: its name, its package, and how it is asked."""
+    makers = {
+        **{f"SFTTrainer, loss_type={kind}": partial(_sft, loss_type=kind) for kind in ("nll", "dft")},
+        **{f"DPOTrainer, loss_type={kind}": partial(_dpo, loss_type=[kind]) for kind in DPO},
+        **{f"KTOTrainer, loss_type={kind}": partial(_kto, loss_type=kind) for kind in KTO},
+        "RewardTrainer": _reward,
+        "ORPOTrainer": partial(_experimental, "orpo", "ORPO"),
+        **{f"CPOTrainer, loss_type={k}": partial(_experimental, "cpo", "CPO", loss_type=k) for k in CPO},
+        "GKDTrainer": _gkd,
+        "OnlineDPOTrainer": _online_dpo,
+        **{f"GRPOTrainer, loss_type={kind}": partial(_grpo, "GRPO", **_level(kind)) for kind in GRPO},
+        "RLOOTrainer": partial(_grpo, "RLOO"),
+    }
+    for name, maker in makers.items():
+        yield name, "trl", partial(_ask, maker)
+    for name in ("AdaLora", "LoRA", "IA3"):
+        yield f"{name} on LlamaForCausalLM", "peft", partial(_ask, partial(_adapter, name))
+
+
+def _ask(maker: Callable[[], tuple[Any, Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    model, rows, trainer, arguments = maker()
+    return answer(model, rows, trainer=trainer, arguments={"learning_rate": 1e-3, **arguments})
+
+
+def language_model(seed: int = 0, made: str = "LlamaForCausalLM", **further: Any) -> Any:
+    """Makes a tiny Llama with unequal weights."""
+    import transformers
+
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS) + 2, pad_token_id=0, eos_token_id=1, bos_token_id=1, **SIZES, **further
+    )
+    model = getattr(transformers, made)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model
+
+
+def tokenizer() -> Any:
+    """Makes a tokenizer of forty words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(
+        models.WordLevel({"<pad>": 0, "<eos>": 1, **{w: 2 + n for n, w in enumerate(WORDS)}}, "<eos>")
+    )
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    template = "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", chat_template=template
+    )
+
+
+def _text(count: int, seed: int) -> str:
+    places = torch.randint(0, len(WORDS), (count,), generator=torch.Generator().manual_seed(seed))
+    return " ".join(WORDS[place] for place in places.tolist())
+
+
+def _pairs() -> list[dict[str, str]]:
+    """Makes rows of a prompt with a chosen and a rejected answer of unequal lengths."""
+    return [
+        {
+            "prompt": _text(3, n),
+            "chosen": " " + _text(count, 50 + n),
+            "rejected": " " + _text(14 - count, 90 + n),
+        }
+        for n, count in enumerate(LENGTHS)
+    ]
+
+
+def _sft(**arguments: Any) -> Any:
+    from trl import SFTTrainer
+
+    rows = [{"text": _text(count + 2, n)} for n, count in enumerate(LENGTHS)]
+    return language_model(), rows, partial(SFTTrainer, processing_class=tokenizer()), arguments
+
+
+def _dpo(**arguments: Any) -> Any:
+    from trl import DPOTrainer
+
+    trainer = partial(DPOTrainer, ref_model=language_model(1), processing_class=tokenizer())
+    return language_model(), _pairs(), trainer, arguments
+
+
+def _kto(**arguments: Any) -> Any:
+    from trl import KTOTrainer
+
+    rows = [
+        {"prompt": row["prompt"], "completion": row["chosen"], "label": number % 2 == 0}
+        for number, row in enumerate(_pairs())
+    ]
+    trainer = partial(KTOTrainer, ref_model=language_model(1), processing_class=tokenizer())
+    return language_model(), rows, trainer, arguments
+
+
+def _reward() -> Any:
+    from trl import RewardTrainer
+
+    model = language_model(0, "LlamaForSequenceClassification", num_labels=1)
+    return model, _pairs(), partial(RewardTrainer, processing_class=tokenizer()), {}
+
+
+def _experimental(folder: str, name: str, **arguments: Any) -> Any:
+    from importlib import import_module
+
+    made = getattr(import_module(f"trl.experimental.{folder}"), f"{name}Trainer")
+    return language_model(), _pairs(), partial(made, processing_class=tokenizer()), arguments
+
+
+def _gkd() -> Any:
+    from trl.experimental.gkd import GKDTrainer
+
+    class Whole(GKDTrainer):  # its collator asks for chats: the rows are tokens already
+        pass
+
+    rows = [{"messages": [{"role": "user", "content": _text(3, n)},
+                          {"role": "assistant", "content": _text(count, 50 + n)}]}
+            for n, count in enumerate(LENGTHS)]  # fmt: skip
+    trainer = partial(Whole, teacher_model=language_model(1), processing_class=tokenizer())
+    return language_model(), rows, trainer, {"lmbda": 0.0, "max_length": 64}
+
+
+def _online_dpo() -> Any:
+    from trl.experimental.online_dpo import OnlineDPOTrainer
+
+    class Fixed(OnlineDPOTrainer):
+        """Answers each prompt with two fixed completions: nothing is generated."""
+
+        def _generate(self, model: Any, prompts: Any, images: Any = None) -> Any:
+            prompt = torch.tensor([[5]] * (2 * len(prompts)))
+            completion = torch.tensor([[7, 8, 9]] * len(prompts) + [[9, 8, 7]] * len(prompts))
+            return prompt, torch.ones_like(prompt), completion, torch.ones_like(completion), None
+
+    trainer = partial(
+        Fixed,
+        ref_model=language_model(1),
+        reward_funcs=lambda completions, **_: [float(row) for row in range(len(completions))],
+        processing_class=tokenizer(),
+    )
+    return language_model(), [{"prompt": _text(1, n)} for n in range(8)], trainer, {}
+
+
+def _level(kind: str) -> dict[str, Any]:
+    levels = {"luspo": "sequence"}
+    return {"loss_type": kind, **({"importance_sampling_level": levels[kind]} if kind in levels else {})}
+
+
+def _grpo(name: str, **arguments: Any) -> Any:
+    """Groups of two completions a prompt, which a stub takes from the prompt in the place of generation."""
+    import trl
+
+    made = getattr(trl, f"{name}Trainer")
+
+    class Fixed(made):
+        """Answers each prompt with a text that follows from the prompt and its place in its group."""
+
+        def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:
+            completions = []
+            for number, prompt in enumerate(prompt_ids):
+                seed = sum(prompt) + 7 * (number % 2)
+                count = 3 + seed % 5
+                completions.append([2 + (seed * place) % 30 for place in range(1, count)] + [1])
+            return completions, None, *([{}] if keywords.get("extra") else ())
+
+    trainer = partial(
+        Fixed,
+        reward_funcs=lambda completions, **_: [float(len(text) % 5) for text in completions],
+        processing_class=tokenizer(),
+    )
+    settings = {"num_generations": 2, "max_completion_length": 8, **arguments}
+    return language_model(), [{"prompt": _text(3, n)} for n in range(8)], trainer, settings
+
+
+def _adapter(name: str) -> Any:
+    import peft
+    from transformers import Trainer
+
+    targets = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
+    config = {
+        "AdaLora": lambda: peft.AdaLoraConfig(total_step=9, **targets),
+        "LoRA": lambda: peft.LoraConfig(**targets),
+        "IA3": lambda: peft.IA3Config(feedforward_modules=[], **targets),
+    }[name]()
+    model = peft.get_peft_model(language_model(), config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    rows = []
+    for number, count in enumerate(LENGTHS):
+        ids = torch.randint(2, 40, (12,), generator=torch.Generator().manual_seed(number))
+        labels = ids.clone()
+        labels[count:] = -100
+        rows.append({"input_ids": ids, "labels": labels})
+    return model, rows, Trainer, {}
