@@ -124,7 +124,7 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
         "HF_HUB_OFFLINE": "1",
         "AXOLOTL_DO_NOT_TRACK": "1",
         "NANOCHAT_BASE_DIR": str(cache / DESK / "nanochat_base"),
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.environ.get("PYTHONPATH") or str(HERE.parent / "python"),
     }
     question = [sys.executable, "-m", "isobatch", "same", "-o", str(output), *(["--split", split] if split else [])]
     command = script.words if plain else [*question, "--", *script.words]
