@@ -71,12 +71,12 @@ def both(tmp_path, words, split):
 
 def assert_equal(plain, forked):
     for event, step in plain.steps.items():
-        other = forked.steps[event]
-        np.testing.assert_array_equal(step.gradients, other.gradients)
-        np.testing.assert_array_equal(step.weights, other.weights)
-        assert step.hashes == other.hashes
-        assert [rank.groups for rank in step.ranks] == [rank.groups for rank in other.ranks]
-        assert step.first.notes == other.first.notes
+        fork = forked.steps[event]
+        np.testing.assert_array_equal(step.gradients, fork.gradients)
+        np.testing.assert_array_equal(step.weights, fork.weights)
+        assert step.hashes == fork.hashes
+        assert [rank.groups for rank in step.ranks] == [rank.groups for rank in fork.ranks]
+        assert step.first.notes == fork.first.notes
 
 
 def test_ranks_of_a_fork_record_what_those_of_torchrun_do(tmp_path):

@@ -85,7 +85,7 @@ def test_a_signal_leaves_no_process(number):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["torchrunn", "--nproc-per-node", "{gpus}", "t.py"], "torchrunn: command not found"),
         (["pyton", "t.py", "--per_device_train_batch_size", "2"], "pyton: command not found"),
@@ -93,10 +93,10 @@ def test_a_signal_leaves_no_process(number):
         (["env", "PATH=/nowhere", "torchrun", "t.py"], "torchrun: command not found: install torch first"),
     ],
 )
-def test_a_command_that_is_not_there_is_named_as_a_shell_does(words, said, tmp_path, monkeypatch):
+def test_a_command_that_is_not_there_is_named_as_a_shell_does(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for ask in (same, observe, same_bits):
-        with pytest.raises(InputError, match=f"^{said}$"):
+        with pytest.raises(InputError, match=f"^{message}$"):
             ask(words)
     (tmp_path / "plain.sh").write_text("exit 0")
     with pytest.raises(InputError, match="permission denied"):
@@ -111,8 +111,8 @@ def test_a_run_says_what_it_wrote_and_what_it_continued(tmp_path):
     settings = Recorded(str(tmp_path / "record"), 1)
     run = start_run([sys.executable, str(path), str(tmp_path)], CPU, settings, Split(1, 1, 2), 120)
     assert run.recording is not None, run.output
-    said = {note for note in run.recording.notes if "written" in note or "continued" in note}
-    assert said == {
+    notes = {note for note in run.recording.notes if "written" in note or "continued" in note}
+    assert notes == {
         "new written by the script",
         "old written over what was there",
         "continued from a checkpoint",

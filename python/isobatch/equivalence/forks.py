@@ -1,4 +1,4 @@
-"""Starts that fork: one process imports the libraries of a first run, and each later rank begins as its copy.
+"""Forked starts: one process imports the libraries of a first run, and each later rank begins as its copy.
 
 Only for a plain `python` or torchrun, on the CPU; wherever anything is odd, a run starts as typed.
 """
@@ -24,7 +24,7 @@ READY = 120.0
 
 
 class ForkedStart(msgspec.Struct, frozen=True):
-    """A start that can be a fork: an interpreter's script or module with its arguments, on ranks.
+    """A start for a fork: an interpreter's script or module with its arguments, on ranks.
 
     `ranks`: None where no launcher starts it.
     """
@@ -96,7 +96,7 @@ def _interpreter_of(command: str) -> str:
 
 
 class StartServer:
-    """The process that forks: it ends with its session, and all that it started with it."""
+    """The process to fork: it ends with its session, and its forks with it."""
 
     def __init__(self, server: Path, interpreter: str, environment: Mapping[str, str], modules: list[str]):
         self._lock, self._ended = threading.Lock(), threading.Condition()

@@ -19,6 +19,7 @@ from isobatch.equivalence.records import Recording, read_recording
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 from isobatch.system import end_session
+from isobatch.words import counted
 
 RECORDER = Path(__file__).parent / "recorder"
 BUCKETS = 64
@@ -89,7 +90,8 @@ class SplitRun(msgspec.Struct, frozen=True):
         if self.left_out:
             return self.left_out
         if self.code is None:
-            return f"took {self.steps or 'no'} optimizer step{'s' * (self.steps > 1)} within {self.seconds:.0f} s (--limit)"
+            steps = counted(self.steps, "optimizer step") if self.steps else "no optimizer step"
+            return f"took {steps} within {self.seconds:.0f} s (--limit)"
         return f"ended with exit code {self.code} before an optimizer of torch took a step"
 
     def no_step(self, command: str) -> InputError:
@@ -148,7 +150,7 @@ def start_run(
 def start_server(
     words: Sequence[str], environment: Mapping[str, str], settings: Recorded
 ) -> StartServer | None:
-    """Starts the process that forks later starts, after a run in a folder; None where none can be a fork."""
+    """Starts the process for later forks, after a run in a folder; None where none can be a fork."""
     start, modules = read_start(words), Path(settings.folder) / "modules.json"
     if start is None or not modules.exists():
         return None
@@ -162,7 +164,7 @@ def start_server(
 
 
 def end_server(server: StartServer) -> None:
-    """Ends the process that forks, and all that it started."""
+    """Ends the process for forks, and its forks."""
     process, folder = _RUNNING.pop(server.process.pid)
     _end_processes(process, folder)
     server.close()
@@ -175,7 +177,7 @@ def _environment(environment: Mapping[str, str], settings: Recorded) -> dict[str
 
 
 def _is_odd(code: int | None, output: Path) -> bool:
-    """Whether a forked start failed as one that is not forked would not: by a signal, or for its port."""
+    """Whether a forked start failed for being one: by a signal, or for its port."""
     if code is None or code <= 0:
         return code is not None and code < 0
     text = output.read_text(errors="replace").lower()

@@ -155,7 +155,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Ends what later starts are forked from."""
+        """Ends the process for forked starts."""
         if self.server is not None:
             end_server(self.server)
 

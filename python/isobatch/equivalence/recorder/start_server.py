@@ -1,7 +1,7 @@
-"""Starts a script's ranks from one process that has imported what the script imports: each start is a fork.
+"""Starts a script's ranks as forks of one process with the script's libraries imported.
 
-Standard input has a request in JSON a line; a line of standard output answers each: `ready` once, then the exit
-code of each start. It ends, and all that it started, with its standard input.
+Standard input has a request in JSON a line; a line of standard output answers each: `ready` once, then the
+exit code of each start. It ends, and all that it started, with its standard input.
 """
 
 import builtins
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def preload(modules: list[str]) -> str:
-    """Imports modules in order; says what is odd about a fork afterwards, or nothing."""
+    """Imports modules in order; returns a reason against forks afterwards, or nothing."""
     import torch  # with the recorder
 
     before = torch.get_rng_state()
@@ -104,8 +104,8 @@ def _lead(request: dict[str, Any]) -> NoReturn:
         code = os.waitstatus_to_exitcode(status)
         if code and not first:
             first = code
-            for other in ranks:
-                os.kill(other, signal.SIGTERM)
+            for rank in ranks:
+                os.kill(rank, signal.SIGTERM)
     os._exit(first if first >= 0 else 128 - first)
 
 

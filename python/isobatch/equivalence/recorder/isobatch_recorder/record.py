@@ -297,7 +297,7 @@ def _gradient_of(parameter: Any) -> Any:
 
 
 def _libraries() -> list[str]:
-    """Lists the imported modules that are installed, in the order of their imports, for a start that forks."""
+    """Lists the imported modules of libraries, in the order of their imports, for a forked start."""
     folders = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
     modules = [(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()]
     return [name for name, file in modules if isinstance(file, str) and file.startswith(folders)]

@@ -1,4 +1,4 @@
-"""Files of a script, written during a run, and states that it loads: for the report."""
+"""Files of a script, written during a run, and its loads of a checkpoint: for the report."""
 
 from __future__ import annotations
 
