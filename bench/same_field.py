@@ -126,7 +126,15 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
         "NANOCHAT_BASE_DIR": str(cache / DESK / "nanochat_base"),
         "PYTHONPATH": os.environ.get("PYTHONPATH") or str(HERE.parent / "python"),
     }
-    question = [sys.executable, "-m", "isobatch", "same", "-o", str(output), *(["--split", split] if split else [])]
+    question = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "same",
+        "-o",
+        str(output),
+        *(["--split", split] if split else []),
+    ]
     command = script.words if plain else [*question, "--", *script.words]
     start = time.monotonic()
     process = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True)
@@ -166,20 +174,30 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             "|---|---|---|---|---|---|",
             *lines,
             "",
-            *(f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip() + "\n"
-              for name, one in TABLE["environments"].items()),
-            *(f"- {name}: {repository} at {commit}" for name, (repository, commit, _) in TABLE["sources"].items()),
+            *(
+                f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip()
+                + "\n"
+                for name, one in TABLE["environments"].items()
+            ),
+            *(
+                f"- {name}: {repository} at {commit}"
+                for name, (repository, commit, _) in TABLE["sources"].items()
+            ),
             "",
         ]
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="*")
     parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "field")
     parser.add_argument("--split", default="", help="instead of the command's own")
-    parser.add_argument("--plain", action="store_true", help="start each alone, without isobatch, and show its words")
+    parser.add_argument(
+        "--plain", action="store_true", help="start each alone, without isobatch, and show its words"
+    )
     options = parser.parse_args()
     cache = options.cache.resolve()
     kept = cache / "answers"

@@ -11,7 +11,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-WORDS = "the a red blue old small cat dog tree house river runs sees likes paints near under over and but".split()
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "blue",
+    "old",
+    "small",
+    "cat",
+    "dog",
+    "tree",
+    "house",
+    "river",
+    "runs",
+    "sees",
+    "likes",
+    "paints",
+    "near",
+    "under",
+    "over",
+    "and",
+    "but",
+]
 CHAT = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% endfor %}"
@@ -38,14 +59,18 @@ def turns(draw: random.Random, *roles: str) -> list[dict[str, str]]:
     return [{"role": role, "content": sentence(draw)} for role in roles]
 
 
-def write_rows(folder: Path, rows: Sequence[dict[str, Any]], *splits: str, name: str = "default", features: str = "") -> None:
+def write_rows(
+    folder: Path, rows: Sequence[dict[str, Any]], *splits: str, name: str = "default", features: str = ""
+) -> None:
     """Writes a dataset of a hub: files of JSON lines, and the card that names them."""
     folder.mkdir(parents=True, exist_ok=True)
     for split in splits:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{split}.jsonl").write_text(lines)
     files = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in splits)
-    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{files}{features}---\n")
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{files}{features}---\n"
+    )
 
 
 def make_datasets(root: Path) -> None:
@@ -65,10 +90,15 @@ def make_datasets(root: Path) -> None:
         for at, row in enumerate(pairs)
     ]
     write_rows(root / "sentence-transformers/stsb", scored, *both, "test")
-    triples = [{"anchor": sentence(draw), "positive": sentence(draw), "negative": sentence(draw)} for _ in range(10_000)]
+    triples = [
+        {"anchor": sentence(draw), "positive": sentence(draw), "negative": sentence(draw)}
+        for _ in range(10_000)
+    ]
     write_rows(root / "sentence-transformers/all-nli", triples, "train", "dev", "test", name="triplet")
     write_rows(
-        root / "stanfordnlp/imdb", [{"text": sentence(draw, 2, 40), "label": at % 2} for at in range(256)], "train"
+        root / "stanfordnlp/imdb",
+        [{"text": sentence(draw, 2, 40), "label": at % 2} for at in range(256)],
+        "train",
     )
     chats = [{"messages": turns(draw, "user", "assistant")} for _ in pairs]
     write_rows(root / "trl-lib/Capybara", chats, "train", "test")
@@ -88,9 +118,7 @@ def make_datasets(root: Path) -> None:
     write_rows(root / "trl-lib/kto-mix-14k", judged, "train", "test")
     tasks = [{"prompt": turns(draw, "user"), "solution": f"${at}$"} for at in range(256)]
     write_rows(root / "HuggingFaceH4/Polaris-Dataset-53K", tasks, "train")
-    told = [
-        {"instruction": sentence(draw), "input": "", "output": sentence(draw, 3, 30)} for _ in range(256)
-    ]
+    told = [{"instruction": sentence(draw), "input": "", "output": sentence(draw, 3, 30)} for _ in range(256)]
     for name in ("teknium/GPT4-LLM-Cleaned", "yahma/alpaca-cleaned"):
         write_rows(root / name, told, "train")
     (root / "my_custom_dataset.json").write_text(json.dumps(told))
@@ -195,25 +223,51 @@ def make_language_models(root: Path) -> None:
     masks = {"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
     masks["unk_token"] = "[UNK]"
     names: list[tuple[str, str, dict[str, Any], dict[str, str]]] = [
-        ("openai-community/gpt2", "GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4}, {"eos_token": "<|endoftext|>"}),
+        (
+            "openai-community/gpt2",
+            "GPT2",
+            {"n_embd": 32, "n_layer": 2, "n_head": 4},
+            {"eos_token": "<|endoftext|>"},
+        ),
         ("google-bert/bert-base-cased", "Bert", small, masks),
         ("bert-base-cased", "Bert", small, masks),
         ("FacebookAI/roberta-base", "Roberta", small | {"max_position_embeddings": 80}, masks),
-        ("distilbert/distilbert-base-uncased", "DistilBert", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, masks),
+        (
+            "distilbert/distilbert-base-uncased",
+            "DistilBert",
+            {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+            masks,
+        ),
         ("distilbert/distilroberta-base", "Roberta", small | {"max_position_embeddings": 80}, masks),
-        ("NousResearch/Llama-3.2-1B", "Llama", small, {"eos_token": "<|end_of_text|>", "bos_token": "<|begin_of_text|>"}),
+        (
+            "NousResearch/Llama-3.2-1B",
+            "Llama",
+            small,
+            {"eos_token": "<|end_of_text|>", "bos_token": "<|begin_of_text|>"},
+        ),
     ]
     for name in ("Qwen2-0.5B", "Qwen2-0.5B-Instruct", "Qwen2.5-0.5B", "Qwen3-4B-Instruct-2507"):
         kind = "Qwen3" if "Qwen3" in name else "Qwen2"
-        names.append((f"Qwen/{name}", kind, small | {"num_key_value_heads": 2}, {**ends, "start": "<|im_start|>"}))
+        names.append(
+            (f"Qwen/{name}", kind, small | {"num_key_value_heads": 2}, {**ends, "start": "<|im_start|>"})
+        )
     names.append(("trl-lib/qwen1.5-1.8b-sft", "Qwen2", small | {"num_key_value_heads": 2}, ends))
-    heads = {"Bert": "ForMaskedLM", "Roberta": "ForMaskedLM", "DistilBert": "ForMaskedLM", "GPT2": "LMHeadModel"}
+    heads = {
+        "Bert": "ForMaskedLM",
+        "Roberta": "ForMaskedLM",
+        "DistilBert": "ForMaskedLM",
+        "GPT2": "LMHeadModel",
+    }
     for name, kind, sizes, special in names:
         tokenizer = save_tokenizer(root / name, special)
         end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
         pad = tokenizer.pad_token_id
         config = getattr(library, f"{kind}Config")(
-            vocab_size=len(tokenizer), pad_token_id=pad, eos_token_id=end, bos_token_id=tokenizer.bos_token_id, **sizes
+            vocab_size=len(tokenizer),
+            pad_token_id=pad,
+            eos_token_id=end,
+            bos_token_id=tokenizer.bos_token_id,
+            **sizes,
         )
         torch.manual_seed(0)
         model = getattr(library, f"{kind}{heads.get(kind, 'ForCausalLM')}")(config)
@@ -236,26 +290,38 @@ def make_diffusion(root: Path) -> None:
         str(place / "vocab.json"), str(place / "merges.txt"), model_max_length=16
     ).save_pretrained(place)
     config = library.CLIPTextConfig(
-        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=400,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
         max_position_embeddings=16,
     )
     library.CLIPTextModel(config).save_pretrained(folder / "text_encoder")
     channels = {"block_out_channels": (32, 64), "layers_per_block": 1, "norm_num_groups": 8}
     diffusers.AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, sample_size=64,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        sample_size=64,
         **channels,
     ).save_pretrained(folder / "vae")
     diffusers.UNet2DConditionModel(
-        sample_size=32, cross_attention_dim=32, attention_head_dim=8,
+        sample_size=32,
+        cross_attention_dim=32,
+        attention_head_dim=8,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), **channels,
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        **channels,
     ).save_pretrained(folder / "unet")
     diffusers.DDPMScheduler(num_train_timesteps=1000).save_pretrained(folder / "scheduler")
     index = {
         "_class_name": "StableDiffusionPipeline",
-        "text_encoder": ["transformers", "CLIPTextModel"], "tokenizer": ["transformers", "CLIPTokenizer"],
-        "unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"],
-        "scheduler": ["diffusers", "DDPMScheduler"], "safety_checker": [None, None],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "scheduler": ["diffusers", "DDPMScheduler"],
+        "safety_checker": [None, None],
         "feature_extractor": [None, None],
     }
     (folder / "model_index.json").write_text(json.dumps(index))
@@ -279,12 +345,19 @@ def make_checkpoints(root: Path) -> None:
     torch.manual_seed(0)
     config = Config.from_name("pythia-14m")
     torch.save(GPT(config).state_dict(), folder / "lit_model.pth")
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(dataclasses.asdict(config)))))
+    (folder / "model_config.yaml").write_text(
+        yaml.safe_dump(json.loads(json.dumps(dataclasses.asdict(config))))
+    )
 
     folder = root / "Llama-3.2-1B-Instruct"
     small = LlamaConfig(
-        vocab_size=128_256, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, tie_word_embeddings=True,
+        vocab_size=128_256,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
     )
     LlamaForCausalLM(small).save_pretrained(folder)
     (folder / "original").mkdir(exist_ok=True)
@@ -306,7 +379,7 @@ def make_nanochat(root: Path) -> None:
         parquet.write_table(pyarrow.table({"text": texts}), place, row_group_size=100)
 
 
-METRIC = '''
+METRIC = """
 import datasets
 import evaluate
 
@@ -318,7 +391,7 @@ class Share(evaluate.Metric):
 
     def _compute(self, predictions, references):
         return {"accuracy": sum(a == b for a, b in zip(predictions, references)) / len(references)}
-'''
+"""
 
 
 def make_metrics(root: Path) -> None:
@@ -332,7 +405,14 @@ def make_all(root: Path) -> None:
     """Makes what is not there yet; a mark is left at the end of each part."""
     root.mkdir(parents=True, exist_ok=True)
     parts: list[Callable[[Path], None]] = [
-        make_datasets, make_texts, make_images, make_language_models, make_diffusion, make_metrics, make_checkpoints, make_nanochat
+        make_datasets,
+        make_texts,
+        make_images,
+        make_language_models,
+        make_diffusion,
+        make_metrics,
+        make_checkpoints,
+        make_nanochat,
     ]
     for make in parts:
         mark = root / f".{make.__name__}"

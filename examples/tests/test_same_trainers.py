@@ -2,12 +2,13 @@
 
 from functools import partial
 
-import isobatch as ib
 import pytest
 import torch
 import transformers as tf
 import trl
 from tokenizers import Tokenizer, models, pre_tokenizers
+
+import isobatch as ib
 
 WORDS = [f"w{number}" for number in range(40)]
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -23,11 +24,14 @@ def text(count, first):
     return " ".join(WORDS[(first + 7 * place) % 40] for place in range(count))
 
 
-words = Tokenizer(models.WordLevel({"<pad>": 0, "<eos>": 1, **{w: n + 2 for n, w in enumerate(WORDS)}}, "<eos>"))
+words = Tokenizer(
+    models.WordLevel({"<pad>": 0, "<eos>": 1, **{w: n + 2 for n, w in enumerate(WORDS)}}, "<eos>")
+)
 words.pre_tokenizer = pre_tokenizers.Whitespace()
 tokenizer = tf.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 PAIRS = [
-    {"prompt": text(3, n), "chosen": " " + text(2 + n, n), "rejected": " " + text(9 - n, n + 1)} for n in range(8)
+    {"prompt": text(3, n), "chosen": " " + text(2 + n, n), "rejected": " " + text(9 - n, n + 1)}
+    for n in range(8)
 ]
 TEXTS = [{"text": row["prompt"] + row["chosen"]} for row in PAIRS]
 LABELLED = [

@@ -81,7 +81,8 @@ def same_model(
     _check_judged(results)
     first = runs.whole.last.first
     results = [
-        msgspec.structs.replace(r, causes=[advise(cause, first.trainer) for cause in r.causes]) for r in results
+        msgspec.structs.replace(r, causes=[advise(cause, first.trainer) for cause in r.causes])
+        for r in results
     ]
     measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
     name = getattr(trainer, "func", trainer)
@@ -218,7 +219,9 @@ def _check_judged(results: list[SplitResult]) -> None:
     for result in results:
         for cause in result.causes:
             if cause.id in UNJUDGED:
-                raise InputError(f"{result.split} cannot be compared: {cause.text}. To fix it: {cause.remedy}")
+                raise InputError(
+                    f"{result.split} cannot be compared: {cause.text}. To fix it: {cause.remedy}"
+                )
 
 
 def _name_scales(results: list[SplitResult], runs: _Runs, tolerance: float) -> list[SplitResult]:
@@ -261,13 +264,13 @@ def _name_term(differences: Mapping[Split, Vector]) -> SplitCause:
             continue
         terms = [difference / (scale.size(split) - 1) for split, difference in differences.items()]
         if terms and all(within(distance(term, terms[0]), PROPORTIONAL) for term in terms):
-            return break_of("loss_term", f"{scale.text} for a term of the loss: equal rows differ by it alone")
+            return break_of(
+                "loss_term", f"{scale.text} for a term of the loss: equal rows differ by it alone"
+            )
     return break_of("loss_term", "a term of the loss has another scale: equal rows have another gradient")
 
 
-def _add_factor(
-    result: SplitResult, factor: float, law: SplitCause | None, runs: _Runs
-) -> SplitResult:
+def _add_factor(result: SplitResult, factor: float, law: SplitCause | None, runs: _Runs) -> SplitResult:
     """Puts the factor of equal rows first, where the weights of unequal rows do not name it themselves."""
     if result.causes and (result.weights or result.causes[0].id in {scale.law for scale in SCALES}):
         return result
