@@ -118,7 +118,8 @@ def _rule(case: Case) -> Iterator[Issue]:
     yield Issue(
         f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, "
         "the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {moved.rule}: {real(moved.lr)} at this batch. With "
+        f"nothing rescales it; for {name} the usual rule is {moved.rule}: {real(moved.lr)} at this batch. "
+        f"With "
         "the tuned batch it stays",
         _SOURCES[moved.rule],
         case.line("lr", real(moved.lr)) + "  (only if the batch is to move)",

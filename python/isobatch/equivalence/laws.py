@@ -200,7 +200,8 @@ _ROWS = (
         "loss_term",
         "a term of the loss",
         Remedy(
-            "divide the term as the rest of the loss; its coefficient, divided by accumulation × ranks, does so "
+            "divide the term as the rest of the loss; its coefficient, divided by accumulation × ranks, "
+            "does so "
             "from outside"
         ),
     ),

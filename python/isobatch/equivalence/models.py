@@ -290,7 +290,8 @@ def _coupled(cause: SplitCause, result: SplitResult, runs: _Runs) -> SplitCause:
         return cause
     if result.residual is None and runs.has_single:
         text = (
-            "unequal rows have another gradient, and equal rows have not: samples act on one another, or weigh "
+            "unequal rows have another gradient, and equal rows have not: samples act on one another, or "
+            "weigh "
             "unlike (these rows' own gradients are too alike to tell)"
         )
     else:

@@ -51,8 +51,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`.
 
     `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
-    `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then read
-    from the weights, and later ones stand for the change of the weights.
+    `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then
+    read from the weights, and later ones stand for the change of the weights.
     """
 
     optimizer: int
@@ -250,7 +250,7 @@ class Recording(msgspec.Struct, frozen=True):
 
 
 def as_passes(run: Recording) -> Recording:
-    """Puts steps of one optimizer beside one another as the passes of one step: no weight changed between them."""
+    """Joins steps of one optimizer as the passes of one step: no weight changed between them."""
     optimizer = next(iter(run.steps))[0]
     steps = run.of(optimizer)
     passes = [samples for step in steps for samples in step.first.passes]

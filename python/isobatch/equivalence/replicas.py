@@ -1,4 +1,4 @@
-"""Ranks that share samples, as one replica: tensor, context and pipeline parallelism split a model, not its batch.
+"""Ranks that share samples, as one replica: tensor, context and pipeline parallelism split a model alone.
 
 They are told by the rows that each rank was given, and by the names of the script's DeviceMesh.
 """
@@ -80,7 +80,8 @@ def find_replicas(recording: Recording) -> Replicas:
         return alone
     if is_parted and not inside and len(groups) == world == asked:
         raise InputError(
-            f"at {recording.split} each rank's {step.first.kind} holds another part of the weights: this engine "
+            f"at {recording.split} each rank's {step.first.kind} holds another part of the weights: this "
+            f"engine "
             "shows no whole gradient, and isobatch same cannot put it together"
         )
     kinds = ", by a mesh with " + " and ".join(f"{name} {size}" for name, size in inside.items())

@@ -1,4 +1,4 @@
-"""The page of a comparison of splits: the answer, its causes with their remedies, what was measured, and each sample's weight."""
+"""The page of a comparison of splits: the answer, its causes, the measurements, each sample's weight."""
 
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import BY_UPDATE, Same

@@ -246,7 +246,7 @@ class Script(Names):
         return settings
 
     def _sampled(self, node: ast.Call) -> dict[str, Any]:
-        """Returns the batch of a loader whose batch sampler has it; nothing where the loader has it itself."""
+        """Returns the batch in a loader's batch sampler; nothing where the loader has it itself."""
         words = {word.arg: word.value for word in node.keywords}
         sampler = self._origin(words.get("batch_sampler"))
         size = words.get("batch_size")

@@ -1,6 +1,6 @@
 """What a training script does in code that no argument says, and that its reader therefore asks for.
 
-Each construct gives the field of a recipe that it may move, and the end of a sentence on that field's setting.
+Each construct gives the field of a recipe that it may move, and the end of a sentence on its setting.
 """
 
 from __future__ import annotations

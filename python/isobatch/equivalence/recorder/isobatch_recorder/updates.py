@@ -1,8 +1,9 @@
 """DeepSpeed's engine, asked by what it does to the weights: it keeps gradients in buffers of its own.
 
-In a step that is asked, the engine's optimizer puts each gradient in the place of its weight, the engine spreads
-these over the ranks as it does with weights, and the parameters are read whole: they are the gradient of the step.
-Then all weights are put back. Other steps are the optimizer's own; their update is recorded.
+In a step that is asked, the engine's optimizer puts each gradient in the place of its weight, the engine
+spreads these over the ranks as it does with weights, and the parameters are read whole: they are the
+gradient of the step. Then all weights are put back. Other steps are the optimizer's own; their update is
+recorded.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def _without_unstepped(before: torch.Tensor, after: torch.Tensor, sizes: list[in
 def _take_plain_ops(recorder: Recorder) -> None:
     """Takes torch's optimizers in the place of compiled ones that a CPU would have to build first.
 
-    The optimizer of an offloaded state is compiled for the CPU in the user's run too: it stays where it can be.
+    The optimizer of an offloaded state is compiled for the CPU in the user's run too: it stays where it can
+    be.
     """
     adam: Any = sys.modules["deepspeed.ops.adam"]
 

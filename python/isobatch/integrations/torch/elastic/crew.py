@@ -151,7 +151,7 @@ class Crew(Watch):
                 raise
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Notes an error of a lost rank, or of a dead worker of the script's own loader, and tells the others;
+        """Notes an error of a lost rank, or of a dead worker of the script's loader, and tells the others;
         returns False for any other error."""
         if not (is_loss(error) or is_death(error)):
             return False

@@ -21,8 +21,8 @@ class Rendezvous(_C10D.Store):  # type: ignore[misc]
     """The values for torch's C++ to connect the ranks of a crew, each signed for its key.
 
     The C++ parses them unchecked: one of a wrong length ends the process. So a value that is not signed
-    counts as not written, and a rank writes its own again where they were overwritten. All errors here are torch's,
-    and cost the crew: if the store is gone, the rank's next question to it says so.
+    counts as not written, and a rank writes its own again where they were overwritten. All errors here are
+    torch's, and cost the crew: if the store is gone, the rank's next question to it says so.
     """
 
     def __init__(self, store: Store, mark: str, lease: float, check: Callable[[], None]) -> None:
