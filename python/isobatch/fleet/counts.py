@@ -42,8 +42,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     critical batch; it is ``None`` where that is not known. ``critical_batch`` is in samples, ``definition``
     says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
     ``best_batch`` is the effective batch up to ``best_batch_up_to`` that works at the most counts, the
-    largest of equally good ones; ``None`` where none was looked for, or none works. The columns ``best_micro_batch`` and
-    ``best_accumulation`` have its split at each count, −1 where it does not work.
+    largest of equally good ones; ``None`` where none was looked for, or none works. The columns
+    ``best_micro_batch`` and ``best_accumulation`` have its split at each count, −1 where it does not work.
     """
 
     columns: dict[str, NDArray[Any]]
