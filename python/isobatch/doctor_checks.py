@@ -115,14 +115,14 @@ def _rule(case: Case) -> Iterator[Issue]:
         return
     known = {key: case.fields[key] for key in _OF_RULE if case.fields.get(key) is not None}
     moved = plan(Recipe(effective_batch=case.tuned, lr=lr, **known), 1, policy=case.batch)
+    rate = real(moved.lr or lr)
     yield Issue(
         f"the learning rate {real(lr)} follows no rule: the batch is {figure(case.growth)} × the tuned one, "
         "the learning rate the same",
-        f"nothing rescales it; for {name} the usual rule is {moved.rule}: {real(moved.lr)} at this batch. "
-        f"With "
+        f"nothing rescales it; for {name} the usual rule is {moved.rule}: {rate} at this batch. With "
         "the tuned batch it stays",
         _SOURCES[moved.rule],
-        case.line("lr", real(moved.lr)) + "  (only if the batch is to move)",
+        case.line("lr", rate) + "  (only if the batch is to move)",
         field="lr",
     )
 

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return counts(tuned, args.gpus, profile=profile, cluster=node, whole_nodes=whole_nodes, **shared)
 
     listing = under()
-    # A count that misses the deadline has no plan, as in isobatch plan; the table has its hours.
+    # A count that misses the deadline has no plan, as isobatch plan says; the table has its hours.
     in_time = listing if deadline is None else under(deadline_hours=deadline)
     if args.output:
         unlimited = {"best_batch_up_to": None, "micro_batches": None}

@@ -37,7 +37,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> byte
 
 
 def read_whole(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> str:
-    """Reads the text in a file of at most `most` bytes, in UTF-8 or (as PowerShell's `>`) UTF-16."""
+    """Reads the text in a file of at most `most` bytes: UTF-8, or UTF-16 as PowerShell's `>` writes it."""
     data = read_bytes(path, most)
     encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     try:

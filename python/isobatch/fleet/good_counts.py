@@ -27,7 +27,7 @@ class GoodCounts(msgspec.Struct, frozen=True, kw_only=True):
             `most`: the largest, since no hours are known. None without a best.
         effective_batch: samples in a step, the same at each of the counts; None if they differ.
         gpus_per_node: GPUs of a node; counts above it are whole nodes. None if one of the counts is not,
-            which is possible only where neither nodes nor times were asked for.
+            as may be where neither nodes nor times were asked for.
         why: without any count the most frequent reason, by its name in docs/reasons.md: of the counts with a
             plan, if there are any, why they are left out; else of a refusal, or `not_whole_nodes`.
     """

@@ -237,7 +237,7 @@ _NOISE = 8
 
 
 def _rates() -> list[dict[str, Any]]:
-    """Plans a learning rate of 1 at 1/64 to 64 times a batch by each rule of a noise scale at most.
+    """Plans a learning rate of 1 at 1/64 to 64 times a batch, by the rules for a known noise scale.
 
     Of rules with the same curve the first stands for all.
     """

@@ -246,7 +246,7 @@ class Script(Names):
         return settings
 
     def _sampled(self, node: ast.Call) -> dict[str, Any]:
-        """Returns the batch in a loader's batch sampler; nothing where the loader has it itself."""
+        """Returns the batch of a batch sampler; nothing where the loader has a batch itself."""
         words = {word.arg: word.value for word in node.keywords}
         sampler = self._origin(words.get("batch_sampler"))
         size = words.get("batch_size")
@@ -269,7 +269,7 @@ class Script(Names):
         return around.value if isinstance(around, ast.Assign) and bindings[0] in around.targets else node
 
     def _grouped(self, node: ast.Call, settings: dict[str, Any]) -> dict[str, Any]:
-        """Returns rate and decay of an optimizer's groups; what differs between them is Unknown."""
+        """Returns rate and decay of an optimizer's groups; Unknown where they differ."""
         words = {word.arg: word.value for word in node.keywords}
         first = node.args[0] if node.args else words.get("params")
         groups = self._origin(first)
@@ -277,7 +277,7 @@ class Script(Names):
         if isinstance(groups, ast.List) and not any(isinstance(item, ast.Dict) for item in groups.elts):
             return {}
         why = f"may differ between the parameter groups (line {node.lineno})"
-        unknown = {"lr": Unknown(why=why), "weight_decay": Unknown(why=why)}
+        unknown: dict[str, Any] = {"lr": Unknown(why=why), "weight_decay": Unknown(why=why)}
         if first is not None and not tables:
             return unknown if "group" in ast.unparse(first).lower() else {}
         if not all(isinstance(table, dict) for table in tables):

@@ -1,6 +1,6 @@
-"""What a training script does in code that no argument says, and that its reader therefore asks for.
+"""Finds the training that a script does in code, beside its arguments, for its reader to ask for.
 
-Each construct gives the field of a recipe that it may move, and the end of a sentence on its setting.
+Each construct gives the field of a recipe to ask for, and the end of a sentence on that field's setting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLBACKS = {
     "scale_batch_size": ("batch_per_gpu", "chooses the batch in the run"),
     "lr_find": ("lr", "chooses the learning rate in the run"),
 }
-"""Lightning's callbacks, and methods of its Tuner, that move what a plan counts on."""
+"""Lightning's callbacks, and methods of its Tuner, by the field that each moves."""
 _OVERRIDES = {
     "get_train_dataloader": "batch_per_gpu",
     "training_step": "accumulation",
@@ -47,7 +47,7 @@ class Construct(NamedTuple):
 
 
 def constructs(names: Names) -> Iterator[Construct]:
-    """Yields what a script does in code that moves its batch, accumulation, learning rate or schedule."""
+    """Yields the places where code moves the batch, the accumulation, the learning rate or the schedule."""
     yield from _passes(names)
     for call in names.calls:
         last = last_part(call.func)
@@ -62,9 +62,10 @@ def constructs(names: Names) -> Iterator[Construct]:
     for node in names.nodes:
         if isinstance(node, ast.ClassDef) and any(last_part(base).endswith("Trainer") for base in node.bases):
             for method in node.body:
-                field = _OVERRIDES.get(getattr(method, "name", ""))
-                if field is not None:
-                    yield Construct(field, f"may be another: {node.name} has its own {method.name}")  # type: ignore[attr-defined]
+                name = getattr(method, "name", "")
+                if name in _OVERRIDES:
+                    why = f"may be another: {node.name} has its own {name}"
+                    yield Construct(_OVERRIDES[name], why)
 
 
 def _passes(names: Names) -> Iterator[Construct]:

@@ -221,7 +221,7 @@ class Expansion:
     def _alternative(
         self, shell: Shell, part: Parameter, values: list[str] | None
     ) -> tuple[list[str] | None, bool]:
-        """`${NAME:-argument}`, `:=`, `:+`, `:?`: the values, and whether the argument is taken in their place.
+        """`${NAME:-argument}`, `:=`, `:+`, `:?`: the values, and whether the argument takes their place.
         Of what the environment may have, that it has nothing is taken, and remembered.
         """
         sign = part.operator[-1]
