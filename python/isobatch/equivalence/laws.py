@@ -231,6 +231,11 @@ _ROWS = (
         ),
     ),
     SplitLaw(
+        "weights_unknown",
+        "weights not known",
+        Remedy("ask about rows that differ more: these do not tell unequal weights from coupled samples"),
+    ),
+    SplitLaw(
         "another_samples",
         "other samples",
         Remedy("draw the rows through a torch DataLoader, or by a seed that is the same for every split"),

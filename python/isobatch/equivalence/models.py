@@ -289,13 +289,15 @@ def _coupled(cause: SplitCause, result: SplitResult, runs: _Runs) -> SplitCause:
     if cause.id not in COUPLED:
         return cause
     if result.residual is None and runs.has_single:
-        text = (
-            "unequal rows have another gradient, and equal rows have not: samples act on one another, or weigh "
-            "unlike (these rows' own gradients are too alike to tell)"
+        return break_of(
+            "weights_unknown",
+            "unequal rows have another gradient, and equal rows have not: these rows' own gradients are too "
+            "alike to tell their weights",
         )
-    else:
-        text = "samples of a pass act on one another: unequal rows have another gradient, equal rows have not"
-    return break_of("coupled_samples", text)
+    return break_of(
+        "coupled_samples",
+        "samples of a pass act on one another: unequal rows have another gradient, equal rows have not",
+    )
 
 
 def _with_causes(result: SplitResult, causes: list[SplitCause]) -> SplitResult:

@@ -197,7 +197,7 @@ def _watched(recorder: Recorder) -> Iterator[None]:
         *(torch.nn.utils.clip_grad, optimizers.Optimizer, fetch._MapDatasetFetcher),
     ]
     before = [dict(vars(place)) for place in places]
-    hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+    hooks: list[Any] = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
     known = [{*by_key} for by_key in hooks]
     for part in (randomness, alike, samples, backward):
         part.install(recorder)
