@@ -52,8 +52,8 @@ def language(transformers):
 
     def make(name, config, **further):
         torch.manual_seed(0)
-        made = getattr(transformers, config)(vocab_size=40, **sizes, **further)
-        return getattr(transformers, name)(made)
+        settings = getattr(transformers, config)(vocab_size=40, **sizes, **further)
+        return getattr(transformers, name)(settings)
 
     rows = []
     for count in (12, 5, 9, 3, 6, 11, 7, 10):

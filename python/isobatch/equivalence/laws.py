@@ -200,8 +200,8 @@ _ROWS = (
         "loss_term",
         "a term of the loss",
         Remedy(
-            "divide the term as the rest of the loss; its coefficient, divided by accumulation × ranks, does so "
-            "from outside"
+            "divide the term as the rest of the loss; from outside, divide its coefficient by accumulation × "
+            "ranks"
         ),
     ),
     SplitLaw(
