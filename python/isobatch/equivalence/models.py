@@ -22,7 +22,7 @@ from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
-from isobatch.equivalence.steps import StepOrder, ModelTraining, read_training, record_ranks, record_step
+from isobatch.equivalence.steps import ModelTraining, StepOrder, read_training, record_ranks, record_step
 from isobatch.equivalence.weights import distance
 from isobatch.errors import InputError, must_be
 from isobatch.limits import within
