@@ -200,9 +200,8 @@ _ROWS = (
         "loss_term",
         "a term of the loss",
         Remedy(
-            "divide the term as the rest of the loss; its coefficient, divided by accumulation × ranks, "
-            "does so "
-            "from outside"
+            "divide the term as the rest of the loss; from outside, divide its coefficient by accumulation × "
+            "ranks"
         ),
     ),
     SplitLaw(
@@ -230,6 +229,11 @@ _ROWS = (
             "a balance loss of experts, in-batch negatives and the like depend on the micro-batch: keep it, "
             "and divide every term of the loss alike"
         ),
+    ),
+    SplitLaw(
+        "weights_unknown",
+        "weights not known",
+        Remedy("ask about rows that differ more: these do not tell unequal weights from coupled samples"),
     ),
     SplitLaw(
         "another_samples",

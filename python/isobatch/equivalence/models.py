@@ -22,7 +22,7 @@ from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
-from isobatch.equivalence.steps import StepOrder, Training, read_training, record_ranks, record_step
+from isobatch.equivalence.steps import ModelTraining, StepOrder, read_training, record_ranks, record_step
 from isobatch.equivalence.weights import distance
 from isobatch.errors import InputError, must_be
 from isobatch.limits import within
@@ -70,13 +70,13 @@ def same_model(
     count = len(rows)
     if not 2 <= count <= 16:
         raise must_be("a batch of 2 to 16 rows", count, field="rows")
-    read, asked = read_training(model, trainer, arguments), _splits(count, splits, ranks)
+    training, compared = read_training(model, trainer, arguments), _splits(count, splits, ranks)
     with tempfile.TemporaryDirectory(prefix="isobatch-model-") as folder:
-        runs = _Runs(read, rows, asked, Path(folder))
+        runs = _Runs(training, rows, compared, Path(folder))
         runs.record()
     noise = Rounding.between(runs.whole, runs.shaken)
     comparison = Comparison(runs.whole, runs.single, noise)
-    results = share_factor([comparison.compare(runs.unequal[split]) for split in asked])
+    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
     results = _name_scales(results, runs, comparison.tolerance)
     _check_judged(results)
     first = runs.whole.last.first
@@ -106,7 +106,7 @@ def same_model(
 class _Runs:
     """The steps of one question: of unequal rows and of equal ones, by split."""
 
-    def __init__(self, training: Training, rows: Any, splits: list[Split], folder: Path) -> None:
+    def __init__(self, training: ModelTraining, rows: Any, splits: list[Split], folder: Path) -> None:
         self.training, self.rows, self.splits, self.folder = training, rows, splits, folder
         self.copies = _equal_rows(rows)
         self.unequal: dict[Split, Recording] = {}
@@ -136,7 +136,7 @@ class _Runs:
         return [self.whole, *filter(None, [self.single]), *self.unequal.values()]
 
     def _take_single(self, *, freeze: bool) -> Recording | None:
-        """Takes one row a pass, for each row's gradient; None of a loss that needs several rows."""
+        """Takes one row a pass; None of a loss for several rows."""
         passes = Split(1, len(self.rows), 1)
         try:
             return self._take("single", self.rows, passes, each_pass=True, freeze=freeze)
@@ -200,7 +200,7 @@ def _gradient(recording: Recording) -> Vector:
 
 
 def _check_gradient(whole: Recording) -> None:
-    """Refuses a reference that shows nothing."""
+    """Refuses a reference without a finite gradient."""
     gradient = _gradient(whole)
     if not np.isfinite(gradient).all():
         raise InputError(
@@ -215,7 +215,7 @@ def _check_gradient(whole: Recording) -> None:
 
 
 def _check_judged(results: list[SplitResult]) -> None:
-    """Refuses splits with other samples or other random draws, which say nothing about the training."""
+    """Refuses splits with other samples or other random draws."""
     for result in results:
         for cause in result.causes:
             if cause.id in UNJUDGED:
@@ -225,7 +225,7 @@ def _check_judged(results: list[SplitResult]) -> None:
 
 
 def _name_scales(results: list[SplitResult], runs: _Runs, tolerance: float) -> list[SplitResult]:
-    """Adds to each split what its equal rows say: a wrong scale of all of the loss, or of a term."""
+    """Adds the findings of equal rows to each split: a wrong scale of the loss, or of a term."""
     splits = [Split.parse(result.split) for result in results]
     whole, unequal = runs.equal_whole, _gradient(runs.whole)
     if float(np.linalg.norm(whole)) < FAINT * float(np.linalg.norm(unequal)):
@@ -276,11 +276,11 @@ def _add_factor(result: SplitResult, factor: float, law: SplitCause | None, runs
         return result
     text = f"{factor_text(factor)}, by rows that are all equal"
     cause = break_of("gradient_factor", text) if law is None else break_of(law.id, f"{text}: {law.name}")
-    return _with_causes(result, [cause, *(_coupled(other, result, runs) for other in result.causes)])
+    return _with_causes(result, [cause, *(_coupled(old, result, runs) for old in result.causes)])
 
 
 def _name_coupling(result: SplitResult, runs: _Runs) -> SplitResult:
-    """Says that samples act on one another, where equal rows have the right scale or no gradient."""
+    """Names coupled samples for a split with equal rows of the right scale."""
     causes = [_coupled(cause, result, runs) for cause in result.causes]
     return _with_causes(result, causes) if causes else result
 
@@ -289,14 +289,15 @@ def _coupled(cause: SplitCause, result: SplitResult, runs: _Runs) -> SplitCause:
     if cause.id not in COUPLED:
         return cause
     if result.residual is None and runs.has_single:
-        text = (
-            "unequal rows have another gradient, and equal rows have not: samples act on one another, or "
-            "weigh "
-            "unlike (these rows' own gradients are too alike to tell)"
+        return break_of(
+            "weights_unknown",
+            "unequal rows have another gradient, and equal rows have not: these rows' own gradients are too "
+            "alike to tell their weights",
         )
-    else:
-        text = "samples of a pass act on one another: unequal rows have another gradient, equal rows have not"
-    return break_of("coupled_samples", text)
+    return break_of(
+        "coupled_samples",
+        "samples of a pass act on one another: unequal rows have another gradient, equal rows have not",
+    )
 
 
 def _with_causes(result: SplitResult, causes: list[SplitCause]) -> SplitResult:

@@ -37,8 +37,8 @@ DERIVED = ("generation_batch_size", "steps_per_generation")
 """Arguments of TRL's trainers that follow from the split."""
 
 
-class Training(NamedTuple):
-    """What takes a step: a model, by its own forward or by a trainer; `trainer` makes one from keywords."""
+class ModelTraining(NamedTuple):
+    """A model and its trainer, or its own forward; `trainer` makes a trainer from keywords."""
 
     model: torch.nn.Module
     trainer: Callable[..., Any] | None
@@ -50,8 +50,8 @@ class Training(NamedTuple):
         if self.trainer is None:
             _step_bare(model, rows, split)
             return
-        made = _arguments_class(self.trainer)
-        arguments = made(**{**self.arguments, **_settings(made, split, folder)})
+        kind = _arguments_class(self.trainer)
+        arguments = kind(**{**self.arguments, **_settings(kind, split, folder)})
         self.trainer(model=model, args=arguments, train_dataset=_dataset(self.trainer, rows)).train()
 
 
@@ -64,8 +64,8 @@ class StepOrder(NamedTuple):
     switches: Mapping[str, bool] = {}
 
 
-def read_training(model: torch.nn.Module, trainer: Any, arguments: Any) -> Training:
-    """Reads what a caller names: a trainer's class, one with keywords bound by `partial`, or an instance."""
+def read_training(model: torch.nn.Module, trainer: Any, arguments: Any) -> ModelTraining:
+    """Reads a trainer: its class, one with keywords bound by `partial`, or an instance."""
     if trainer is not None and not callable(trainer):
         keywords = {
             name: getattr(trainer, name, None)
@@ -73,14 +73,14 @@ def read_training(model: torch.nn.Module, trainer: Any, arguments: Any) -> Train
             if name in inspect.signature(type(trainer)).parameters
         }
         arguments = trainer.args if arguments is None else arguments
-        kind: Callable[..., Any] = type(trainer)
-        trainer = partial(kind, **keywords)
+        own_class: Callable[..., Any] = type(trainer)
+        trainer = partial(own_class, **keywords)
     if arguments is not None and not isinstance(arguments, Mapping):
         arguments = _changed_fields(arguments)
-    return Training(model, trainer, arguments or {})
+    return ModelTraining(model, trainer, arguments or {})
 
 
-def record_step(training: Training, order: StepOrder, folder: Path) -> Recording:
+def record_step(training: ModelTraining, order: StepOrder, folder: Path) -> Recording:
     """Takes a step in this process and reads its record."""
     began = time.monotonic()
     _record(training, order, folder)
@@ -93,8 +93,8 @@ def record_step(training: Training, order: StepOrder, folder: Path) -> Recording
     return recording
 
 
-def record_ranks(training: Training, orders: Sequence[StepOrder], folder: Path) -> dict[str, Recording]:
-    """Takes steps by processes that share a gloo group, and reads their records by name.
+def record_ranks(training: ModelTraining, orders: Sequence[StepOrder], folder: Path) -> dict[str, Recording]:
+    """Takes steps by the ranks of a gloo group, and reads their records by name.
 
     The ranks are forks of this process: they have each class, patch and setting that it has. They stay for
     all steps.
@@ -154,13 +154,13 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 class _StepRecorder(Recorder):
-    """A recorder whose process goes on after the step."""
+    """A recorder that lets its process go on after the step."""
 
     def end(self, name: str) -> None:
         """Leaves the process as it is."""
 
 
-def _record(training: Training, order: StepOrder, folder: Path) -> None:
+def _record(training: ModelTraining, order: StepOrder, folder: Path) -> None:
     """Takes a step of a copy of the model with torch watched."""
     place = folder / order.name
     place.mkdir(exist_ok=True)
@@ -197,7 +197,7 @@ def _watched(recorder: Recorder) -> Iterator[None]:
         *(torch.nn.utils.clip_grad, optimizers.Optimizer, fetch._MapDatasetFetcher),
     ]
     before = [dict(vars(place)) for place in places]
-    hooks = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+    hooks: list[Any] = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
     known = [{*by_key} for by_key in hooks]
     for part in (randomness, alike, samples, backward):
         part.install(recorder)
@@ -248,9 +248,9 @@ def _stack(values: list[Any]) -> Any:
 
 def _arguments_class(trainer: Callable[..., Any]) -> Any:
     """Finds the class of a trainer's arguments by the annotation of `args`."""
-    made: Any = trainer.func if isinstance(trainer, partial) else trainer
+    kind: Any = trainer.func if isinstance(trainer, partial) else trainer
     with suppress(Exception):  # an annotation may name what is not installed
-        hint = typing.get_type_hints(made.__init__)["args"]
+        hint = typing.get_type_hints(kind.__init__)["args"]
         classes = [part for part in (*typing.get_args(hint), hint) if hasattr(part, "__dataclass_fields__")]
         return classes[0]
     from transformers import TrainingArguments
@@ -258,8 +258,8 @@ def _arguments_class(trainer: Callable[..., Any]) -> Any:
     return TrainingArguments
 
 
-def _settings(made: Any, split: Split, folder: Path) -> dict[str, Any]:
-    """Sets the split, one step on the CPU in float32, and nothing that writes or prints."""
+def _settings(kind: Any, split: Split, folder: Path) -> dict[str, Any]:
+    """Sets the split and one step on the CPU in float32, without logs or checkpoints."""
     settings = {
         "output_dir": str(folder / "trainer"),
         "per_device_train_batch_size": split.micro_batch,
@@ -273,11 +273,11 @@ def _settings(made: Any, split: Split, folder: Path) -> dict[str, Any]:
         "dataloader_pin_memory": False,
         **dict.fromkeys(("save_strategy", "logging_strategy", "eval_strategy"), "no"),
     }
-    return {name: value for name, value in settings.items() if name in made.__dataclass_fields__}
+    return {name: value for name, value in settings.items() if name in kind.__dataclass_fields__}
 
 
 def _changed_fields(arguments: Any) -> dict[str, Any]:
-    """Lists the fields of a trainer's arguments unlike the default, to make them anew."""
+    """Lists the fields of a trainer's arguments that differ from the default, so that they can be kind anew."""
     with tempfile.TemporaryDirectory() as folder:
         plain = type(arguments)(output_dir=folder, use_cpu=True)
     return {
@@ -289,16 +289,18 @@ def _changed_fields(arguments: Any) -> dict[str, Any]:
 
 def _dataset(trainer: Callable[..., Any], rows: Any) -> Any:
     """Makes rows of plain values a Dataset, which every trainer but transformers' own asks for."""
-    made: Any = trainer.func if isinstance(trainer, partial) else trainer
+    kind: Any = trainer.func if isinstance(trainer, partial) else trainer
     plain = not any(isinstance(value, torch.Tensor) for value in rows[0].values())
-    if isinstance(rows, list) and plain and not made.__module__.startswith("transformers."):
+    if isinstance(rows, list) and plain and not kind.__module__.startswith("transformers."):
         from datasets import Dataset  # type: ignore[import-not-found]
 
         return Dataset.from_list(rows)
     return rows
 
 
-def _be_rank(rank: int, ranks: int, training: Training, orders: Sequence[StepOrder], folder: Path) -> None:
+def _be_rank(
+    rank: int, ranks: int, training: ModelTraining, orders: Sequence[StepOrder], folder: Path
+) -> None:
     """Takes each step as one rank of several; a failure is written for the caller."""
     with (folder / f"output-{rank}.txt").open("wb") as output:
         for stream in (1, 2):
