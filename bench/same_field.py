@@ -2,10 +2,11 @@
 
     python bench/same_field.py [NAME...] [--cache FOLDER] [--split RxAxM] [--plain]
 
-Without names: all that have no answer yet. `same_field.toml` lists the scripts. The cache holds an environment
-for each group of packages (over those of this Python), the sources at a commit, tiny models and data
-(`same_field_made.py`), and the answers, of which bench/results/same_field.md is written. A script is started
-where its document starts it, with the models and data beside it under the names of the document.
+Without names: all that have no answer yet. `same_field.toml` lists the scripts. The cache holds an
+environment for each group of packages (over those of this Python), the sources at a commit, tiny models and
+data (`same_field_data.py`, `same_field_models.py`), and the answers, of which bench/results/same_field.md is
+written. A script is started where its document starts it, with models and data beside it by the document's
+names.
 """
 
 import argparse
@@ -115,7 +116,8 @@ def place_source(folder: str, cache: Path) -> Path:
 def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answer:
     """Asks about a script, or starts it alone (`plain`) to see that it trains."""
     commands = make_environment(script.environment, cache)
-    run([str(make_environment("hf", cache) / "python"), str(HERE / "same_field_made.py"), str(cache / DESK)])
+    for made in ("same_field_data.py", "same_field_models.py"):
+        run([str(make_environment("hf", cache) / "python"), str(HERE / made), str(cache / DESK)])
     place = place_source(script.folder, cache)
     output = cache / "answers" / f"{script.name}.same.json"
     output.unlink(missing_ok=True)
@@ -126,7 +128,15 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
         "NANOCHAT_BASE_DIR": str(cache / DESK / "nanochat_base"),
         "PYTHONPATH": os.environ.get("PYTHONPATH") or str(HERE.parent / "python"),
     }
-    question = [sys.executable, "-m", "isobatch", "same", "-o", str(output), *(["--split", split] if split else [])]
+    question = [
+        sys.executable,
+        "-m",
+        "isobatch",
+        "same",
+        "-o",
+        str(output),
+        *(["--split", split] if split else []),
+    ]
     command = script.words if plain else [*question, "--", *script.words]
     start = time.monotonic()
     process = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True)
@@ -143,6 +153,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
     checked = [script for script in right if script.check]
     unchanged = [script for script in checked if not script.added]
     wrong = [script for script in asked if answers[script.name].same is not None and script not in right]
+    unasked = [script.name for script in scripts if script not in asked]
     lines = []
     for script in asked:
         answer = answers[script.name]
@@ -156,30 +167,43 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         [
             "# `isobatch same` on scripts of the field",
             "",
-            f"> {len(asked)} scripts asked: {len(checked)} right and checked, {len(unchanged)} of them unchanged; "
-            f"{len(wrong)} wrong.",
+            f"> {len(asked)} scripts asked: {len(right)} right, {len(checked)} of them checked without "
+            f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
-            f"`python bench/same_field.py`, {os.cpu_count()} cores, Python {platform.python_version()}. A command is as "
-            "its document writes it, with braces in the place of numbers where its flags are its own.",
+            f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
+            f"{platform.python_version()}. A command is as its document writes it, with braces in the place "
+            "of numbers where its flags are its own. Seconds are of all splits; a quiet machine is faster.",
             "",
             "| script | what was added | split | verdict | checked by | s |",
             "|---|---|---|---|---|---|",
             *lines,
             "",
-            *(f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip() + "\n"
-              for name, one in TABLE["environments"].items()),
-            *(f"- {name}: {repository} at {commit}" for name, (repository, commit, _) in TABLE["sources"].items()),
+            f"Not asked yet: {', '.join(unasked) or 'none'}.",
+            "",
+            *(
+                f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip()
+                + "\n"
+                for name, one in TABLE["environments"].items()
+            ),
+            *(
+                f"- {name}: {repository} at {commit}"
+                for name, (repository, commit, _) in TABLE["sources"].items()
+            ),
             "",
         ]
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="*")
     parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "field")
     parser.add_argument("--split", default="", help="instead of the command's own")
-    parser.add_argument("--plain", action="store_true", help="start each alone, without isobatch, and show its words")
+    parser.add_argument(
+        "--plain", action="store_true", help="start each alone, without isobatch, and show its words"
+    )
     options = parser.parse_args()
     cache = options.cache.resolve()
     kept = cache / "answers"
