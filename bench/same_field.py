@@ -2,10 +2,11 @@
 
     python bench/same_field.py [NAME...] [--cache FOLDER] [--split RxAxM] [--plain]
 
-Without names: all that have no answer yet. `same_field.toml` lists the scripts. The cache holds an environment
-for each group of packages (over those of this Python), the sources at a commit, tiny models and data
-(`same_field_made.py`), and the answers, of which bench/results/same_field.md is written. A script is started
-where its document starts it, with the models and data beside it under the names of the document.
+Without names: all that have no answer yet. `same_field.toml` lists the scripts. The cache holds an
+environment for each group of packages (over those of this Python), the sources at a commit, tiny models and
+data (`same_field_data.py`, `same_field_models.py`), and the answers, of which bench/results/same_field.md is
+written. A script is started where its document starts it, with models and data beside it by the document's
+names.
 """
 
 import argparse
@@ -115,7 +116,8 @@ def place_source(folder: str, cache: Path) -> Path:
 def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answer:
     """Asks about a script, or starts it alone (`plain`) to see that it trains."""
     commands = make_environment(script.environment, cache)
-    run([str(make_environment("hf", cache) / "python"), str(HERE / "same_field_made.py"), str(cache / DESK)])
+    for made in ("same_field_data.py", "same_field_models.py"):
+        run([str(make_environment("hf", cache) / "python"), str(HERE / made), str(cache / DESK)])
     place = place_source(script.folder, cache)
     output = cache / "answers" / f"{script.name}.same.json"
     output.unlink(missing_ok=True)
@@ -151,6 +153,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
     checked = [script for script in right if script.check]
     unchanged = [script for script in checked if not script.added]
     wrong = [script for script in asked if answers[script.name].same is not None and script not in right]
+    unasked = [script.name for script in scripts if script not in asked]
     lines = []
     for script in asked:
         answer = answers[script.name]
@@ -164,15 +167,18 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         [
             "# `isobatch same` on scripts of the field",
             "",
-            f"> {len(asked)} scripts asked: {len(checked)} right and checked, {len(unchanged)} of them unchanged; "
-            f"{len(wrong)} wrong.",
+            f"> {len(asked)} scripts asked: {len(right)} right, {len(checked)} of them checked without "
+            f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
-            f"`python bench/same_field.py`, {os.cpu_count()} cores, Python {platform.python_version()}. A command is as "
-            "its document writes it, with braces in the place of numbers where its flags are its own.",
+            f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
+            f"{platform.python_version()}. A command is as its document writes it, with braces in the place "
+            "of numbers where its flags are its own. Seconds are of all splits; a quiet machine is faster.",
             "",
             "| script | what was added | split | verdict | checked by | s |",
             "|---|---|---|---|---|---|",
             *lines,
+            "",
+            f"Not asked yet: {', '.join(unasked) or 'none'}.",
             "",
             *(
                 f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip()

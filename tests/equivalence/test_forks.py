@@ -53,14 +53,14 @@ def test_what_is_not_plain_starts_as_typed(words):
 
 def both(tmp_path, words, split):
     """Runs a command as typed, and forked from what the first has imported."""
-    settings = Recorded(str(tmp_path / "plain" / "record"), 2)
+    settings = Recorded(str(tmp_path / "plain" / "record"), 2, split=split)
     plain = start_run(words, CPU, settings, split, 300)
     assert plain.recording is not None, plain.output
     server = start_server(words, CPU, settings)
     assert server is not None
     try:
         assert server.is_ready(), server.odd
-        forked = Recorded(str(tmp_path / "forked" / "record"), 2)
+        forked = Recorded(str(tmp_path / "forked" / "record"), 2, split=split)
         run = start_run(words, CPU, forked, split, 300, server)
         assert run.recording is not None, run.output
     finally:
@@ -90,6 +90,15 @@ def test_a_trainers_fork_records_what_a_start_as_typed_does(tmp_path, name):
     path = tmp_path / "train.py"
     path.write_text(in_code.HEAD + getattr(in_code, name))
     assert_equal(*both(tmp_path, [sys.executable, str(path)], Split(1, 4, 2)))
+
+
+def test_a_script_named_in_its_folder_keeps_the_names_of_its_lines(tmp_path, monkeypatch):
+    """Rows that a loop draws itself, and the seeds of its draws, are kept by file and line."""
+    (tmp_path / "train.py").write_text(in_code.HEAD + in_code.BY_HAND)
+    monkeypatch.chdir(tmp_path)
+    plain, forked = both(tmp_path, [sys.executable, "train.py", "2", "4"], Split(1, 4, 2))
+    lines, drawn = plain.last.ranks[0].indices, forked.last.ranks[0].indices
+    assert lines and lines.keys() == drawn.keys()
 
 
 def test_a_module_that_starts_a_thread_is_not_forked(tmp_path, monkeypatch):

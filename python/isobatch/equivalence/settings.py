@@ -29,7 +29,6 @@ _OF_A_STEP = {"axolotl": ("batch_size",)}
 """By tool, another name for a step's samples, which the tool refuses beside an accumulation."""
 _SWITCHES = ("bf16", "fp16", "tf32", "bfloat16", "float16")
 _ON_CPU: dict[str, dict[str, Any]] = {
-    "trl": {"bf16": False},  # on by default
     "torchtune": {"device": "cpu", "dtype": "fp32"},
     "lightning": {"trainer.accelerator": "cpu", "trainer.precision": "32-true"},
 }
