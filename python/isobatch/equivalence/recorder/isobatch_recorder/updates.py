@@ -80,8 +80,8 @@ def _whole_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tens
     """Yields the parameters to train with their names, each gathered from all ranks while it is looked at."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            parted = hasattr(parameter, "ds_id") and parameter.shape != parameter.ds_shape
-            with _gathered(parameter) if parted else contextlib.nullcontext():
+            whole_shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's
+            with _gathered(parameter) if parameter.shape != whole_shape else contextlib.nullcontext():
                 yield name, parameter
 
 
@@ -141,8 +141,9 @@ def _replaced_step(optimizer: Any, step: Any) -> Iterator[None]:
 
 def _without_unstepped(before: torch.Tensor, after: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     """Returns what stands in the place of the weights: 0 for a tensor that kept its weights."""
-    kept = [bool(torch.equal(*pair)) for pair in zip(before.split(sizes), after.split(sizes))]
-    return after * (1 - torch.tensor(kept, dtype=after.dtype)).repeat_interleave(torch.tensor(sizes))
+    parts = zip(torch.split(before, sizes), torch.split(after, sizes))
+    unstepped = [bool(torch.equal(*pair)) for pair in parts]
+    return after * (1 - torch.tensor(unstepped, dtype=after.dtype)).repeat_interleave(torch.tensor(sizes))
 
 
 def _take_plain_ops(recorder: Recorder) -> None:
