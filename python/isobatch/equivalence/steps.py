@@ -277,7 +277,7 @@ def _settings(kind: Any, split: Split, folder: Path) -> dict[str, Any]:
 
 
 def _changed_fields(arguments: Any) -> dict[str, Any]:
-    """Lists the fields of a trainer's arguments that differ from the default, so that they can be kind anew."""
+    """Lists the fields of a trainer's arguments that differ from the default."""
     with tempfile.TemporaryDirectory() as folder:
         plain = type(arguments)(output_dir=folder, use_cpu=True)
     return {
