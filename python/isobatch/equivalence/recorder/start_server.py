@@ -145,7 +145,7 @@ def _run(program: list[str], *, is_module: bool) -> None:
         sys.path[0] = os.getcwd()
         runpy._run_module_as_main(program[0], alter_argv=True)  # type: ignore[attr-defined]
         return
-    path = os.path.abspath(program[0])  # as Python names a script: rows and seeds are kept by file and line
+    path = os.path.abspath(program[0])  # as Python does: rows and seeds are kept by file and line
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     module = types.ModuleType("__main__")
     module.__file__, module.__builtins__ = path, builtins  # type: ignore[attr-defined]
