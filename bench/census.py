@@ -22,8 +22,8 @@ def main() -> None:
     run = commands.add_parser("run")
     run.add_argument("--only", default="", help="a regular expression that the head's name has")
     run.add_argument("--limit", type=float, default=1e9, help="minutes after which no head is begun")
-    one = commands.add_parser("one")
-    one.add_argument("head")
+    single = commands.add_parser("one")
+    single.add_argument("head")
     commands.add_parser("page")
     options = parser.parse_args()
     if options.command == "run":

@@ -116,8 +116,8 @@ def place_source(folder: str, cache: Path) -> Path:
 def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answer:
     """Asks about a script, or starts it alone (`plain`) to see that it trains."""
     commands = make_environment(script.environment, cache)
-    for made in ("same_field_data.py", "same_field_models.py"):
-        run([str(make_environment("hf", cache) / "python"), str(HERE / made), str(cache / DESK)])
+    for script_name in ("same_field_data.py", "same_field_models.py"):
+        run([str(make_environment("hf", cache) / "python"), str(HERE / script_name), str(cache / DESK)])
     place = place_source(script.folder, cache)
     output = cache / "answers" / f"{script.name}.same.json"
     output.unlink(missing_ok=True)
@@ -148,14 +148,14 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
 
 
 def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
-    asked = [script for script in scripts if script.name in answers]
-    right = [script for script in asked if answers[script.name].is_right(script)]
+    answered = [script for script in scripts if script.name in answers]
+    right = [script for script in answered if answers[script.name].is_right(script)]
     checked = [script for script in right if script.check]
     unchanged = [script for script in checked if not script.added]
-    wrong = [script for script in asked if answers[script.name].same is not None and script not in right]
-    unasked = [script.name for script in scripts if script not in asked]
+    wrong = [script for script in answered if answers[script.name].same is not None and script not in right]
+    unasked = [script.name for script in scripts if script not in answered]
     lines = []
-    for script in asked:
+    for script in answered:
         answer = answers[script.name]
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
         check = script.check if script in right else ""
@@ -167,7 +167,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         [
             "# `isobatch same` on scripts of the field",
             "",
-            f"> {len(asked)} scripts asked: {len(right)} right, {len(checked)} of them checked without "
+            f"> {len(answered)} scripts answered: {len(right)} right, {len(checked)} of them checked without "
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
@@ -181,9 +181,9 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"Not asked yet: {', '.join(unasked) or 'none'}.",
             "",
             *(
-                f"Environment {name}: {' '.join(one['packages'].split())} {one.get('alone', '')}".strip()
+                f"Environment {name}: {' '.join(table['packages'].split())} {table.get('alone', '')}".strip()
                 + "\n"
-                for name, one in TABLE["environments"].items()
+                for name, table in TABLE["environments"].items()
             ),
             *(
                 f"- {name}: {repository} at {commit}"
@@ -206,11 +206,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     cache = options.cache.resolve()
-    kept = cache / "answers"
-    kept.mkdir(parents=True, exist_ok=True)
+    folder = cache / "answers"
+    folder.mkdir(parents=True, exist_ok=True)
     scripts = [Script(**{key: value.strip() for key, value in row.items()}) for row in TABLE["scripts"]]
     for script in scripts:
-        place = kept / f"{script.name}.json"
+        place = folder / f"{script.name}.json"
         if script.name not in options.name if options.name else place.exists():
             continue
         answer = ask(script, cache, options.split, plain=options.plain)
@@ -220,7 +220,7 @@ def main() -> None:
     answers = {
         script.name: Answer(**json.loads(place.read_text()))
         for script in scripts
-        if (place := kept / f"{script.name}.json").exists()
+        if (place := folder / f"{script.name}.json").exists()
     }
     RESULTS.write_text(write_results(scripts, answers))
 

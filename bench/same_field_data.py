@@ -82,8 +82,8 @@ def make_datasets(root: Path) -> None:
     write_rows(root / "trl-lib/Capybara", chats, "train", "test")
     preferences = [
         {
-            "chosen": [*(asked := turns(draw, "user")), *turns(draw, "assistant")],
-            "rejected": [*asked, *turns(draw, "assistant")],
+            "chosen": [*(prompt := turns(draw, "user")), *turns(draw, "assistant")],
+            "rejected": [*prompt, *turns(draw, "assistant")],
         }
         for _ in pairs
     ]
@@ -96,10 +96,12 @@ def make_datasets(root: Path) -> None:
     write_rows(root / "trl-lib/kto-mix-14k", judged, "train", "test")
     tasks = [{"prompt": turns(draw, "user"), "solution": f"${at}$"} for at in range(256)]
     write_rows(root / "HuggingFaceH4/Polaris-Dataset-53K", tasks, "train")
-    told = [{"instruction": sentence(draw), "input": "", "output": sentence(draw, 3, 30)} for _ in range(256)]
+    instructions = [
+        {"instruction": sentence(draw), "input": "", "output": sentence(draw, 3, 30)} for _ in range(256)
+    ]
     for name in ("teknium/GPT4-LLM-Cleaned", "yahma/alpaca-cleaned"):
-        write_rows(root / name, told, "train")
-    (root / "my_custom_dataset.json").write_text(json.dumps(told))
+        write_rows(root / name, instructions, "train")
+    (root / "my_custom_dataset.json").write_text(json.dumps(instructions))
 
 
 def make_texts(root: Path) -> None:

@@ -1,7 +1,7 @@
 """What `isobatch same` takes: five splits of a 2-layer Llama by torchrun, with starts that fork and without.
 
-python bench/same_start.py [forks | typed]: prints wall and processor seconds of both, or of one, and the seconds
-of each run.
+python bench/same_start.py [forks | typed]: prints wall and processor seconds of both, or of one, and the
+seconds of each run.
 """
 
 import os

@@ -25,8 +25,8 @@ def ask_head(head: Head, *, routed: bool = False) -> dict[str, Any]:
     """Asks a class of transformers under its Trainer, its balance loss of experts on if `routed`."""
     began = time.process_time()
     record: dict[str, Any] = {"head": head.name + (ROUTED if routed else "")}
-    made = head.load()
-    model, batch, reasons = build_head(made, routed=routed)
+    model_class = head.load()
+    model, batch, reasons = build_head(model_class, routed=routed)
     if model is None:
         return {**record, "asked": "not built", "why": reasons[-1] if reasons else "no build was tried"}
     collating = functools.partial(Trainer, data_collator=rows.collate)
@@ -76,19 +76,19 @@ def short_weights(weights: list[float]) -> Any:
     return short[0] if np.ptp(weights) < 2e-3 * max(map(abs, weights)) else short
 
 
-def build_head(made: Any, *, routed: bool = False) -> tuple[Any, Any, list[str]]:
+def build_head(model_class: Any, *, routed: bool = False) -> tuple[Any, Any, list[str]]:
     """Builds a model and rows with which a backward pass succeeds; else says what each try met."""
-    arguments = set(inspect.signature(made.forward).parameters)
+    arguments = set(inspect.signature(model_class.forward).parameters)
     reasons: list[str] = []
-    for layers, divisor in _sizes(made):
+    for layers, divisor in _sizes(model_class):
         for variant in rows.VARIANTS:
             if len(reasons) >= FAILURES or any("not implemented" in reason.lower() for reason in reasons):
                 return None, None, reasons
             stage = "build"
             try:
-                model, config = tiny.build(made, divisor, layers, routed=routed)
+                model, config = tiny.build(model_class, divisor, layers, routed=routed)
                 stage = "rows"
-                batch = rows.rows_of(made, config, arguments, variant)
+                batch = rows.rows_of(model_class, config, arguments, variant)
                 stage = "forward"
                 _check_loss(model.train(), batch)
             except Exception as error:  # a model raises what it likes
@@ -105,9 +105,9 @@ def build_head(made: Any, *, routed: bool = False) -> tuple[Any, Any, list[str]]
     return None, None, reasons
 
 
-def _sizes(made: Any) -> list[tuple[int, int]]:
+def _sizes(model_class: Any) -> list[tuple[int, int]]:
     """Lists layers and divisors of the width to try, the smallest model first."""
-    width, divisor = tiny.width(tiny.families.config_of(made)), 1
+    width, divisor = tiny.width(tiny.families.config_of(model_class)), 1
     while divisor * 2 * 40 <= width:
         divisor *= 2
     sizes = [(2, divisor), (2, divisor // 2), (4, divisor // 2), (2, divisor // 4), (4, divisor // 8), (2, 1)]

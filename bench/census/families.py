@@ -11,9 +11,9 @@ VISION = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, 
 STAGES = ["stage1", "stage2", "stage3", "stage4"]
 
 
-def config_of(made: Any) -> Any:
+def config_of(model_class: Any) -> Any:
     """Makes the config of a class, with the parts that it cannot do without."""
-    kind = made.config_class
+    kind = model_class.config_class
     name = kind.__name__
     if name in ("EncoderDecoderConfig", "VisionEncoderDecoderConfig", "SpeechEncoderDecoderConfig"):
         return _encoder_decoder(kind)

@@ -11,8 +11,16 @@ from typing import Any, NamedTuple
 import transformers
 
 MODELS = Path(transformers.__file__).parent / "models"
-ORDER = ("ForCausalLM", "ForConditionalGeneration", "ForMaskedLM", "ForTokenClassification",
-         "ForQuestionAnswering", "ForSequenceClassification", "ForMultipleChoice", "ForImageClassification")  # fmt: skip
+ORDER = (
+    "ForCausalLM",
+    "ForConditionalGeneration",
+    "ForMaskedLM",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForSequenceClassification",
+    "ForMultipleChoice",
+    "ForImageClassification",
+)
 """Kinds of heads by their class names, which share generic losses; others come first."""
 TARGETS = {"start_positions", "return_loss", "future_values", "target_values", "bool_masked_pos", "targets"}
 """Arguments of a forward that a loss is made of, beside those with `label` in their names."""

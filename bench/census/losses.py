@@ -98,8 +98,14 @@ def _classes(spread: bool = False) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """Yields each loss: its name, its package, and how it is asked."""
-    groups = {"timm": _timm, "segmentation_models_pytorch": _segmentation, "open_clip_torch": _clip,
-              "torchvision": _detection, "sentence-transformers": _sentences, "diffusers": _diffusers}  # fmt: skip
+    groups = {
+        "timm": _timm,
+        "segmentation_models_pytorch": _segmentation,
+        "open_clip_torch": _clip,
+        "torchvision": _detection,
+        "sentence-transformers": _sentences,
+        "diffusers": _diffusers,
+    }
     for package, group in groups.items():
         for name in group():
             yield f"{package}: {name}", package, partial(_ask, group, name)
@@ -181,22 +187,26 @@ def _detection() -> dict[str, Any]:
     all_samples = {"rpn_batch_size_per_image": 10_000, "box_batch_size_per_image": 10_000}
     return {
         "FasterRCNN": lambda: (
-            detection.FasterRCNN(backbone(), 3, rpn_anchor_generator=anchors(), **sizes, **all_samples), rows()
+            detection.FasterRCNN(backbone(), 3, rpn_anchor_generator=anchors(), **sizes, **all_samples),
+            rows(),
         ),
         "MaskRCNN": lambda: (
             detection.MaskRCNN(backbone(), 3, rpn_anchor_generator=anchors(), **sizes, **all_samples),
             rows(masks=True),
         ),
         "RetinaNet": lambda: (
-            detection.RetinaNet(backbone(), 3, anchor_generator=anchors(), **sizes), rows()
+            detection.RetinaNet(backbone(), 3, anchor_generator=anchors(), **sizes),
+            rows(),
         ),
         "FCOS": lambda: (
-            detection.FCOS(backbone(), 3, anchor_generator=AnchorGenerator(((16,),), ((1.0,),)), **sizes), rows()
+            detection.FCOS(backbone(), 3, anchor_generator=AnchorGenerator(((16,),), ((1.0,),)), **sizes),
+            rows(),
         ),
         "SSD": lambda: (
-            detection.ssd.SSD(backbone(), DefaultBoxGenerator([[2]], scales=[0.3, 0.6]), (96, 96), 3), rows()
+            detection.ssd.SSD(backbone(), DefaultBoxGenerator([[2]], scales=[0.3, 0.6]), (96, 96), 3),
+            rows(),
         ),
-    }  # fmt: skip
+    }
 
 
 def _sentences() -> dict[str, Any]:
@@ -210,15 +220,26 @@ def _sentences() -> dict[str, Any]:
     binary, score, wide = (lambda n: n % 2), (lambda n: n / 8), (lambda n: [n / 8, 1 - n / 8])
     vector = lambda n: [n / 8 + place / 9 for place in range(8)]  # noqa: E731
     kinds = {
-        "MultipleNegativesRankingLoss": (2, binary), "MultipleNegativesSymmetricRankingLoss": (2, binary),
-        "CosineSimilarityLoss": (2, score), "CoSENTLoss": (2, score), "AnglELoss": (2, score),
-        "ContrastiveLoss": (2, binary), "OnlineContrastiveLoss": (2, binary), "TripletLoss": (3, binary),
-        "BatchAllTripletLoss": (1, binary), "BatchHardTripletLoss": (1, binary),
-        "BatchHardSoftMarginTripletLoss": (1, binary), "BatchSemiHardTripletLoss": (1, binary),
-        "MarginMSELoss": (3, score), "MSELoss": (1, vector), "DistillKLDivLoss": (3, wide),
-        "MegaBatchMarginLoss": (2, binary), "ContrastiveTensionLossInBatchNegatives": (2, binary),
-        "GlobalOrthogonalRegularizationLoss": (2, binary), "EmbedDistillLoss": (1, vector),
-    }  # fmt: skip
+        "MultipleNegativesRankingLoss": (2, binary),
+        "MultipleNegativesSymmetricRankingLoss": (2, binary),
+        "CosineSimilarityLoss": (2, score),
+        "CoSENTLoss": (2, score),
+        "AnglELoss": (2, score),
+        "ContrastiveLoss": (2, binary),
+        "OnlineContrastiveLoss": (2, binary),
+        "TripletLoss": (3, binary),
+        "BatchAllTripletLoss": (1, binary),
+        "BatchHardTripletLoss": (1, binary),
+        "BatchHardSoftMarginTripletLoss": (1, binary),
+        "BatchSemiHardTripletLoss": (1, binary),
+        "MarginMSELoss": (3, score),
+        "MSELoss": (1, vector),
+        "DistillKLDivLoss": (3, wide),
+        "MegaBatchMarginLoss": (2, binary),
+        "ContrastiveTensionLossInBatchNegatives": (2, binary),
+        "GlobalOrthogonalRegularizationLoss": (2, binary),
+        "EmbedDistillLoss": (1, vector),
+    }
 
     def make(name: str, kind: tuple[int, Any]) -> Any:
         return Sentences(getattr(losses, name)), rows(*kind)
@@ -227,11 +248,13 @@ def _sentences() -> dict[str, Any]:
         return Sentences(lambda model: losses.SoftmaxLoss(model, 8, 3)), rows(2, lambda n: n % 3)
 
     def matryoshka() -> Any:
-        inner = lambda model: losses.MatryoshkaLoss(model, losses.CosineSimilarityLoss(model), [8, 4])  # noqa: E731
+        def inner(model: Any) -> Any:
+            return losses.MatryoshkaLoss(model, losses.CosineSimilarityLoss(model), [8, 4])
+
         return Sentences(inner), rows(2, score)
 
-    made = {name: partial(make, name, kind) for name, kind in kinds.items()}
-    return {**made, "SoftmaxLoss": softmax, "MatryoshkaLoss of CosineSimilarityLoss": matryoshka}
+    built = {name: partial(make, name, kind) for name, kind in kinds.items()}
+    return {**built, "SoftmaxLoss": softmax, "MatryoshkaLoss of CosineSimilarityLoss": matryoshka}
 
 
 def _diffusers() -> dict[str, Any]:
@@ -239,8 +262,11 @@ def _diffusers() -> dict[str, Any]:
         from diffusers import DDPMScheduler, UNet2DModel
 
         torch.manual_seed(0)
-        blocks = {"block_out_channels": (8, 8), "down_block_types": ("DownBlock2D",) * 2,
-                  "up_block_types": ("UpBlock2D",) * 2}  # fmt: skip
+        blocks = {
+            "block_out_channels": (8, 8),
+            "down_block_types": ("DownBlock2D",) * 2,
+            "up_block_types": ("UpBlock2D",) * 2,
+        }
         net = UNet2DModel(sample_size=8, norm_num_groups=4, layers_per_block=1, **blocks)
         scheduler = DDPMScheduler(50)
 

@@ -16,7 +16,7 @@ REMEDIES = {
         "[transformers #47688](https://github.com/huggingface/transformers/issues/47688)",
     ),
     "mean of passes' means, × accumulation": (
-        "the same, and the pass's mean is one over its tokens, so that samples weigh as 1/tokens of their pass",
+        "the same, and the pass's mean is over its tokens: samples weigh as 1/tokens of their pass",
         "[transformers #47688](https://github.com/huggingface/transformers/issues/47688)",
     ),
     "mean of passes' means": ("a mean over each pass's tokens, averaged: [found](found.md)", "none found"),
@@ -45,7 +45,7 @@ def read() -> list[dict[str, Any]]:
 
 def text_of(records: list[dict[str, Any]]) -> str:
     """Makes the page of answers."""
-    asked = Counter(record["asked"] for record in records)
+    counts = Counter(record["asked"] for record in records)
     releases = sorted({f"{record['package']} {record['release']}" for record in records})
     judged = [record for record in records if record["asked"] != "not built"]
     same = [record for record in judged if record["verdict"] == "the same"]
@@ -53,20 +53,20 @@ def text_of(records: list[dict[str, Any]]) -> str:
         "# The census",
         "",
         "Is the training the same at another split of the batch? Each head below was built tiny and asked by "
-        "[`ib.same_model`](same-in-tests.md): eight rows in one pass, against four passes of two, two passes of "
-        "four, and two ranks. Heads of transformers ran under its Trainer, losses of other packages in a plain "
+        "[`ib.same_model`](same-in-tests.md): eight rows in one pass, against four passes of two, two "
+        "passes of four, and two ranks. Heads of transformers ran under its Trainer, other losses in a plain "
         "loop. Dropout is off and batch norm uses its running statistics.",
         "",
-        f"`{_bar(len(same), len(judged) - len(same), asked['not built'])}`",
+        f"`{_bar(len(same), len(judged) - len(same), counts['not built'])}`",
         "",
         "| | heads |",
         "|---|---|",
         f"| the same at every split | {len(same)} |",
         f"| not the same | {len(judged) - len(same)} |",
-        f"| not built, so not judged | {asked['not built']} |",
+        f"| not built, so not judged | {counts['not built']} |",
         "",
-        f"{asked['run']} heads were run. {asked['same code']} more have the loss code of heads that were run and "
-        'agreed with each other ("same code"): they were not run.',
+        f"{counts['run']} heads were run. {counts['same code']} more have the loss code of heads that ran "
+        'and agreed with each other ("same code"): they were not run.',
         f"Releases: {', '.join(releases)}.",
         "",
         "## Causes",
@@ -83,7 +83,8 @@ def text_of(records: list[dict[str, Any]]) -> str:
         "",
         "## By head",
         "",
-        "Weights are those of the eight samples at 1 × 4 × 2 (ranks × accumulation × micro-batch); one number "
+        "Weights are those of the eight samples at 1 × 4 × 2 (ranks × accumulation × micro-batch); one "
+        "number "
         "where they are alike, – where no weights explain the gradient.",
         "",
         "| head | package | asked | accumulation | ranks | weights |",
@@ -100,7 +101,7 @@ def text_of(records: list[dict[str, Any]]) -> str:
             if record["asked"] == "not built"
         ),
         "",
-        "`python bench/census.py run` asks what has no answer of the installed releases; `page` writes this page.",
+        "`python bench/census.py run` asks heads without an answer of this release; `page` writes this page.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -16,9 +16,9 @@ VARIANTS = (0, 1, 3)
 WAVE = 8000
 
 
-def rows_of(made: Any, config: Any, arguments: set[str], variant: int) -> list[dict[str, Any]]:
+def rows_of(model_class: Any, config: Any, arguments: set[str], variant: int) -> list[dict[str, Any]]:
     """Makes the rows of a head: inputs by its arguments, then the labels that its name asks for."""
-    maker = _Maker(made, config, arguments, variant)
+    maker = _Maker(model_class, config, arguments, variant)
     return [maker.row(number) for number in range(COUNT)]
 
 
@@ -37,11 +37,11 @@ def setting(config: Any, *names: str, default: Any = None) -> Any:
 class _Maker:
     """Makes rows of one head."""
 
-    def __init__(self, made: Any, config: Any, arguments: set[str], variant: int) -> None:
+    def __init__(self, model_class: Any, config: Any, arguments: set[str], variant: int) -> None:
         self.config, self.arguments, self.variant = config, arguments, variant
-        self.name = made.__name__
+        self.name = model_class.__name__
         self.generator = torch.Generator().manual_seed(7)
-        main = getattr(made, "main_input_name", "input_ids")
+        main = getattr(model_class, "main_input_name", "input_ids")
         self.main = main if isinstance(main, str) else main[0]
         vocabulary = setting(config, "vocab_size", default=128)
         self.high = min(99, (vocabulary if isinstance(vocabulary, int) and vocabulary > 8 else 64) - 1)

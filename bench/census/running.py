@@ -87,7 +87,7 @@ Question = tuple[str, str, Callable[[], dict[str, Any]]]
 
 
 def _all_questions(answers: dict[str, dict[str, Any]]) -> Iterator[Question]:
-    """Yields every head: losses, then one of each loss code of transformers and the rest, among them TRL's."""
+    """Yields every head: losses, one of each loss code of transformers, and the rest, among them TRL's."""
     yield from losses.questions()
     trainers = trl_heads.questions()
     for number, head in enumerate(_in_order(list_heads())):
@@ -114,7 +114,7 @@ def _questions(answers: dict[str, dict[str, Any]], pattern: str) -> Iterator[Que
 
 
 def _in_order(heads: list[Head]) -> list[Head]:
-    """Orders heads: codes by their number of heads, and a code's heads in turn, so that few runs judge many."""
+    """Orders heads: codes by their number of heads, a code's heads in turn: few runs judge many."""
     by_code: dict[str, list[Head]] = {}
     for head in heads:
         by_code.setdefault(head.code, []).append(head)

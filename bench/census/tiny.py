@@ -1,4 +1,4 @@
-"""Makes a tiny model of a transformers class: a config made small, then weights that are unequal."""
+"""Makes a tiny model of a transformers class: a config built small, then weights that are unequal."""
 
 import copy
 import re
@@ -50,22 +50,26 @@ WIDTHS = (
 ROUTER = re.compile(r".*(aux|balance|z_loss).*(coef|coefficient|weight|alpha)")
 
 
-def build(made: Any, divisor: int, layers: int, *, routed: bool = False) -> tuple[Any, Any]:
+def build(model_class: Any, divisor: int, layers: int, *, routed: bool = False) -> tuple[Any, Any]:
     """Builds a model of a class, its widths divided; returns it with its config."""
-    config = families.config_of(made)
+    config = families.config_of(model_class)
     if type(config).__name__ in families.SMALL:
         divisor, layers = 1, 4
     shrink(config, divisor, layers)
     if routed:
         _add_router_loss(config)
-    if "Classification" in made.__name__ and hasattr(config, "num_labels") and "Image" not in made.__name__:
+    if (
+        "Classification" in model_class.__name__
+        and hasattr(config, "num_labels")
+        and "Image" not in model_class.__name__
+    ):
         config.num_labels = 3
     with torch.device("meta"):
-        count = sum(parameter.numel() for parameter in made(copy.deepcopy(config)).parameters())
+        count = sum(parameter.numel() for parameter in model_class(copy.deepcopy(config)).parameters())
     if count > LARGEST:
         raise MemoryError(f"{count / 1e6:.0f} M parameters at width / {divisor}")
     torch.manual_seed(0)
-    model = made(config)
+    model = model_class(config)
     _steady(model)
     return model, config
 

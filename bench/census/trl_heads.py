@@ -43,7 +43,7 @@ def _ask(maker: Callable[[], tuple[Any, Any, Any, dict[str, Any]]]) -> dict[str,
     return answer(model, rows, trainer=trainer, arguments={"learning_rate": 1e-3, **arguments})
 
 
-def language_model(seed: int = 0, made: str = "LlamaForCausalLM", **further: Any) -> Any:
+def language_model(seed: int = 0, kind: str = "LlamaForCausalLM", **further: Any) -> Any:
     """Makes a tiny Llama with unequal weights."""
     import transformers
 
@@ -51,7 +51,7 @@ def language_model(seed: int = 0, made: str = "LlamaForCausalLM", **further: Any
     config = transformers.LlamaConfig(
         vocab_size=len(WORDS) + 2, pad_token_id=0, eos_token_id=1, bos_token_id=1, **SIZES, **further
     )
-    model = getattr(transformers, made)(config)
+    model = getattr(transformers, kind)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
@@ -125,8 +125,8 @@ def _reward() -> Any:
 def _experimental(folder: str, name: str, **arguments: Any) -> Any:
     from importlib import import_module
 
-    made = getattr(import_module(f"trl.experimental.{folder}"), f"{name}Trainer")
-    return language_model(), _pairs(), partial(made, processing_class=tokenizer()), arguments
+    kind = getattr(import_module(f"trl.experimental.{folder}"), f"{name}Trainer")
+    return language_model(), _pairs(), partial(kind, processing_class=tokenizer()), arguments
 
 
 def _gkd() -> Any:
@@ -171,9 +171,9 @@ def _grpo(name: str, **arguments: Any) -> Any:
     """Groups of two completions a prompt, which a stub takes from the prompt in the place of generation."""
     import trl
 
-    made = getattr(trl, f"{name}Trainer")
+    kind = getattr(trl, f"{name}Trainer")
 
-    class Fixed(made):
+    class Fixed(kind):
         """Answers each prompt with a text that follows from the prompt and its place in its group."""
 
         def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:

@@ -17,5 +17,6 @@ for passes in (1, 2):
         (losses["loss_bbox"] / passes).backward()
     sizes = boxes.grad.abs().sum((1, 2)).tolist()
     print(
-        f"{passes} passes: gradient of one box {sizes[0] / counts[0]:.3f}, of each of seven {sizes[1] / counts[1]:.3f}"
+        f"{passes} passes: gradient of one box {sizes[0] / counts[0]:.3f}, "
+        f"of each of seven {sizes[1] / counts[1]:.3f}"
     )

@@ -51,5 +51,5 @@ SCORED = partial(model, "LlamaForSequenceClassification", num_labels=1)
     ],
 )
 def test_the_split_does_not_change_the_training(trainer, make, rows, arguments):
-    asked = partial(trainer, processing_class=tokenizer)
-    ib.same_model(make(), rows, trainer=asked, arguments=arguments).require()
+    bound = partial(trainer, processing_class=tokenizer)
+    ib.same_model(make(), rows, trainer=bound, arguments=arguments).require()

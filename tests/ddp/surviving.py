@@ -5,7 +5,8 @@ python tests/ddp/surviving.py STORE FOLDER NAME OPTIONS
 OPTIONS is JSON: ranks, min_ranks, lease, timeout, seed (of the weights), recipe (its fields), steps (of
 the run), kills (a step and a place in it, where the rank gets `signal`, else SIGKILL), inside (the loop
 in `with crew:`), workers, stuck (they hang), killed (a step in which one is killed), pause (seconds a
-step), check (ask for the state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU), shards (the ranks of a replica, under
+step), check (ask for the state every ten steps), disk (where checkpoints are written), gpus (0: on the CPU),
+shards (the ranks of a replica, under
 fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
 half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the

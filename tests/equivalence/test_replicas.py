@@ -65,7 +65,7 @@ def test_ranks_that_draw_the_same_rows_by_mistake_stay_apart():
 
 
 def test_a_mesh_inside_of_the_ranks_that_were_asked_for_is_no_fault_of_the_training():
-    with pytest.raises(InputError, match="by a mesh with tp 2: expected 4 replicas. .*start 2 × {gpus} proc"):
+    with pytest.raises(InputError, match="a mesh with tp 2: expected 4 replicas. .*start 2 × {gpus} proc"):
         find_replicas(run("4x1x1", [5, 5, 6, 6], mesh=MESH))
 
 
@@ -80,8 +80,8 @@ def test_an_engine_whose_ranks_hold_parts_of_the_weights_cannot_be_asked():
 
 
 def test_steps_of_one_sample_are_passes_of_one_step():
-    one = run("1x1x1", [5])
-    steps = {(0, number): step for number, step in enumerate([one.last, one.last])}
-    joined = as_passes(msgspec.structs.replace(one, steps=steps))
+    recording = run("1x1x1", [5])
+    steps = {(0, number): step for number, step in enumerate([recording.last, recording.last])}
+    joined = as_passes(msgspec.structs.replace(recording, steps=steps))
     assert str(joined.split) == "1x2x1" and len(joined.last.first.passes) == 2
     assert joined.last.changes.tolist() == [[3, 4], [3, 4]] and joined.last.gradients.tolist() == [[3, 4]]

@@ -56,7 +56,8 @@ class DeepSpeedEngine(torch.nn.Module):
         self.buffer = torch.zeros_like(self.flat)
 """
 FILES = {
-    "deepspeed/__init__.py": "from . import comm, ops, runtime\nfrom .comm import torch\nfrom .ops import adam\n"
+    "deepspeed/__init__.py": "from . import comm, ops, runtime\n"
+    "from .comm import torch\nfrom .ops import adam\n"
     "from .runtime import config, engine\ndef initialize(): raise NotImplementedError\n",
     "deepspeed/comm/__init__.py": "",
     "deepspeed/comm/torch.py": "def build_shm_op():\n    raise RuntimeError('a compiler is needed')\n",

@@ -270,7 +270,7 @@ def hardware(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Keeps the values that were typed: neither absent nor a project's default."""
+    """Keeps the typed values: neither absent nor a project's default."""
     project = getattr(args, "project", {})
     return {name: value for name, value in values.items() if value is not None and name not in project}
 

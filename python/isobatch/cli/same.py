@@ -45,7 +45,7 @@ OPTIONS = {
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the answer; 1 where the training is not the same, 2 where that was not measured."""
+    """Prints the answer; returns 0 if it is the same training, 1 if not, 2 if not measured."""
     with heard_sigterm():
         return _ask(args)
 

@@ -67,15 +67,15 @@ def _lost_passes(weighing: Weighing) -> SplitCause | None:
     if len(by_pass) < 2:
         return None
     lost = [owner for owner, weights in by_pass.items() if all(within(weight, ALIKE) for weight in weights)]
-    kept = [weight for owner, weights in by_pass.items() if owner not in lost for weight in weights]
-    if not lost or any(within(weight, ALIKE) for weight in kept):
+    others = [weight for owner, weights in by_pass.items() if owner not in lost for weight in weights]
+    if not lost or any(within(weight, ALIKE) for weight in others):
         return None
     numbers = sorted({number + 1 for _, number in lost})
     few_passes = f"pass{'es' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     return break_of(
         "lost_passes",
         f"the samples of {few_passes} of {weighing.split.accumulation} have weight 0, the others from "
-        f"{min(kept):.3g} to {max(kept):.3g}: their gradient does not reach the update",
+        f"{min(others):.3g} to {max(others):.3g}: their gradient does not reach the update",
     )
 
 

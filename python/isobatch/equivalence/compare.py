@@ -178,7 +178,7 @@ class Comparison:
             samples=recording.samples(event),
             update=None,
             seconds=round(recording.seconds, 1),
-            causes=[advise(cause, step.first.trainer) for cause in causes],
+            causes=causes,
             notes=[note for note in clock if isinstance(note, str)],
         )
 
@@ -237,7 +237,7 @@ class Comparison:
 
 
 def _name_update(step: RecordedStep, reference: RecordedStep, difference: float) -> SplitCause:
-    """Names an optimizer's own step that moves the weights otherwise, where the gradient was the same."""
+    """Names another step of an optimizer on the same gradient."""
     update, expected = step.gradients.mean(0), reference.gradients[0]
     worst = max(
         differing_groups(step.first, update, expected, difference / 2),
@@ -293,8 +293,8 @@ def _name_coupling(
     )
 
 
-def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for all splits with equally weighted samples: their factors leave one law."""
+def share_factor(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:
+    """Names one cause for all splits with equally weighted samples; a trainer's users get its remedies."""
     factors = {
         Split.parse(result.split): float(np.mean(result.weights))
         for result in results
@@ -308,8 +308,8 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
         further = [old for old in result.causes if old.id not in laws]
         if cause is not None and factor is not None and len(further) < len(result.causes):
             text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
-            result = msgspec.structs.replace(
-                result, causes=[msgspec.structs.replace(cause, text=text), *further]
-            )
-        shared.append(result)
+            further = [msgspec.structs.replace(cause, text=text), *further]
+            result = msgspec.structs.replace(result, causes=further)
+        causes = [advise(cause, trainer) for cause in result.causes]
+        shared.append(msgspec.structs.replace(result, causes=causes))
     return shared

@@ -17,7 +17,7 @@ import torch
 from isobatch.equivalence.causes import factor_text, name_factors
 from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, share_factor
 from isobatch.equivalence.evidence import measure, verdict
-from isobatch.equivalence.laws import SCALES, SplitCause, advise, break_of
+from isobatch.equivalence.laws import SCALES, SplitCause, break_of
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
@@ -76,14 +76,10 @@ def same_model(
         runs.record()
     noise = Rounding.between(runs.whole, runs.shaken)
     comparison = Comparison(runs.whole, runs.single, noise)
-    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
+    first = runs.whole.last.first
+    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared], first.trainer)
     results = _name_scales(results, runs, comparison.tolerance)
     _check_judged(results)
-    first = runs.whole.last.first
-    results = [
-        msgspec.structs.replace(r, causes=[advise(cause, first.trainer) for cause in r.causes])
-        for r in results
-    ]
     measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
     name = getattr(trainer, "func", trainer)
     words = [type(model).__name__] + ([getattr(name, "__name__", type(name).__name__)] if trainer else [])

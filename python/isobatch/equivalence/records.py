@@ -150,7 +150,7 @@ class Recording(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> str:
-        """Tells what the first step was seen by: "gradient" or "update"."""
+        """Tells how the first step was seen: "gradient" or "update"."""
         return next(iter(self.steps.values())).first.measured
 
     @property
@@ -241,6 +241,11 @@ class Recording(msgspec.Struct, frozen=True):
         """Whether every one of several ranks draws the same rows by hand."""
         draws = [record.indices for record in self.last.ranks]
         return len(draws) > 1 and bool(draws[0]) and all(rank == draws[0] for rank in draws)
+
+    def has_shape(self, split: Split) -> bool:
+        """Tells whether the first step has the ranks, passes and samples of a split."""
+        shape = [[split.micro_batch] * split.accumulation] * split.ranks
+        return self.shape(next(iter(self.steps))) == shape
 
     def samples(self, event: Event) -> int:
         """Counts the samples of a step over all ranks: dataset rows if known, else rows of the input."""

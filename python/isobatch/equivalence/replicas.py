@@ -1,4 +1,4 @@
-"""Ranks that share samples, as one replica: tensor, context and pipeline parallelism split a model alone.
+"""Ranks with the same samples, as one replica: tensor, context and pipeline parallelism split a model alone.
 
 They are told by the rows that each rank was given, and by the names of the script's DeviceMesh.
 """
@@ -66,35 +66,34 @@ def find_replicas(recording: Recording) -> Replicas:
             tells how to put together.
     """
     event, step = next(iter(recording.steps.items()))
-    asked, world = recording.split.ranks, len(step.ranks)
+    replicas, world = recording.split.ranks, len(step.ranks)
     alone = Replicas([[rank] for rank in range(world)])
     if world == 1 or all(record.world == 1 for record in step.ranks):
         return alone
     inside = {name: size for name, (_, size) in step.first.mesh.items() if name in INSIDE and size > 1}
     groups = _groups(recording, event, inside)
     holds_parts = _holds_parts(step)
-    if len(groups) == asked and len({*map(len, groups)}) == 1 and (world > asked or not holds_parts):
+    if len(groups) == replicas and len({*map(len, groups)}) == 1 and (world > replicas or not holds_parts):
         return Replicas(groups)
     is_parted = bool(inside) or holds_parts
-    if world == asked and not is_parted:
+    if world == replicas and not is_parted:
         return alone
-    if is_parted and not inside and len(groups) == world == asked:
+    if is_parted and not inside and len(groups) == world == replicas:
         raise InputError(
             f"at {recording.split} each rank's {step.first.kind} holds another part of the weights: this "
-            f"engine "
-            "shows no whole gradient, and isobatch same cannot put it together"
+            "engine shows no whole gradient, and isobatch same cannot put it together"
         )
     kinds = ", by a mesh with " + " and ".join(f"{name} {size}" for name, size in inside.items())
     ranks = prod(inside.values())
     remedy = f"start {ranks} × {{gpus}} processes" if inside else "start one process for each of {gpus}"
     raise InputError(
         f"{world} processes ran at {recording.split}, and are {counted(len(groups), 'replica')}"
-        f"{kinds if inside else ''}: expected {counted(asked, 'replica')}. To fix it: {remedy}"
+        f"{kinds if inside else ''}: expected {counted(replicas, 'replica')}. To fix it: {remedy}"
     )
 
 
 def _groups(recording: Recording, event: Event, inside: dict[str, int]) -> list[list[int]]:
-    """Groups ranks by the rows that they draw, else by the mesh, else by their hashed samples."""
+    """Groups ranks by the rows of their draws, else by the mesh, else by hashed samples."""
     ranks = recording.steps[event].ranks
     keys: list[object]
     if (rows := recording.rows(event, own=True)) is not None:

@@ -180,7 +180,7 @@ def _is_odd(code: int | None, output: Path) -> bool:
     """Whether a forked start failed for being one: by a signal, or for its port."""
     if code is None or code <= 0:
         return code is not None and code < 0
-    text = output.read_text(errors="replace").lower()
+    text = output.read_text(encoding="utf-8", errors="replace").lower()
     return code > 128 or "address already in use" in text
 
 

@@ -132,7 +132,8 @@ class Session:
                 comparison.compare(recording)
                 for split, recording in recordings.items()
                 if split != reference.split
-            ]
+            ],
+            reference.last.first.trainer,
         )
         measured = measure(list(recordings.values()), reference, results, noise)
         results, unjudged = _part_results(results)
@@ -180,7 +181,8 @@ class Session:
         sets = {"sets": self.typed.sets, "loader": self.typed.loader, "flags": self.typed.flags}
         self.settings = msgspec.structs.replace(self.settings, **sets)
         split, first = requested or self.typed.asked, run.recording
-        if first is None or split != self.typed.own or len(first.of(0)) < self.settings.steps:
+        few = first is None or len(first.of(0)) < self.settings.steps
+        if first is None or few or not first.has_shape(split):
             first = self._record(split, "asked")
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)

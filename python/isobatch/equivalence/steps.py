@@ -154,7 +154,7 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 class _StepRecorder(Recorder):
-    """A recorder that lets its process go on after the step."""
+    """A recorder without an end: its process goes on after the step."""
 
     def end(self, name: str) -> None:
         """Leaves the process as it is."""
@@ -288,7 +288,7 @@ def _changed_fields(arguments: Any) -> dict[str, Any]:
 
 
 def _dataset(trainer: Callable[..., Any], rows: Any) -> Any:
-    """Makes rows of plain values a Dataset, which every trainer but transformers' own asks for."""
+    """Makes rows of plain values a Dataset: every trainer but transformers' own asks for one."""
     kind: Any = trainer.func if isinstance(trainer, partial) else trainer
     plain = not any(isinstance(value, torch.Tensor) for value in rows[0].values())
     if isinstance(rows, list) and plain and not kind.__module__.startswith("transformers."):

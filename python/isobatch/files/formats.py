@@ -75,7 +75,7 @@ _COMMA = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(\d+),(\d+)[ \t]*(?:#.*)?$", re.M
 
 
 def _comma_hint(text: str) -> str:
-    """Says that fractions have a point, of a file with a decimal comma."""
+    """Asks for a point in the fractions of a file with a decimal comma."""
     match = _COMMA.search(text)
     return "" if match is None else f": a fraction has a point, {match[1]} = {match[2]}.{match[3]}"
 

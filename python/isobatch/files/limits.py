@@ -31,7 +31,7 @@ def too_large(file: str) -> InputError:
 
 
 def refuse_long_keys(text: str, file: str) -> None:
-    """Refuses TOML with a key of too many parts or characters, over which its parser takes their square."""
+    """Refuses TOML with a key of too many parts or characters: its parser takes their square."""
     if _DOTTED.search(text):
         raise too_deep(file)
     if _LONG.search(text):

@@ -273,7 +273,7 @@ def _best_batch(
 
 
 def _node_of(node: Cluster, gpus: int) -> Cluster:
-    """Returns part of one node, or whole nodes; one node for a count that is neither."""
+    """Returns part of one node, or whole nodes; one node for any other count."""
     per_node = node.gpus_per_node
     each = gpus if gpus < per_node or gpus % per_node else per_node
     return msgspec.structs.replace(node, nodes=gpus // each, gpus_per_node=each)

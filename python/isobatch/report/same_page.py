@@ -62,7 +62,7 @@ def _weights(answer: Same) -> Section:
 
 
 def _measured(answer: Same) -> Section:
-    """Tables what must be measured for "the same", each with its state."""
+    """Tables the measurements behind "the same", each with its state."""
     states = {True: "pass", False: "fail", None: "skipped"}
     rows = [(row.measures, row.how, states[row.holds], row.text) for row in answer.measured]
     columns = {"what": "text", "how": "text", "state": "status", "why": "text"}

@@ -15,13 +15,13 @@ VERDICTS = ("met", "likely", "missed")
 
 
 class Limits(NamedTuple):
-    """What a run may take: hours, and money; None: as much as it likes."""
+    """The limits of a run: hours, and money; None: as much as it likes."""
 
     deadline: float | None = None
     budget: float | None = None
 
     def names(self) -> str:
-        """Writes which limits there are.
+        """Writes the limits.
 
         >>> Limits(504.0, 4e5).names(), Limits(budget=4e5).names()
         ('the deadline and the budget', 'the budget')

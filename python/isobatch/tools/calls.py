@@ -263,7 +263,7 @@ class Script(Names):
         return {"batch_size": Unknown(why=why)}
 
     def _origin(self, node: ast.expr | None) -> ast.expr | None:
-        """Returns the expression that a name stands for, if one statement binds it; else the node itself."""
+        """Returns the expression behind a name, if one statement binds it; else the node itself."""
         bindings = self.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
         around = self.above.get(bindings[0]) if len(bindings) == 1 else None
         return around.value if isinstance(around, ast.Assign) and bindings[0] in around.targets else node

@@ -1,4 +1,4 @@
-"""Finds the training that a script does in code, beside its arguments, for its reader to ask for.
+"""Finds a script's training in code, beside its arguments, for its reader to ask for.
 
 Each construct gives the field of a recipe to ask for, and the end of a sentence on that field's setting.
 """
@@ -69,7 +69,7 @@ def constructs(names: Names) -> Iterator[Construct]:
 
 
 def _passes(names: Names) -> Iterator[Construct]:
-    """Yields signs that a step has other passes than the arguments say."""
+    """Yields signs of other passes in a step than by the arguments."""
     for node in names.nodes:
         targets = map(last_part, node.targets) if isinstance(node, ast.Assign) else ()
         if "automatic_optimization" in targets and constant_of(getattr(node, "value", None)) is False:

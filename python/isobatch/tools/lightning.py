@@ -94,7 +94,7 @@ def read(page: SettingsPage) -> None:
 
 
 def _callbacks(page: SettingsPage) -> None:
-    """Asks for the fields that a callback changes in the run."""
+    """Asks for the fields changed by a callback."""
     listed = page.raw("trainer.callbacks")
     for callback in listed if isinstance(listed, list) else [listed]:
         path = callback.get("class_path") if isinstance(callback, Mapping) else callback

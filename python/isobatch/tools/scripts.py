@@ -116,7 +116,7 @@ def script_settings(
 
 
 def _ask_for_constructs(settings: dict[str, Any], tool: str, script: Script) -> None:
-    """Leaves open the settings that the script moves in code, so that their reader asks for them."""
+    """Leaves open the settings moved in code: their reader asks for them."""
     for field, why in constructs(script):
         if field == "lr" and tool == "accelerate":
             for name in settings.keys() & {*OPTIMIZERS}:

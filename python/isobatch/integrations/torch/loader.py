@@ -9,7 +9,7 @@ from isobatch.errors import InputError, must_be, raise_all
 from isobatch.integrations.torch.dealing import Span
 from isobatch.integrations.torch.elastic.agreement import find_world
 from isobatch.integrations.torch.elastic.loader import PassesOf, ReplicaShare, data_loader, is_stream
-from isobatch.integrations.torch.elastic.reading import Reader
+from isobatch.integrations.torch.elastic.reading import LoaderReader
 from isobatch.integrations.torch.elastic.workers import RankLoader
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.recipe import Recipe
@@ -168,7 +168,7 @@ class GlobalLoader:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        reader = Reader(self._loader)
+        reader = LoaderReader(self._loader)
         scale = self._share.replicas
         try:
             for span in self._share.spans():

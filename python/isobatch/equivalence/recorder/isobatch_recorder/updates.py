@@ -1,4 +1,4 @@
-"""DeepSpeed's engine, asked by what it does to the weights: it keeps gradients in buffers of its own.
+"""DeepSpeed's engine, asked by its change of the weights: it keeps gradients in buffers of its own.
 
 In a step that is asked, the engine's optimizer puts each gradient in the place of its weight, the engine
 spreads these over the ranks as it does with weights, and the parameters are read whole: they are the
@@ -140,14 +140,14 @@ def _replaced_step(optimizer: Any, step: Any) -> Iterator[None]:
 
 
 def _without_unstepped(before: torch.Tensor, after: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """Returns what stands in the place of the weights: 0 for a tensor that kept its weights."""
+    """Returns the entries in the place of the weights: 0 for a tensor that kept its weights."""
     parts = zip(torch.split(before, sizes), torch.split(after, sizes))
     unstepped = [bool(torch.equal(*pair)) for pair in parts]
     return after * (1 - torch.tensor(unstepped, dtype=after.dtype)).repeat_interleave(torch.tensor(sizes))
 
 
 def _take_plain_ops(recorder: Recorder) -> None:
-    """Takes torch's optimizers in the place of compiled ones that a CPU would have to build first.
+    """Takes torch's optimizers in the place of compiled ones (a CPU would build them first).
 
     The optimizer of an offloaded state is compiled for the CPU in the user's run too: it stays where it can
     be.

@@ -15,7 +15,7 @@ _DEATHS = 2
 """How often dead workers are replaced at the same batch."""
 
 
-class Reader:
+class LoaderReader:
     """Reads the batches of a loader. If a worker dies, all are replaced, and read on from the same batch: one
     that was killed may have left a lock of their queue taken."""
 
@@ -67,7 +67,7 @@ class Reader:
     def _replace(self, span: Span, passed: int) -> None:
         batches: Any = self._batches
         if getattr(batches, "_worker_pids_set", False):  # Else torch would raise the ends of the others here.
-            signal_handling._remove_worker_pids(id(batches))
+            signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
             batches._worker_pids_set = False
         for worker in self._workers:
             worker.kill()
