@@ -75,10 +75,8 @@ def run(args: argparse.Namespace) -> int:
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
     each = args.gpus_per_node or options.PER_NODE
-    node, whole_nodes = (
-        Cluster(gpus_per_node=each, **options.hardware(args)),
-        bool(profiles or args.gpus_per_node),
-    )
+    node = Cluster(gpus_per_node=each, **options.hardware(args))
+    whole_nodes = bool(profiles or args.gpus_per_node)
     left_out = _left_out(args, each) if whole_nodes else []
     if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
         say(_without(left_out, args))
@@ -100,11 +98,7 @@ def run(args: argparse.Namespace) -> int:
         _write_page(args, listing, beside=beside, tool=tool, deadline=deadline)
         return 0 if in_time.working else 1
     if args.to:
-        text, notes = write(in_time, args.to)
-        print(text, end="")
-        for note in notes:
-            say(note)
-        return 0 if in_time.working else 1
+        return _write_platform(in_time, args.to)
     rows, answers = _rows(listing), _rows(in_time)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
@@ -130,6 +124,15 @@ def run(args: argparse.Namespace) -> int:
     for line in _summary(listing, rows, args, deadline):
         say(line)
     return 0 if planned or listing.best_batch else 1
+
+
+def _write_platform(listing: Any, platform: str) -> int:
+    """Prints the counts in a platform's own words, and its notes; 1 without a count."""
+    text, notes = write(listing, platform)
+    print(text, end="")
+    for note in notes:
+        say(note)
+    return 0 if listing.working else 1
 
 
 def _take_profile_and_deadline(keywords: dict[str, Any]) -> tuple[list[Any], float | None]:
