@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from isobatch.equivalence.compare import Comparison
+from isobatch.equivalence.compare import Comparison, share_factor
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import LAWS, break_of
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
@@ -141,6 +141,7 @@ def test_a_gradient_that_is_not_finite_is_never_the_same():
     nan = {"factor": float("nan"), "finite": False}
     same, missing, _ = answer(recording("2x2x2", **nan), reference=recording("1x1x8", **nan))
     assert same is None and "rank 0 at step 0 is not finite: the loss of pass 0 is not" in missing
+    assert missing.count("not measured, for want of a gradient") == 2
     same, missing, causes = answer(recording("2x2x2", **nan))
     assert same is False and causes == [["gradient not finite"]]
 
@@ -285,8 +286,8 @@ def test_users_of_a_trainer_get_its_remedy():
     comparison = Comparison(recording("1x1x8"), None, QUIET)
     remedy = {}
     for trainer in ("", "transformers", "accelerate"):
-        result = comparison.compare(recording("1x4x2", factor=4.0, trainer=trainer))
-        remedy[trainer] = result.causes[0].remedy
+        result = comparison.compare(recording("1x4x2", factor=4.0))
+        remedy[trainer] = share_factor([result], trainer)[0].causes[0].remedy
     assert remedy[""].startswith("divide each pass's mean loss")
     assert "accepts_loss_kwargs" in remedy["transformers"]
     assert "accelerator.accumulate" in remedy["accelerate"]

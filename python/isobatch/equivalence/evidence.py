@@ -56,6 +56,7 @@ REQUIRED = (
     ),
 )
 """The list that exit code 0 stands for."""
+WITHOUT_GRADIENT = "not measured, for want of a gradient"
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -89,10 +90,10 @@ def measure(
     """
     gradient = _without_gradient(reference)
     missing = {
-        "repeat": "" if gradient else _noisy(noise),  # what is no number has no distance either
+        "repeat": WITHOUT_GRADIENT if gradient else _noisy(noise),
         "split": _unfollowed(runs),
         "gradient": gradient,
-        "update": "" if gradient else _without_update(reference, results),
+        "update": WITHOUT_GRADIENT if gradient else _without_update(reference, results),
     }
     others = frozenset().union(*(row.laws for row in REQUIRED))
     states = []

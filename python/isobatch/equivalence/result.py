@@ -8,7 +8,7 @@ from typing import Any, Self
 import msgspec
 
 from isobatch.equivalence.compare import SplitResult
-from isobatch.equivalence.evidence import Measured
+from isobatch.equivalence.evidence import WITHOUT_GRADIENT, Measured
 from isobatch.equivalence.laws import SplitCause
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
@@ -77,7 +77,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unmeasured(self) -> list[str]:
         """Why the training is not called the same although no split differs."""
-        texts = [row.text for row in self.measured if row.holds is None]
+        texts = [row.text for row in self.measured if row.holds is None and row.text != WITHOUT_GRADIENT]
         return texts or [f"{split} was not compared: {reason}" for split, reason in self.unasked.items()]
 
     def require(self) -> None:

@@ -11,8 +11,9 @@ def same_page(answer: Same, *, title: str | None = None) -> HtmlPage:
     """Makes the page of a comparison."""
     differing = [] if answer.same is None else [result for result in answer.splits if not result.same]
     verdict = next(answer.lines()).removesuffix(".").replace(answer.reference, _times(answer.reference))
-    headlines = [Headline("splits that differ", f"{len(differing)} of {len(answer.splits)}")]
-    if answer.splits:
+    count_text = f"{len(differing)} of {len(answer.splits)}"
+    headlines = [Headline("splits that differ", "not measured" if answer.same is None else count_text)]
+    if answer.splits and answer.same is not None:
         largest = max(result.difference for result in answer.splits)
         headlines += [
             Headline("samples in a step", count(answer.splits[0].samples)),
@@ -21,7 +22,7 @@ def same_page(answer: Same, *, title: str | None = None) -> HtmlPage:
     causes = [_causes(differing)] if differing else []
     sections = [*causes, _weights(answer), _measured(answer), _figures(answer)]
     lead = f"Splits are ranks × accumulation × micro-batch. The command: {' '.join(answer.command)}"
-    level = "fail" if differing else "pass" if answer.same else "skipped"
+    level = "fail" if differing else "pass" if answer.same else "unchecked"
     return HtmlPage(title or verdict, lead, headlines, sections, level)
 
 
@@ -63,7 +64,7 @@ def _weights(answer: Same) -> Section:
 
 def _measured(answer: Same) -> Section:
     """Tables the measurements behind "the same", each with its state."""
-    states = {True: "pass", False: "fail", None: "skipped"}
+    states = {True: "pass", False: "fail", None: "unchecked"}
     rows = [(row.measures, row.how, states[row.holds], row.text) for row in answer.measured]
     columns = {"what": "text", "how": "text", "state": "status", "why": "text"}
     table = HtmlTable("What “the same training” is made of", columns, rows)

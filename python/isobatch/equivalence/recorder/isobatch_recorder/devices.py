@@ -23,6 +23,7 @@ def install(recorder: Recorder) -> None:
     for name in _NOTHING:
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
     torch.cuda.current_device = lambda: 0
+    torch.cuda.can_device_access_peer = lambda *_: False
     for place in (torch.Tensor, torch.nn.Module):
         _place_on_cpu(recorder, place)
     pin_memory: Any = lambda self, *args, **kwargs: self  # noqa: E731
