@@ -127,3 +127,22 @@ for step in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+HYDRA = """
+import hydra
+
+@hydra.main(version_base=None, config_path=None)
+def main(_):
+    from accelerate import Accelerator
+    accelerator = Accelerator(gradient_accumulation_steps=4)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=2))
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model(x), y))
+            optimizer.step()
+            optimizer.zero_grad()
+
+main()
+"""

@@ -162,6 +162,28 @@ def test_a_script_without_braces_gets_a_verdict(tmp_path, name):
 
 
 @pytest.mark.slow
+def test_a_module_and_accelerate_launch_are_asked_as_a_script_is(tmp_path, monkeypatch):
+    path = written(tmp_path, "ACCELERATE")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for words in (
+        [sys.executable, "-m", "train"],
+        ["accelerate", "launch", "--num_processes", "2", str(path)],
+    ):
+        answer = same(words)
+        assert answer.same, answer.text
+        assert any("Accelerator(gradient_accumulation_steps=4)" in change for change in answer.changes)
+
+
+@pytest.mark.slow
+def test_a_script_under_hydra_is_asked(tmp_path, monkeypatch):
+    pytest.importorskip("hydra", reason="hydra moves its script's folder and reads its words")
+    monkeypatch.chdir(tmp_path)
+    answer = ask(tmp_path, "HYDRA", "hydra.run.dir=out")
+    assert answer.same, answer.text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*KINDS, "FLAGS"])
 def test_its_fault_is_named(tmp_path, name):
     answer = ask(tmp_path, name, "sum")
