@@ -84,7 +84,11 @@ def answer(*runs: Recording, reference: Recording | None = None, noise: Rounding
     results = [Comparison(reference, None, noise).compare(run) for run in runs]
     measured = measure([reference, *runs], reference, results, noise)
     missing = "; ".join(row.text for row in measured if row.holds is None)
-    return verdict(measured, results, whole_question=True), missing, [names(result) for result in results]
+    return (
+        verdict(measured, reference, results, whole_question=True),
+        missing,
+        [names(result) for result in results],
+    )
 
 
 def names(result) -> list[str]:
@@ -164,6 +168,12 @@ def test_a_command_that_ignores_its_split_is_not_measured():
     assert same is None and missing.endswith("2 passes of 4 rows at each split")
     same, missing, _ = answer(recording("1x4x2", passes=2))
     assert same is None and "1x1x8 ran 1 pass of 8 rows, 1x4x2 ran 2 passes of 4 rows" in missing
+
+
+def test_a_reference_with_other_samples_than_its_split_proves_no_difference():
+    same, missing, causes = answer(recording("1x4x2"), reference=recording("1x1x8", samples=range(2)))
+    assert causes == [["another batch"]] and same is None and "1x1x8 ran 1 pass of 2 rows" in missing
+    assert answer(recording("1x4x2", samples=range(2)))[0] is False  # the split alone has too few
 
 
 @pytest.mark.parametrize(

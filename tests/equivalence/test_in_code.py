@@ -112,6 +112,13 @@ def test_a_batch_of_all_ranks_is_a_micro_batch_each(tmp_path):
     assert typed.own == Split(2, 4, 4)
 
 
+def test_the_loader_beside_a_configuration_of_deepspeed_is_set_too(tmp_path):
+    objects = [{"kind": "deepspeed", "text": "", "micro_batch": 8, "accumulation": 4}]
+    typed = seen(tmp_path, objects=objects, loader=LOADER, loaders=[LOADER])
+    assert typed.sets == ("deepspeed", "loader") and typed.loader == {"place": "t.py:1"}
+    assert seen(tmp_path, objects=objects).sets == ("deepspeed",)  # the engine loads its own data
+
+
 def test_a_large_step_is_made_smaller(tmp_path):
     objects = [{"kind": "arguments", "text": "", "micro_batch": 32, "accumulation": 4}]
     typed = seen(tmp_path, world=2, objects=objects, passes=0)

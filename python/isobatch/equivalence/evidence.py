@@ -111,15 +111,22 @@ def measure(
 
 
 def verdict(
-    measured: Sequence[Measured], results: Sequence[SplitResult], *, whole_question: bool
+    measured: Sequence[Measured],
+    reference: Recording,
+    results: Sequence[SplitResult],
+    *,
+    whole_question: bool,
 ) -> bool | None:
     """Returns whether a training is the same; None where too little was measured to say so.
 
-    A difference is one whatever else is missing, but for the noise and the reference's own gradient, without
-    which no difference means anything. `whole_question`: each split that was asked for was compared.
+    A difference is one whatever else is missing, but for the noise and the reference's own gradient and
+    samples, without which no difference means anything. `whole_question`: each split that was asked for was
+    compared.
     """
     state = {row.id: row.holds for row in measured}
     if state["repeat"] is None or state["gradient"] is None:
+        return None
+    if state["split"] is None and not _has_its_samples(reference):
         return None
     if not all(result.same for result in results):
         return False
@@ -157,6 +164,16 @@ def _unfollowed(runs: Sequence[Recording]) -> str:
     else:
         seen = few([f"{split} ran {text}" for split, text in texts.items()])
     return f"the command does not follow the micro-batch and the accumulation it was given: {seen}"
+
+
+def _has_its_samples(reference: Recording) -> bool:
+    """Tells whether a run has the passes of its split and their rows, or as many times each."""
+    shape = reference.shape(next(iter(reference.steps)))
+    return all(
+        len(rank) % reference.split.accumulation == 0
+        and all(rows and rows % reference.split.micro_batch == 0 for rows in rank)
+        for rank in shape
+    )
 
 
 def _shape_text(shape: Sequence[Sequence[int]]) -> str:

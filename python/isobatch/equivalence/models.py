@@ -84,7 +84,7 @@ def same_model(
     name = getattr(trainer, "func", trainer)
     words = [type(model).__name__] + ([getattr(name, "__name__", type(name).__name__)] if trainer else [])
     return Same(
-        same=verdict(measured, results, whole_question=True),
+        same=verdict(measured, runs.whole, results, whole_question=True),
         measured=measured,
         command=words,
         reference=str(runs.whole.split),

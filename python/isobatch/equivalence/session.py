@@ -140,7 +140,7 @@ class Session:
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}
         asked_and_missing = [str(split) for split in further if str(split) in unasked]
         return Same(
-            same=verdict(measured, results, whole_question=not unjudged and not asked_and_missing),
+            same=verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing),
             measured=measured,
             measured_by=first.measured,
             command=list(self.command.words),

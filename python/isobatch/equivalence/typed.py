@@ -158,7 +158,9 @@ def read_typed(command: Command, folder: Path) -> TypedSplit | None:
         if seen.governing:
             sets.append(seen.governing["kind"])
             changes.append(seen.governing["text"])
-    by_loader = not settled.micro_batch and "micro_batch" not in seen.governing
+    # DeepSpeed's configuration says the micro-batch, and the script's own loader loads it.
+    says_batch = "micro_batch" in seen.governing and seen.governing["kind"] != "deepspeed"
+    by_loader = not settled.micro_batch and not says_batch
     numbers = dict.fromkeys(flags, "accumulation")
     if by_loader and seen.loader is not None:
         sets.append("loader")

@@ -126,6 +126,10 @@ def _placed(recorder: Recorder, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
+class DeepSpeedConfig:
+    """A dictionary or file, by which an engine is made."""
+
+
 def _patch_deepspeed(module: ModuleType) -> None:
     deepspeed: Any = module
     initialize = deepspeed.initialize
@@ -141,7 +145,7 @@ def _patch_deepspeed(module: ModuleType) -> None:
             if batch and not (micro and passes):
                 passes = passes or (batch // (micro * recorder.world) if micro else 1)
                 micro = micro or batch // (passes * recorder.world)
-            engine = object()
+            engine = DeepSpeedConfig()
             recorder.typed.made(engine, "deepspeed", micro_batch=micro, accumulation=passes or 1)
             recorder.typed.tell(engine, {_DEEPSPEED[0]: "micro_batch", _DEEPSPEED[1]: "accumulation"})
             if recorder.typed.sets("deepspeed"):
