@@ -129,7 +129,7 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
     law = "another_lr"
     if starts and number and reference_changes and reference_changes[0]:
         law = _clock(recording.split, changes[0] / reference_changes[0])
-    yield break_of(law, f"the learning rate of step {number} {text}")
+    yield break_of(law, f"the learning rate {text}")
 
 
 def check_settings(step: RecordedStep, reference: RecordedStep, *, is_first: bool) -> Iterator[SplitCause]:
