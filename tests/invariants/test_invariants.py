@@ -33,6 +33,7 @@ def test_every_public_function_is_called_with_anything():
         "plot",
         "memory_of",
         "same",
+        "same_model",
         "probe",
         "rules",
     }

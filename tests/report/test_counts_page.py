@@ -232,7 +232,7 @@ def test_the_command_writes_it(tmp_path, monkeypatch, ran):
     (tmp_path / "args.json").write_text(json.dumps(arguments))
     request = ["counts", "--from", "args.json", "--set", "gpus=4", "--gpus", "1..16", "-o", "page.html"]
     output = ran(request)
-    assert output.out == "" and "page.html: 9 GPU counts, 0." in output.err
+    assert output.out == "" and "page.html: 16 GPU counts, 0." in output.err
     data = plans_in((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert data["policies"] == ["keep", "grow"]
     assert "per_device_train_batch_size: 8" in data["plans"][-1][1][5]

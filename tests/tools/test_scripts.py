@@ -393,7 +393,11 @@ def test_an_optimizer_that_the_trainer_is_given_is_asked_for(tmp_path, source):
     file = script(tmp_path, IN_A_TRAINER.format(source))
     with pytest.raises(InputError) as caught:
         ib.Recipe.read(file, gpus=4)
-    for setting, field in (("learning_rate", "lr"), ("optim", "optim"), ("lr_scheduler_type", "schedule")):
+    for setting, field in (
+        ("learning_rate", "lr"),
+        ("optim", "optimizer"),
+        ("lr_scheduler_type", "schedule"),
+    ):
         says = f"{setting} is not the Trainer's: it is given optimizers=(…): give {field} a value"
         assert says in str(caught.value)
 

@@ -115,7 +115,6 @@ REFUSED = {
     "a sum": ("A=1\nB=$((A / 0))\ntorchrun t.py --lr 1", r"line 2: \$\(\(A / 0\)\) cannot be computed"),
     "recursion": ("f() { f; }\nf", "more than 40 deep"),
     "a sum that sets": ("A=$((B = 4))", "line 1: a variable that is set in a computation is not read"),
-    "a default that sets": ("echo\n: ${A:=8}", r"line 2: \$\{A:= is not read"),
     "an end without a value": ("A=''\necho ${A:?no}", r"line 2: \$\{A:\?no\} ends the script"),
     "a value at an index": ("A=(1 2)\nA[1]=3", r"line 2: A\[1\]=3 is not read"),
     "indices": ("A=([3]=4)", "line 1: an array with indices of its own"),

@@ -113,6 +113,7 @@ def _become(request: dict[str, Any], environment: dict[str, str]) -> NoReturn:
     """Becomes a rank: a fresh __main__ with the recorder installed."""
     os.environ.clear()
     os.environ.update(environment)
+    sys.argv = [*request["program"]]  # the recorder reads the script
     isobatch_recorder.begin()
     code = 0
     try:
@@ -140,7 +141,6 @@ def _become(request: dict[str, Any], environment: dict[str, str]) -> NoReturn:
 
 def _run(program: list[str], *, is_module: bool) -> None:
     """Runs a script or a module as Python does."""
-    sys.argv = [*program]
     if is_module:
         sys.path[0] = os.getcwd()
         runpy._run_module_as_main(program[0], alter_argv=True)  # type: ignore[attr-defined]

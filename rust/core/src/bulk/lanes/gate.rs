@@ -24,7 +24,8 @@ impl ScalarRecipe {
         let usual = (settings.policy != Policy::Grow || divides)
             && (settings.policy == Policy::Keep || recipe.ema_decay.is_nan())
             && recipe.knows_units();
-        if !usual || input.invalid().is_some() {
+        // A micro-batch that follows from GPUs and passes is worked out by `plan`.
+        if !usual || input.invalid().is_some() || recipe.tuned_micro_batch() != recipe.micro_batch {
             return None;
         }
         ScalarRecipe::with(input, |recipe| tuned_warmup(recipe).ok())
