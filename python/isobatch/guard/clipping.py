@@ -194,6 +194,7 @@ class Clipping:
             self._run.note(text)
         elif (
             before
+            and not math.isnan(before + after)  # a norm that is not known is no other norm
             and not within(max(1 - after / before, 0.0), TOLERANCE)
             and not within(after / min(bound, before) - 1, TOLERANCE)
         ):
