@@ -30,6 +30,7 @@ TRAINING = SimpleNamespace(
     sizes=[[8, 8, 8]] * 2,
     micro_batch=8,
     workload=SimpleNamespace(stand_in=False),
+    model=torch.nn.Linear(1, 1),
 )
 HOW = _How("mean", None, None, torch.float32, 1e-5)
 

@@ -20,10 +20,14 @@ MIN_COMPARED_IDS = 16  # first samples to compare before two orders count as the
 
 
 class Epochs:
-    """Compares epochs with the plan and with earlier ones; `deals`: each sample goes to one rank only."""
+    """Compares epochs with the plan and with earlier ones; `deals`: each sample goes to one rank only.
 
-    def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches) -> None:
+    `owned`: a trainer owns the loop, and may skip by itself what it has trained on.
+    """
+
+    def __init__(self, run: Run, watch: LoaderWatch | None, calls: MicroBatches, *, owned: bool) -> None:
         self._run, self._watch, self._calls, self.deals = run, watch, calls, True
+        self._owned = owned
         self._checked: Epoch | None = None  # the last epoch whose samples were checked
         self._ordered: Epoch | None = None  # the last epoch whose order was checked
         self._irregular = bool({Reason.RAGGED, Reason.UNEVEN} & set(run.plan.reasons))
@@ -56,7 +60,8 @@ class Epochs:
         run, size = self._run, self._run.plan.micro_batch or 1
         text = f"the run resumes in epoch {planned} after {epoch.behind * size * run.ranks:,} samples, "
         ids, start = list(epoch.ids[:size]), epoch.behind * size
-        if isinstance(watch.sampler, DistributedSampler | SequentialSampler) and not watch.own_batches:
+        ordered = isinstance(watch.sampler, DistributedSampler | SequentialSampler) and not watch.own_batches
+        if ordered and not self._owned:
             order = list(watch.sampler)
             if len(epoch.sizes) < epoch.behind and ids == order[:size] != order[start : start + size]:
                 run.stop(Cause.ANOTHER_PLACE, f"{text}but the loader begins it again")

@@ -94,7 +94,7 @@ class Guard:
         self.model = ModelWatch(run, model, self._forward, self._inputs)
         self.model.check_weights()
         self.calls = MicroBatches(run, watch)
-        self.epochs = Epochs(run, watch, self.calls)
+        self.epochs = Epochs(run, watch, self.calls, owned=owner is not None)
         weighted = self._reference.weight is not None
         self.samples = Samples(run, watch, self.calls, self.epochs, weighted=weighted)
         self.optimizers = Optimizers(run, self.model.inner, optimizer)

@@ -103,14 +103,17 @@ def _try(training: Training) -> bool:
     return bool(torch.isfinite(loss.detach()))
 
 
+def _row_count(batch: Any) -> int:
+    return next((len(tensor) for tensor in tensors_in(batch) if tensor.dim()), 0)
+
+
 def _refuse_other_rows(training: Training, batch: Any) -> None:
     """Refuses a batch function with another number of rows than asked for, such as one less."""
-    count = sample_count(training)
-    rows, twice = (
-        next((len(tensor) for tensor in tensors_in(some) if tensor.dim()), 0)
-        for some in (batch, training.samples(2 * count, 0, training.group.rank, 0))
-    )
-    if rows != count and twice - rows == count:  # of packed rows the number is another thing
+    count, rows = sample_count(training), _row_count(batch)
+    if rows == count:
+        return
+    twice = _row_count(training.samples(2 * count, 0, training.group.rank, 0))
+    if twice - rows == count:  # of packed rows the number is another thing
         text = (
             f"Workload.batch was asked for {count} samples and gave {rows}: return as many as it is asked for"
         )
