@@ -143,7 +143,7 @@ def test_only_who_has_the_run_s_plan_closes_a_list(crew, member):
     assert [answer.result(10) for answer in early] == [table, None]
 
 
-@pytest.mark.race("three ranks form a list in threads, within the lease")
+@pytest.mark.slow  # races with the machine: three ranks form a list in threads, within the lease
 @pytest.mark.parametrize(
     ("votes", "fits", "expected"),
     [
