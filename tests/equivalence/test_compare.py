@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from isobatch.equivalence.compare import Comparison, share_factor
+from isobatch.equivalence.compare import Comparison, advised, share_factor
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import LAWS, break_of
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
@@ -297,7 +297,7 @@ def test_users_of_a_trainer_get_its_remedy():
     remedy = {}
     for trainer in ("", "transformers", "accelerate"):
         result = comparison.compare(recording("1x4x2", factor=4.0))
-        remedy[trainer] = share_factor([result], trainer)[0].causes[0].remedy
+        remedy[trainer] = advised(share_factor([result]), trainer)[0].causes[0].remedy
     assert remedy[""].startswith("divide each pass's mean loss")
     assert "accepts_loss_kwargs" in remedy["transformers"]
     assert "accelerator.accumulate" in remedy["accelerate"]

@@ -293,8 +293,8 @@ def _name_coupling(
     )
 
 
-def share_factor(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:
-    """Names one cause for all splits with equally weighted samples; a trainer's users get its remedies."""
+def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
+    """Names one cause for all splits with equally weighted samples: their factors leave one law."""
     factors = {
         Split.parse(result.split): float(np.mean(result.weights))
         for result in results
@@ -310,6 +310,13 @@ def share_factor(results: Sequence[SplitResult], trainer: str) -> list[SplitResu
             text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
             further = [msgspec.structs.replace(cause, text=text), *further]
             result = msgspec.structs.replace(result, causes=further)
-        causes = [advise(cause, trainer) for cause in result.causes]
-        shared.append(msgspec.structs.replace(result, causes=causes))
+        shared.append(result)
     return shared
+
+
+def advised(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:
+    """Gives a trainer's users its remedies, once all causes have their names."""
+    return [
+        msgspec.structs.replace(result, causes=[advise(cause, trainer) for cause in result.causes])
+        for result in results
+    ]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from isobatch.equivalence.causes import factor_text, name_factors
-from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, share_factor
+from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, advised, share_factor
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SCALES, SplitCause, break_of
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
@@ -77,8 +77,8 @@ def same_model(
     noise = Rounding.between(runs.whole, runs.shaken)
     comparison = Comparison(runs.whole, runs.single, noise)
     first = runs.whole.last.first
-    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared], first.trainer)
-    results = _name_scales(results, runs, comparison.tolerance)
+    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
+    results = advised(_name_scales(results, runs, comparison.tolerance), first.trainer)
     _check_judged(results)
     measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
     name = getattr(trainer, "func", trainer)

@@ -12,7 +12,14 @@ import msgspec
 import numpy as np
 
 from isobatch.equivalence.command import Command, read_command, start_line
-from isobatch.equivalence.compare import OTHER_SAMPLES, UNJUDGED, Comparison, SplitResult, share_factor
+from isobatch.equivalence.compare import (
+    OTHER_SAMPLES,
+    UNJUDGED,
+    Comparison,
+    SplitResult,
+    advised,
+    share_factor,
+)
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
@@ -132,9 +139,9 @@ class Session:
                 comparison.compare(recording)
                 for split, recording in recordings.items()
                 if split != reference.split
-            ],
-            reference.last.first.trainer,
+            ]
         )
+        results = advised(results, reference.last.first.trainer)
         measured = measure(list(recordings.values()), reference, results, noise)
         results, unjudged = _part_results(results)
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}
