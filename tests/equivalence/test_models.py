@@ -206,6 +206,9 @@ def test_a_trainer_of_a_masked_model_multiplies_by_the_accumulation(transformers
     same = ib.same_model(make("BertForMaskedLM", "BertConfig"), rows, trainer=transformers.Trainer, ranks=1)
     assert causes(same) == {split: ["mean of passes' means"] for split in BY_ACCUMULATION}
     assert "4 × all of it" in same.cause.text and "dropout off" in same.changes
+    assert "accepts_loss_kwargs" in same.cause.remedy and same.cause.page.startswith(
+        "frameworks/transformers.md"
+    )
 
 
 def test_the_balance_loss_of_experts_is_a_term_with_a_law(transformers, language):
