@@ -8,7 +8,7 @@ import csv
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +203,10 @@ def make_metrics(root: Path) -> None:
         (root / name / f"{name}.py").write_text(METRIC)
 
 
-def make_all(root: Path) -> None:
+def make_all(root: Path, *parts: Callable[[Path], None]) -> None:
     """Makes what is not there yet; a mark is left at the end of each part."""
     root.mkdir(parents=True, exist_ok=True)
-    for make in (make_datasets, make_texts, make_images, make_nanochat, make_metrics):
+    for make in parts:
         mark = root / f".{make.__name__}"
         if not mark.exists():
             make(root)
@@ -214,4 +214,4 @@ def make_all(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    make_all(Path(sys.argv[1]))
+    make_all(Path(sys.argv[1]), make_datasets, make_texts, make_images, make_nanochat, make_metrics)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from same_field_data import sentence
+from same_field_data import make_all, sentence
 
 CHAT = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
@@ -199,15 +199,5 @@ def make_checkpoints(root: Path) -> None:
     (folder / "original/tokenizer.model").write_text("\n".join(lines))
 
 
-def make_all(root: Path) -> None:
-    """Makes what is not there yet; a mark is left at the end of each part."""
-    root.mkdir(parents=True, exist_ok=True)
-    for make in (make_language_models, make_diffusion, make_checkpoints):
-        mark = root / f".{make.__name__}"
-        if not mark.exists():
-            make(root)
-            mark.touch()
-
-
 if __name__ == "__main__":
-    make_all(Path(sys.argv[1]))
+    make_all(Path(sys.argv[1]), make_language_models, make_diffusion, make_checkpoints)
