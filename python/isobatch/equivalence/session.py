@@ -188,8 +188,7 @@ class Session:
         sets = {"sets": self.typed.sets, "loader": self.typed.loader, "flags": self.typed.flags}
         self.settings = msgspec.structs.replace(self.settings, **sets)
         split, first = requested or self.typed.asked, run.recording
-        few = first is None or len(first.of(0)) < self.settings.steps
-        if first is None or few or not first.has_shape(split):
+        if first is None or len(first.of(0)) < self.settings.steps or not first.has_shape(split):
             first = self._record(split, "asked")
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)

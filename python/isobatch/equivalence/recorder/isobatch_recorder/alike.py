@@ -125,17 +125,18 @@ class AlikeDraws:
         steps = 0 if self._collates else sum(self._recorder.steps.values())
         count = like[:1].numel()
         block = torch.empty(-(-max(count, 1) // BLOCK) * BLOCK, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(1000 * steps + _line())
+        seed = zlib.crc32(drawing_line().encode())
+        generator = torch.Generator().manual_seed(1000 * steps + seed)
         row: torch.Tensor = fill(block, generator=generator)[:count]
         return row.reshape(like[:1].shape).to(like.device)
 
 
-def _line() -> int:
-    """Numbers the drawing line: the innermost one outside of torch, since DDP may call a pass or not."""
+def drawing_line() -> str:
+    """Names the drawing line: the innermost one outside of torch, since DDP may call a pass or not."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
         frame = frame.f_back
-    return zlib.crc32(f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _seed_rows(draws: AlikeDraws) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from .alike import drawing_line
 from .record import Recorder
-
-_OUTSIDE = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
 
 
 def install(recorder: Recorder) -> None:
@@ -37,7 +35,7 @@ class IndexDraws:
         def drawn(*args: Any, **kwargs: Any) -> Any:
             numbers = draw(*args, **kwargs)
             if kwargs.get("generator") is None and self._are_rows(numbers):
-                numbers[:] = self._rows(_line(), numbers.tolist(), type(numbers))
+                numbers[:] = self._rows(drawing_line(), numbers.tolist(), type(numbers))
             return numbers
 
         return drawn
@@ -60,11 +58,3 @@ class IndexDraws:
                 rows, self._remaining = self._remaining[: len(own)], self._remaining[len(own) :]
         recorder.indices.setdefault(line, []).append(own)
         return torch.tensor(rows) if issubclass(kind, torch.Tensor) else rows
-
-
-def _line() -> str:
-    """Names the line of a draw."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OUTSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -217,7 +217,7 @@ class Recorder:
             "half": any(is_half for *_, is_half in tensors),
             "passes": self.passes.get(number, []),
             "trainer": name_trainer(),
-            "norms": [[_finite(norm), _finite(limit)] for norm, limit in self.norms],
+            "norms": [[json_number(norm), json_number(limit)] for norm, limit in self.norms],
             "drawn": self.drawn,
             "indices": self.indices,
             "notes": self.notes,
@@ -303,7 +303,7 @@ def _libraries() -> list[str]:
     return [name for name, file in modules if isinstance(file, str) and file.startswith(folders)]
 
 
-def _finite(number: float) -> float | None:
+def json_number(number: float) -> float | None:
     """Returns a number for JSON: None in the place of NaN and infinity."""
     return number if math.isfinite(number) else None
 
@@ -317,7 +317,7 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = value.item()
         if isinstance(value, float):
-            plain[name] = _finite(value)
+            plain[name] = json_number(value)
         elif isinstance(value, (bool, int, str)) or value is None:
             plain[name] = value
         elif isinstance(value, (tuple, list)) and all(isinstance(item, (int, float)) for item in value):

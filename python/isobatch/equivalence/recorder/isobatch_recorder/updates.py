@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from .after_import import AfterImport
-from .record import Recorder, put_gradient
+from .record import Recorder, json_number, put_gradient
 from .rounding import shake
 
 ENGINE = "deepspeed.runtime.engine"
@@ -63,7 +63,7 @@ def _watch_engine(module: Any, recorder: Recorder) -> None:
                 after = recorder.weights()
             if id(self) in limits:
                 norm = float(self.get_global_grad_norm() or 0.0)
-                record["norms"].append([norm if math.isfinite(norm) else None, limits[id(self)]])
+                record["norms"].append([json_number(norm), limits[id(self)]])
             gradient = _without_unstepped(before, after, record["sizes"]) if is_asked else before - after
             recorder.save(record, [gradient, before])
             recorder.save_weights(number, before if is_asked else after)
