@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("torch")
 
 from equivalence import in_code
-from isobatch.equivalence import runs
-from isobatch.equivalence.forks import ForkedStart, read_start
+from isobatch.equivalence import runs, session
+from isobatch.equivalence.forks import ForkedStart, read_libraries, read_start
 from isobatch.equivalence.launchers import CPU
-from isobatch.equivalence.runs import Recorded, end_server, start_run, start_server
+from isobatch.equivalence.runs import Recorded, end_server, read_modules, start_run, start_server
 from isobatch.equivalence.split import Split
 
 LOOP = Path(__file__).with_name("loop.py")
@@ -51,12 +51,52 @@ def test_what_is_not_plain_starts_as_typed(words):
     assert read_start(words) is None
 
 
+def test_a_scripts_libraries_are_read_from_its_text(tmp_path):
+    script = tmp_path / "train.py"
+    (tmp_path / "utils.py").touch()
+    script.write_text(
+        "import os\nrank = os.environ['RANK'], os.environ.get('X')\nimport json.tool\nimport numpy as np, utils\nfrom torch import nn\nfrom torch.utils.data import *\n"
+        "import utils.data\nfrom . import mine\nnp.random.seed(0)\ndef later():\n    import lightning\n"
+    )
+    names = ["os:", "json.tool:", "numpy:", "torch:nn", "torch.utils.data:", "os:environ", "numpy:random"]
+    assert read_libraries(script) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os, torch\nos.environ['X'] = '1'",
+        "from os import environ\nimport torch\nenviron.setdefault('X', '1')",
+        "import os, torch\nos.putenv('X', '1')",
+        "import torch (",
+    ],
+)
+def test_a_script_that_sets_its_environment_starts_as_typed_first(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    assert read_libraries(tmp_path / "train.py") == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_run_is_a_fork_and_as_typed_where_that_fails(tmp_path, monkeypatch, fails):
+    script = tmp_path / "train.py"
+    refusal = "if os.getppid() != int(open('parent').read()): raise SystemExit('a fork')\n" if fails else ""
+    script.write_text(in_code.HEAD + refusal + in_code.BY_HAND)
+    (tmp_path / "parent").write_text(str(os.getpid()))
+    monkeypatch.chdir(tmp_path)
+    typed, popen = [], runs.subprocess.Popen
+    monkeypatch.setattr(
+        runs.subprocess, "Popen", lambda *words, **options: typed.append(words) or popen(*words, **options)
+    )
+    answer = session.same([sys.executable, "train.py", "{micro_batch}", "{accumulation}"], ["1x4x2", "1x2x4"])
+    assert (answer.same, len(typed) > 1) == (True, fails)
+
+
 def both(tmp_path, words, split):
     """Runs a command as typed, and forked from what the first has imported."""
     settings = Recorded(str(tmp_path / "plain" / "record"), 2, split=split)
     plain = start_run(words, CPU, settings, split, 300)
     assert plain.recording is not None, plain.output
-    server = start_server(words, CPU, settings)
+    server = start_server(words, CPU, settings, read_modules(settings))
     assert server is not None
     try:
         assert server.is_ready(), server.odd
@@ -111,7 +151,7 @@ def test_a_module_that_starts_a_thread_is_not_forked(tmp_path, monkeypatch):
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
     settings = Recorded(str(tmp_path / "record"), 1)
-    server = start_server(words, CPU, settings)
+    server = start_server(words, CPU, settings, read_modules(settings))
     assert server is not None
     try:
         assert not server.is_ready() and "starts a thread" in server.odd

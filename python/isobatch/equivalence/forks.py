@@ -1,10 +1,12 @@
-"""Forked starts: one process imports the libraries of a first run, and each later rank begins as its copy.
+"""Forked starts: one process imports a script's libraries, and each rank begins as its copy.
 
 Only for a plain `python` or torchrun, on the CPU; wherever anything is odd, a run starts as typed.
 """
 
+import ast
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -95,10 +97,48 @@ def _interpreter_of(command: str) -> str:
     return words[0] if len(words) == 1 else ""
 
 
+def read_libraries(script: Path) -> list[str]:
+    """Lists the names that a script imports at its top as `module:name`, with those that it uses of a module.
+
+    Nothing where it sets variables of the environment, which a library may read at its import. A module
+    beside the script is not listed.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    names: dict[str, None] = {}
+    modules: dict[str, str] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            names |= dict.fromkeys(f"{alias.name}:" for alias in statement.names)
+            modules |= {alias.asname or alias.name: alias.name for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names |= dict.fromkeys(f"{statement.module}:{alias.name.strip('*')}" for alias in statement.names)
+    for node in ast.walk(tree):
+        if _sets_environment(node):
+            return []
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            names[f"{modules[node.value.id]}:{node.attr}"] = None  # some packages import when they are asked
+    beside = {path.stem for path in script.parent.iterdir()}
+    return [name for name in names if re.split("[.:]", name)[0] not in beside]
+
+
+def _sets_environment(node: ast.AST) -> bool:
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and ast.unparse(node.value).endswith("environ")
+    return isinstance(node, ast.Attribute) and (
+        node.attr == "putenv"
+        or (node.attr not in ("get", "copy", "items") and ast.unparse(node.value).endswith("environ"))
+    )
+
+
 class StartServer:
     """The process to fork: it ends with its session, and its forks with it."""
 
-    def __init__(self, server: Path, interpreter: str, environment: Mapping[str, str], modules: list[str]):
+    def __init__(
+        self, server: Path, interpreter: str, environment: Mapping[str, str], modules: Sequence[str]
+    ):
         self._lock, self._ended = threading.Lock(), threading.Condition()
         self._codes: dict[int, int] = {}
         self._pids: dict[int, int] = {}
@@ -114,6 +154,11 @@ class StartServer:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self._send({"modules": modules})
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Imports more, before the next start."""
+        self._is_ready.clear()
         self._send({"modules": modules})
 
     def is_ready(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from isobatch.equivalence.forks import StartServer, read_start
+from isobatch.equivalence.forks import StartServer, read_libraries, read_start
 from isobatch.equivalence.records import Recording, read_recording
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
@@ -120,9 +120,10 @@ def start_run(
     start = None if server is None else read_start(words)
     if server is not None and start is not None and server.is_ready():
         code = server.run(start, full, folder / "output.txt", limit)
-        if not _is_odd(code, folder / "output.txt"):
-            return _read_run(folder, split, settings, code, time.monotonic() - began)
-        shutil.rmtree(folder)
+        run = _read_run(folder, split, settings, code, time.monotonic() - began)
+        if run.recording is not None or code is None:
+            return run
+        shutil.rmtree(folder)  # being a fork may be what fails: as typed it says
         folder.mkdir()
     with (folder / "output.txt").open("wb") as output:
         try:
@@ -148,19 +149,29 @@ def start_run(
 
 
 def start_server(
-    words: Sequence[str], environment: Mapping[str, str], settings: Recorded
+    words: Sequence[str], environment: Mapping[str, str], settings: Recorded, modules: Sequence[str] = ()
 ) -> StartServer | None:
-    """Starts the process for later forks, after a run in a folder; None where none can be a fork."""
-    start, modules = read_start(words), Path(settings.folder) / "modules.json"
-    if start is None or not modules.exists():
+    """Starts the process for later forks; None where none can be a fork.
+
+    `modules` are to be imported, by default those of the script's text.
+    """
+    start = read_start(words)
+    if start is None:
+        return None
+    modules = modules or ([] if start.module else read_libraries(Path(start.program[0])))
+    if not modules:
         return None
     folder = Path(settings.folder).with_name("server")
     full = _environment(environment, msgspec.structs.replace(settings, folder=str(folder)))
-    server = StartServer(
-        RECORDER / "start_server.py", start.interpreter, full, json.loads(modules.read_text())
-    )
+    server = StartServer(RECORDER / "start_server.py", start.interpreter, full, modules)
     _RUNNING[server.process.pid] = server.process, folder
     return server
+
+
+def read_modules(settings: Recorded) -> list[str]:
+    """Reads the libraries' modules that a run imported; nothing where it did not come to its end."""
+    path = Path(settings.folder) / "modules.json"
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def end_server(server: StartServer) -> None:
@@ -174,14 +185,6 @@ def _environment(environment: Mapping[str, str], settings: Recorded) -> dict[str
     paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     full = {**os.environ, **QUIET, **environment, "PYTHONPATH": os.pathsep.join(paths)}
     return full | {"ISOBATCH_SAME": msgspec.json.encode(settings).decode()}
-
-
-def _is_odd(code: int | None, output: Path) -> bool:
-    """Whether a forked start failed for being one: by a signal, or for its port."""
-    if code is None or code <= 0:
-        return code is not None and code < 0
-    text = output.read_text(encoding="utf-8", errors="replace").lower()
-    return code > 128 or "address already in use" in text
 
 
 def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, seconds: float) -> SplitRun:

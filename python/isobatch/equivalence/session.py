@@ -28,7 +28,15 @@ from isobatch.equivalence.records import Recording, as_passes
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import Recorded, SplitRun, end_runs, end_server, start_run, start_server
+from isobatch.equivalence.runs import (
+    Recorded,
+    SplitRun,
+    end_runs,
+    end_server,
+    read_modules,
+    start_run,
+    start_server,
+)
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
 from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
@@ -104,6 +112,7 @@ class Session:
         self.typed: TypedSplit | None = None
         self.replicas = ALONE
         self.server: StartServer | None = None
+        self.is_first = True
 
     def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
@@ -166,6 +175,7 @@ class Session:
         """Ends the process for forked starts."""
         if self.server is not None:
             end_server(self.server)
+            self.server = None
 
     def _first(self, requested: Split | None) -> tuple[Split, Recording]:
         """Runs the split to ask for: the one given, else the command's own.
@@ -249,9 +259,15 @@ class Session:
             split=split,
             **switches,
         )
-        run = start_run(words, environment, settings, split, self.limit, self.server)
-        if self.server is None and self.device == "cpu" and run.recording is not None:
+        is_first, self.is_first = self.is_first and self.device == "cpu", False
+        if is_first:
             self.server = start_server(words, environment, settings)
+        run = start_run(words, environment, settings, split, self.limit, self.server)
+        if run.recording is not None and self.device == "cpu" and (modules := read_modules(settings)):
+            if self.server is None:
+                self.server = start_server(words, environment, settings, modules)
+            elif is_first:
+                self.server.preload(modules)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         if settings.rows and run.recording is not None and run.recording.draws_alike_by_hand:
             # Given rows would hide that every rank draws the same: it runs with its own.

@@ -1,7 +1,7 @@
 """Starts a script's ranks as forks of one process with the script's libraries imported.
 
-Standard input has a request in JSON a line; a line of standard output answers each: `ready` once, then the
-exit code of each start. It ends, and all that it started, with its standard input.
+Standard input has a request in JSON a line, `modules` to import or a start; a line of standard output answers
+each: `ready`, or the exit code of the start. It ends, and all that it started, with its standard input.
 """
 
 import builtins
@@ -9,12 +9,16 @@ import contextlib
 import gc
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
+import pkgutil
+import re
 import runpy
 import select
 import signal
 import sys
+import sysconfig
 import types
 from typing import Any, NoReturn
 
@@ -25,27 +29,29 @@ _POLL = 0.02
 
 
 def main() -> None:
-    """Imports the modules of the first request, and serves the others."""
+    """Keeps standard output for answers, and serves the requests."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    odd = preload(json.loads(sys.stdin.readline())["modules"])
-    answers.write(json.dumps({"ready": not odd, "odd": odd}) + "\n")
-    if odd:
-        return
-    gc.collect()
-    gc.freeze()  # a fork's own collections leave these objects, and their memory, alone
     serve(answers)
 
 
 def preload(modules: list[str]) -> str:
-    """Imports modules in order; returns a reason against forks afterwards, or nothing."""
+    """Imports modules in order; returns a reason against forks, or nothing.
+
+    A name with a colon, `module:name`, is out of the script's text: only a library's is imported.
+    """
     import torch  # with the recorder
 
     before = torch.get_rng_state()
     for name in modules:
         # Names such as six.moves belong to no file; a module that fails alone is left to the script.
         with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
+            if ":" not in name:
+                importlib.import_module(name)
+            elif is_library(name):
+                pkgutil.resolve_name(name)
+    gc.collect()
+    gc.freeze()  # a fork's own collections leave these objects, and their memory, alone
     if not torch.equal(before, torch.get_rng_state()):
         return "a module draws random numbers when it is imported"
     if len(os.listdir("/proc/self/task")) > 1:
@@ -53,8 +59,15 @@ def preload(modules: list[str]) -> str:
     return ""
 
 
+def is_library(name: str) -> bool:
+    """Whether a name's package is in Python's own folders: the user's own modules are the script's to import."""
+    spec = importlib.util.find_spec(re.split("[.:]", name)[0])
+    folders = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "purelib", "platlib"))
+    return spec is not None and (spec.origin or "").startswith(folders)
+
+
 def serve(answers: Any) -> None:
-    """Starts a session for each request, and answers when its ranks have ended."""
+    """Imports modules, or starts a session and answers when its ranks have ended, for each request."""
     running: dict[int, int] = {}
     pending = b""
     while True:
@@ -66,6 +79,10 @@ def serve(answers: Any) -> None:
             *lines, pending = (pending + part).split(b"\n")
             for line in lines:
                 request = json.loads(line)
+                if "modules" in request:
+                    odd = preload(request["modules"])
+                    answers.write(json.dumps({"ready": not odd, "odd": odd}) + "\n")
+                    continue
                 pid = os.fork()
                 if pid == 0:
                     os.close(answers.fileno())
