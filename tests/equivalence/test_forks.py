@@ -55,7 +55,8 @@ def test_a_scripts_libraries_are_read_from_its_text(tmp_path):
     script = tmp_path / "train.py"
     (tmp_path / "utils.py").touch()
     script.write_text(
-        "import os\nrank = os.environ['RANK'], os.environ.get('X')\nimport json.tool\nimport numpy as np, utils\nfrom torch import nn\nfrom torch.utils.data import *\n"
+        "import os\nrank = os.environ['RANK'], os.environ.get('X')\n"
+        "import json.tool\nimport numpy as np, utils\nfrom torch import nn\nfrom torch.utils.data import *\n"
         "import utils.data\nfrom . import mine\nnp.random.seed(0)\ndef later():\n    import lightning\n"
     )
     names = ["os:", "json.tool:", "numpy:", "torch:nn", "torch.utils.data:", "os:environ", "numpy:random"]

@@ -60,7 +60,7 @@ def preload(modules: list[str]) -> str:
 
 
 def is_library(name: str) -> bool:
-    """Whether a name's package is in Python's own folders: the user's own modules are the script's to import."""
+    """Whether a package is in Python's own folders: the user's modules are the script's to import."""
     spec = importlib.util.find_spec(re.split("[.:]", name)[0])
     folders = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "purelib", "platlib"))
     return spec is not None and (spec.origin or "").startswith(folders)
