@@ -170,6 +170,24 @@ def test_a_file_of_other_jobs_is_planned_anew(make_jobs, tmp_path, monkeypatch):
     assert sorted(names) == ["01", "02"] and whole(jobs, tmp_path)
 
 
+def test_plans_and_jobs_of_one_size_and_one_tick_are_not_taken_for_each_other(make_jobs, tmp_path, monkeypatch):
+    """A copy of another file's plans, and jobs written over within a tick of the clock."""
+    jobs = make_jobs(files=1, rows=20)
+    text = "job,effective_batch,lr,optimizer,gpus\n{},256,0.1,sgd,8\n"
+    (jobs.folder / "00.parquet").unlink()
+    for name in ("a", "b", "c"):
+        (jobs.folder / f"{name}.csv").write_text(text.format(name))
+        os.utime(jobs.folder / f"{name}.csv", ns=(10**18, 10**18))
+    plan(jobs, tmp_path)
+    (tmp_path / "plans" / "a.parquet").write_bytes((tmp_path / "plans" / "b.parquet").read_bytes())
+    (jobs.folder / "c.csv").write_text(text.format("d"))
+    os.utime(jobs.folder / "c.csv", ns=(10**18, 10**18))
+    names = planned_anew(monkeypatch)
+    assert plan(jobs, tmp_path).skipped == 1 and sorted(names) == ["a", "c"]
+    plans = [pq.read_table(tmp_path / "plans" / f"{name}.parquet")["job"][0].as_py() for name in "abc"]
+    assert plans == ["a", "b", "d"]
+
+
 @pytest.mark.parametrize("name", ["thesis.txt", "twice.parquet", "old/00.parquet"])
 def test_a_folder_with_something_else_in_it_is_left_alone(make_jobs, tmp_path, name):
     jobs = make_jobs(files=1, rows=20)
