@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -191,7 +192,7 @@ def _content(fs: FileSystem, file: JobFile) -> str:
     if not isinstance(fs, LocalFileSystem):
         return ""
     try:
-        with open(file.path, "rb") as content:
+        with Path(file.path).open("rb") as content:
             return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError:
         return ""

@@ -204,8 +204,21 @@ def refuse_slime(settings: Mapping[str, Any], file: str) -> None:
     each = settings.get("n_samples_per_prompt", 1)
     sizes = [int(str(size)) if str(size).isdecimal() else None for size in (rollout, each, batch)]
     groups, whole = str(sizes[1] or "N"), f"{sizes[0] * sizes[1]:,}" if sizes[0] and sizes[1] else "that"
-    parallel = math.prod(int(str(settings.get(key))) for key in _SPLITS if str(settings.get(key)).isdecimal())
-    fields = {"effective_batch": sizes[2] or "N", "lr": settings.get("lr", "LR"), "model_parallel": parallel}
+
+    def size(key: str, default: int = 1) -> int:
+        text = str(settings.get(key, default))
+        return int(text) if text.isdecimal() else 1
+
+    tensor = size("tensor_model_parallel_size")
+    experts, pipeline = size("expert_model_parallel_size"), size("pipeline_model_parallel_size")
+    fields = {
+        "effective_batch": sizes[2] or "N",
+        "lr": settings.get("lr", "LR"),
+        "model_parallel": math.prod(map(size, _SPLITS)),
+        "expert_parallel": experts * size("expert_tensor_parallel_size", tensor) * pipeline
+        if experts > 1
+        else 1,
+    }
     fields_typed = " ".join(f"--set {name}={value}" for name, value in fields.items() if value != 1)
     raise InputError(
         "is a script of slime (or miles), which is not read: a batch has whole groups of "

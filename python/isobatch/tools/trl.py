@@ -203,6 +203,14 @@ def _refusals(page: SettingsPage, each: int, processes: int) -> Iterator[Issue]:
         yield _stops(f"num_generations is {each}", cause, "num_generations: 2")
         return
     yield from _rollout_refusals(page, each, processes)
+    micro = page.whole("per_device_train_batch_size", default=8) or 0
+    if micro * processes % each:
+        yield Issue.note(
+            f"before TRL 0.17 the run stops: {micro} × {processes} GPUs is not a multiple of {each}",
+            "num_generations had to divide the completions of one pass, without the accumulation",
+            "trl 0.16.1, trainer/grpo_trainer.py",
+            f"trl>=0.17, or per_device_train_batch_size: a multiple of {each // math.gcd(each, processes)}",
+        )
     groups = _groups_evaluated(page, each)
     evaluated = page.whole("per_device_eval_batch_size", default=8) or 8
     if evaluated * processes % groups:

@@ -62,9 +62,11 @@ _ALL_GPUS = rf"(train_)?(global|effective|total)_(train_)?{_SIZE}|{_SIZE}_(globa
 _ACCUMULATION = (
     r"(num_|n_)?(gradients?|grads?|batch)_?acc(um(ulation)?)?(_(steps?|iters?|freq|per_replica))?"
     r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches"
-    r"|num_micro_?batches"
+    r"|num_micro_?batches|update_freq|accumulative_counts"
 )
-_REPLICAS = re.compile(r"dp(_size|_degree)?|data_parallel(_size|_degree)?|num_replicas")
+_REPLICAS = re.compile(r"(dp|data_parallel)(_(shards?|replicate|replicas))?(_(size|degree))?|num_replicas")
+_FACTOR = re.compile(r"(^|_)(freq|accum\w*|acc|counts?|shards?|replic\w*|degree|repeats?|micro\w*)(_|$)")
+"""Names for what may multiply a batch, in a tool that is not known."""
 _GPUS = re.compile(r"(n|num)_?gpus|world_size|num_processes|gpus")
 _NODES = re.compile(r"nnodes|num_nodes|num_machines|n_?nodes")
 _NODE_GPUS = re.compile(r"nproc_per_node|(n_|num_)?gpus_per_node|devices")
@@ -225,9 +227,20 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
         return "effective_batch=N", "samples in an optimizer step, over all GPUs"
     key, _ = guesses[kind]
     own = [guesses[name] for name in (kind, "accumulation") if name in guesses]
-    replicas, source = _replicas(settings)
+    replicas, source, counted = _replicas(settings)
     text = " × ".join([*(f"{name} {value}" for name, value in own), source])
     sizes = [_count(value) for _, value in own]
+    counted_names = {name.rpartition(".")[2] for name in (*counted, *(name for name, _ in own))}
+    if kind == "batch_per_gpu" and "batch" in guesses:
+        name, value = guesses["batch"]
+        return "effective_batch=N", f"{name} {value} if it counts all GPUs, else {text}"
+    factors = [
+        f"{name} {value}"
+        for name, value in leaves(settings).items()
+        if (_count(value) or 0) > 1 and name.rpartition(".")[2] not in counted_names and _may_multiply(name)
+    ]
+    if factors:
+        return "effective_batch=N", f"{text}, and {few(factors)} where that multiplies it"
     if replicas is None or None in sizes:
         without = f" (without them if {key} counts all GPUs)" if kind == "batch" else ""
         return "effective_batch=N", f"{text}{without}"
@@ -236,8 +249,14 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
     return f"effective_batch={batch * replicas}", f"{text}{alone}"
 
 
-def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Counts the data-parallel replicas of a file, with their source in words; None if it does not say."""
+def _may_multiply(key: str) -> bool:
+    """Tells whether an unknown name may be a factor of the batch."""
+    name = key.rpartition(".")[2].replace("-", "_").lower()
+    return _FACTOR.search(name) is not None and not _ELSEWHERE.search(key)
+
+
+def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str, list[str]]:
+    """Counts the data-parallel replicas of a file (None if it does not say), with their source and keys."""
     counts = {key: count for key, value in leaves(settings).items() if (count := _count(value)) is not None}
     named = {key: key.rpartition(".")[2].replace("-", "_").lower() for key in counts}
 
@@ -245,7 +264,8 @@ def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
         return [key for key in counts if pattern.fullmatch(named[key])]
 
     if replicas := find(_REPLICAS):
-        return counts[replicas[0]], f"{replicas[0]} {counts[replicas[0]]}"
+        text = " × ".join(f"{key} {counts[key]}" for key in replicas)
+        return math.prod(counts[key] for key in replicas), text, replicas
     shares = [key for key in find(_SHARES) if counts[key] > 1]
     shared = math.prod(counts[key] for key in shares)
     divided = f" / ({' × '.join(f'{key} {counts[key]}' for key in shares)})" if shares else ""
@@ -253,10 +273,9 @@ def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str]:
     gpus = [*find(_NODES)[:1], *gpus] if gpus else find(_GPUS)[:1]
     if not gpus:
         of_run = f"the replicas of that run: its GPUs{divided}" if divided else "the GPUs of that run"
-        return None, of_run
-    return math.prod(counts[key] for key in gpus) // shared or None, " × ".join(
-        f"{key} {counts[key]}" for key in gpus
-    ) + divided
+        return None, of_run, shares
+    text = " × ".join(f"{key} {counts[key]}" for key in gpus)
+    return math.prod(counts[key] for key in gpus) // shared or None, text + divided, [*gpus, *shares]
 
 
 def _count(value: Any) -> int | None:

@@ -27,7 +27,7 @@ _PARALLEL = [f"megatron.{kind}_parallel_size" for kind in ("tensor_model", "pipe
 _MODEL, _OPTIM = "actor_rollout_ref.model", f"{_ACTOR}.optim"
 _LORA, _MTP = f"{_MODEL}.lora", f"{_MODEL}.mtp"
 _DATA = """apply_chat_template_kwargs audio_key custom_cls.name custom_cls.path dataloader_num_workers
-    filter_overlong_prompts filter_overlong_prompts_workers function_tool_path gen_batch_size image_key
+    filter_overlong_prompts filter_overlong_prompts_workers function_tool_path image_key
     image_patch_size max_prompt_length max_response_length mm_processor_kwargs prompt_key return_full_prompt
     return_multi_modal_inputs return_raw_chat return_raw_input_ids reward_fn_key seed shuffle tokenizer
     tool_config_path train_files train_max_samples truncation trust_remote_code use_shm val_batch_size
@@ -112,8 +112,20 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
     agents = page.whole("actor_rollout_ref.rollout.n_agent", default=1) or 1
     steps = repeats * agents * (rollout or 0) // (prompts or 1)
     rollouts = page.whole("trainer.total_training_steps")
+    generated = page.whole("data.gen_batch_size", default=rollout)
+    is_filtered = page.flag("algorithm.filter_groups.enable")
+    if rollout and generated and generated != rollout and not is_filtered:
+        rollout = generated  # all that was generated at once is trained on
+        steps = repeats * agents * rollout // (prompts or 1)
     if rollouts and steps:
         page.give("duration", length(rollouts * steps, "st"), "trainer.total_training_steps")
+    elif is_filtered:
+        text = (
+            f"algorithm.filter_groups keeps some of {generated} prompts at a time until {rollout} are a "
+            f"rollout of {steps} steps: how many an epoch has is known in the run alone; give it in steps "
+            f"(at most {steps} for every {generated} prompts)"
+        )
+        page.ask("duration", text, "trainer.total_epochs")
     else:
         epochs = page.number("trainer.total_epochs", default=30)
         page.give("duration", length((epochs or 0) * repeats, "ep"), "trainer.total_epochs")

@@ -128,8 +128,13 @@ class _Parser(SimpleReader):
         command = self._compound()
         if command is None:
             command = self.simple()
-        elif not isinstance(command, tree.Function) and (files := self.redirections()[1]):
-            command = tree.Redirection(self.line, command, files)
+        elif not isinstance(command, tree.Function):
+            skips = self.skips
+            # How often `while read` goes round is not known, with the file and without.
+            self.skips = skips or (isinstance(command, tree.Repetition) and not command.name)
+            if files := self.redirections()[1]:
+                command = tree.Redirection(self.line, command, files)
+            self.skips = skips
         self.deeper(-1)
         return command
 
