@@ -35,7 +35,14 @@ _MOMENTUM = re.compile(r"(?:^|,)\s*momentum\s*=\s*([\d.eE+-]+)")
 
 def read_batch(page: SettingsPage, per_gpu: str) -> None:
     """Reads the samples per GPU, and the micro-batches of a step, both with a default."""
+    inside = page.table("accelerator_config").table("gradient_accumulation_kwargs")
+    is_inside = inside.has("num_steps")
     for key, field in ((per_gpu, "batch_per_gpu"), ("gradient_accumulation_steps", "accumulation")):
+        if field == "accumulation" and is_inside:
+            if (page.whole(key, default=1) or 1) > 1:
+                page.ask(field, f"the Trainer refuses {key} beside num_steps of accelerator_config", key)
+            inside.whole("num_steps", field)
+            continue
         default = DEFAULTS.get(key, 1)
         if not page.has(key):
             page.note_assumed(field, f"{page.name(key)} is not in the file: {default}, the tool's default")

@@ -79,7 +79,7 @@ KINDS = (
     ("batch", rf"(train_)?{_SIZE}|batch_size_train"),
     ("accumulation", _ACCUMULATION),
     ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
-    ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)"),
+    ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)(_(ratio|rate|factor))?"),
     ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
     ("schedule", r"(lr_)?(scheduler|schedule|scheduler_type|schedule_type|sched|decay_style)"),
     ("duration", r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples)"),
@@ -96,7 +96,9 @@ def note_unread(page: SettingsPage, reader: Reader) -> list[str]:
     unknown = []
     for key, value in _switched_on(page.settings, reading.used):
         standing = standing_of(key, reader)
-        if standing is None:
+        if standing is None and guess_field(key) == "min_lr" and "min_lr" not in reading.fields:
+            page.ask("min_lr", f"{page.name(key)} {value} is the script's own", page.name(key))
+        elif standing is None:
             unknown.append(key)
         elif standing == STAYS:
             page.note(f"{page.name(key)} {value} stays as it is: no plan moves it")

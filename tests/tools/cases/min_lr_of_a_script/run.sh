@@ -1,0 +1,1 @@
+torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --learning_rate 1e-5 --min_lr_ratio 0.1 --lr_scheduler_type cosine --max_steps 100 --output_dir o --warmup_ratio 0.1
