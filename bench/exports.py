@@ -115,7 +115,7 @@ def main() -> None:
     for name, (plan, start) in cases().items():
         split = f"{plan.effective_batch} = {plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
         print(f"- {name}: batch {split}, steps {start} to {plan.total_steps}, peak LR {plan.lr:.3g}, linear")
-    print("\n| target | version | asked | case | what it reported |\n|---|---|---|---|---|")
+    print("\n| target | version | asked | cases: what it reported |\n|---|---|---|---|")
     for tool, check in CHECKS.items():
         print("\n".join(beside(tool) if check.beside else rows(tool)), flush=True)
     print(
@@ -137,16 +137,17 @@ def beside(tool: str) -> list[str]:
 
 
 def rows(tool: str) -> list[str]:
-    """Asks a tool about each of its cases."""
+    """Asks a tool about each of its cases; cases of one answer are named together."""
     check, plans = CHECKS[tool], cases()
     try:
         installed = version(check.package)
     except PackageNotFoundError:
-        return [f"| {tool} | not installed | {check.question} | | not checked |"]
-    return [
-        f"| {tool} | {installed} | {check.question} | {name} | {answer(check, plans[name])} |"
-        for name in check.cases
-    ]
+        return [f"| {tool} | not installed | {check.question} | not checked |"]
+    named: dict[str, list[str]] = {}
+    for name in check.cases:
+        named.setdefault(answer(check, plans[name]), []).append(name)
+    texts = "; ".join(f"{', '.join(names)}: {text}" for text, names in named.items())
+    return [f"| {tool} | {installed} | {check.question} | {texts} |"]
 
 
 def answer(check: Check, case: Case) -> str:

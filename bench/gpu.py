@@ -1,17 +1,14 @@
-"""Plays a day with one GPU, row by row, in calls of some minutes; `scripts/gpu` prepares and collects it.
+"""Runs the rows of a day with one GPU, in calls of some minutes; `scripts/gpu` prepares and collects it.
 
-A run goes on where the last one ended, by `day.json` in the folder, which is written whole after each row.
-A row has a process and a limit of its own, begins where its expected seconds fit (gpu_rows.py), and leaves
-no process behind, however the run ends. `--small` is a rehearsal; `collect` refuses it.
+A call goes on where the last one ended, by `day.json` in the folder, which is written whole after each row.
+A row has a process and a limit of its own, begins where its expected seconds fit, and leaves no process.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -20,21 +17,75 @@ import time
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from gpu_page import figures_of, print_simulation, reasons, refusals, write_page
-from gpu_rows import CALLS, LEAVE_SECONDS, OVER, PARTS, Row, play_rows, rows_left
-from gpu_tools import machine
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 MARK, BEGUN = "ISOBATCH_GPU_DAY", "ISOBATCH_GPU_BEGUN"
-REHEARSAL = "A rehearsal on a made-up GPU at a small size: no evidence of anything on a GPU"
-TAIL = 6000  # Characters of a row's output, where it is not done.
+TAIL = 20_000  # Characters of a row's output.
+ENDED = ("done", "failed")
+QUERY = "name,driver_version,clocks.sm,clocks.max.sm,power.draw,power.limit,mig.mode.current"
 
 
-# ---- a row, in a process of its own, of which nothing is left ----
+class Row(NamedTuple):
+    """A row of the day.
+
+    Attributes:
+        name: unique among the rows.
+        expected: seconds on an H100 with 16 cores, reckoned; the row is ended after three times as many.
+        words: of its command; {python} and {bench} are filled in.
+    """
+
+    name: str
+    expected: float
+    words: str
+
+
+PART, BITS = "{python} {bench}/gpu_parts.py", "{python} {bench}/bits.py"
+SAME = (
+    "{python} -m isobatch same --device cuda --split 1x4x2 --split 1x1x8 --split 2x2x2 --steps 2 --"
+    " {python} -m torch.distributed.run --standalone --nproc-per-node {{gpus}} {bench}/same/trainer.py llama"
+    " --per_device_train_batch_size {{micro_batch}} --gradient_accumulation_steps {{accumulation}}"
+)
+TESTS = (
+    ("real_gpu and eager", 18),
+    ("started", 52),
+    ("real_gpu and compile or real_gpu and optimizers", 74),
+    ("one_rank_has_no_wire or several_ranks or two_gpus", 55),
+    ("memory or micro_batch or largest", 60),
+    ("notebook_that_has_used_cuda", 12),
+    ("mixed_precision", 90),
+    ("options_of_the_model", 120),
+)
+ROWS = (
+    Row("machine", 2, "nvidia-smi -q"),
+    Row("validation, GPT-2 bf16", 55, PART + " step gpt2 bf16"),
+    Row("validation, convnet fp32", 45, PART + " step convnet fp32"),
+    Row("prediction, GPT-2 fp32", 35, PART + " step gpt2 fp32 --quick"),
+    Row("prediction, convnet bf16", 25, PART + " step convnet bf16 --quick"),
+    Row("same, Trainer", 60, SAME),
+    Row("tests, fault_of_one_rank", 100, PART + " tests fault_of_one_rank"),
+    Row("bits, SHA", 20, BITS + " same --device cuda --counts 1,2 --workloads gpt,vit --steps 100"),
+    Row("bits, price", 30, BITS + " price --device cuda --counts 1,2 --sizes 10M,50M --chunks 4 --pairs 7"),
+    Row("tests, survivor", 14, PART + " tests survivor"),
+    *(Row(f"tests, {names}", seconds, f"{PART} tests {names}") for names, seconds in TESTS),
+)
+"""What matters most comes first: a call that ends early has it whole."""
+
+
+def machine() -> dict[str, Any]:
+    """Returns the GPU's state by nvidia-smi, which takes no CUDA context; empty where there is none."""
+    try:
+        state, processes = (
+            subprocess.run(
+                ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=True
+            ).stdout.splitlines()
+            for query in (f"--query-gpu={QUERY}", "--query-compute-apps=pid")
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    values = dict(zip(QUERY.split(","), map(str.strip, state[0].split(",")), strict=True))
+    return values | {"other_processes": len(processes)}
 
 
 def end_marked(mark: str) -> None:
@@ -45,125 +96,101 @@ def end_marked(mark: str) -> None:
                 os.kill(int(folder.name), signal.SIGKILL)
 
 
-def guard_exit(mark: str, seconds: float) -> int:
-    """Forks a watcher to end the run's processes when this one ends or is over its time.
-
-    Returns the descriptor to close at the end.
-    """
-    reading, writing = os.pipe()
-    runner = os.getpid()
-    if os.fork():
-        os.close(reading)
-        return writing
-    os.setsid()
-    os.close(writing)
-    ended, _, _ = select.select([reading], [], [], seconds)
-    if not ended:
-        os.kill(runner, signal.SIGKILL)
-    end_marked(mark)
-    os._exit(0)
-
-
-def play(row: Row, limit: float, mark: str, *, small: bool) -> dict[str, Any]:
-    """Plays a row in a process and a folder of its own; returns its figures, or why there are none."""
-    begun, before = time.monotonic(), os.times()
-    result: dict[str, Any] = {"started": datetime.now(UTC).isoformat(timespec="seconds")}
-    while (state := machine()).get("other_processes") and time.monotonic() < begun + 5:
-        time.sleep(0.25)  # The last row's processes are leaving the GPU.
-    result["machine"] = state
-    environment = {**os.environ, MARK: mark, "ISOBATCH_GPU_SMALL": str(int(small))}
-    words = [sys.executable, str(HERE / "gpu_parts.py"), row.part, row.name]
+def play(row: Row, limit: float, mark: str) -> dict[str, Any]:
+    """Plays a row in a process and a folder of its own; returns its outcome and its output."""
+    begun = time.monotonic()
+    state, started = machine(), datetime.now(UTC).isoformat()
+    paths = os.pathsep.join([str(HERE), str(HERE.parent / "tests"), os.environ.get("PYTHONPATH", "")])
+    # cuBLAS has the same bits each time only with a workspace of a fixed size.
+    environment = {**os.environ, MARK: mark, "PYTHONPATH": paths, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    words = [word.format(python=sys.executable, bench=HERE) for word in row.words.split()]
     with tempfile.TemporaryDirectory(prefix="isobatch-gpu-") as name:
-        folder = Path(name)
-        with (folder / "output.txt").open("ab") as output:
+        output = Path(name) / "output.txt"
+        with output.open("ab") as file:
             process = subprocess.Popen(
-                words, env=environment, cwd=folder, start_new_session=True, stdout=output, stderr=output
+                words, env=environment, cwd=name, start_new_session=True, stdout=file, stderr=file
             )
-        code = None
         try:
-            code = process.wait(timeout=max(0.0, limit - (time.monotonic() - begun)))
+            outcome = "failed" if process.wait(timeout=limit) else "done"
         except subprocess.TimeoutExpired:
-            result["error"] = f"over its limit of {limit:.0f} s"
+            outcome = "cut" if limit < 3 * row.expected else "failed"
         finally:
             end_marked(mark)
-        process.wait()
-        with suppress(OSError, ValueError):  # It may have none, or have been killed as it wrote them.
-            result["figures"] = json.loads((folder / "figures.json").read_text())
-        if code:
-            result["error"] = f"exit code {code}"
-        wrong = result.get("figures", {}).get("wrong")
-        result["outcome"] = OVER if code is None else "failed" if code else "wrong" if wrong else "done"
-        if result["outcome"] != "done":
-            result["output"] = (folder / "output.txt").read_text(errors="replace")[-TAIL:]
-    after = os.times()
-    result["processor_seconds"] = round(sum(after[2:4]) - sum(before[2:4]), 1)  # Of the row's processes.
-    return result | {"seconds": round(time.monotonic() - begun, 1)}
-
-
-# ---- a run, which goes on where the last one ended ----
+            process.wait()
+        text = output.read_text(errors="replace")[-TAIL:]
+    seconds = round(time.monotonic() - begun, 1)
+    return {"outcome": outcome, "seconds": seconds, "started": started, "machine": state, "output": text}
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Reads a folder's day: its calls, and its rows by part; empty where there is no file."""
+    """Reads a folder's results by row; empty where there are none."""
     file = folder / "day.json"
-    return json.loads(file.read_text()) if file.exists() else {"rehearsal": None, "calls": [], "parts": {}}
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
 def save(day: dict[str, Any], *folders: Path) -> None:
     """Writes the day, whole or not at all."""
     for folder in folders:
-        (folder / ".day.json").write_text(json.dumps(day, indent=1, default=str) + "\n")
+        (folder / ".day.json").write_text(json.dumps(day, indent=1) + "\n")
         (folder / ".day.json").replace(folder / "day.json")
 
 
-def run(parts: list[str], out: list[Path], *, seconds: float, again: bool, small: bool) -> int:
+def run(names: list[str], out: list[Path], *, seconds: float, again: bool) -> int:
     """Plays the remaining rows, as many as the time allows.
 
     Returns 0 where all are done, 1 where a row is not, 3 where some are left.
     """
-    seconds -= time.time() - float(os.environ.get(BEGUN) or time.time())  # The wheels' installation counts.
-    end, mark = time.monotonic() + seconds - LEAVE_SECONDS, f"isobatch-gpu-{uuid.uuid4().hex}"
+    end = float(os.environ.get(BEGUN) or time.time()) + seconds - 5  # The wheels' installation counts.
     for folder in out:
         folder.mkdir(parents=True, exist_ok=True)
-    day = load(out[0])
-    rehearsal = REHEARSAL if small else None
-    if day["parts"] and day["rehearsal"] != rehearsal:
-        raise SystemExit(f"{out[0]} has a {'day' if small else 'rehearsal'}: give another --out")
-    day["rehearsal"] = rehearsal
-    rows = [row for row in rows_left(day["parts"], again=again) if row.part in parts]
-    if small:  # A machine that rehearses may be busy: a row has all the seconds that are left.
-        rows = [row._replace(limit=math.inf) for row in rows]
-    call = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": seconds, "used": 0.0}
-    day["calls"].append(call)
-    guard = guard_exit(mark, seconds)
-    try:
-        playing = partial(play, mark=mark, small=small)
-        for row, result in play_rows(rows, day["parts"], lambda: end - time.monotonic(), playing):
-            call["used"] = round(seconds - LEAVE_SECONDS - (end - time.monotonic()), 1)
-            save(day, *out)
-            line = f"{row.part}, {row.name}: {result['outcome']} in {result['seconds']} s"
-            texts = [*reasons(result), *figures_of(result)]
-            print(f"{line} ({row.expected:g} expected)", *texts, sep="\n  ", flush=True)
-    finally:
-        os.close(guard)
-    if rows := [row for row in rows_left(day["parts"]) if row.part in parts]:
-        print(f"{len(rows)} rows are left, first {rows[0].part}, {rows[0].name}: give the same command again")
+    day, mark, ended = load(out[0]), f"isobatch-gpu-{uuid.uuid4().hex}", ("done",) if again else ENDED
+    rows = [row for row in ROWS if any(row.name.startswith(name) for name in names or [""])]
+    for row in rows:
+        left = end - time.time()
+        if day.get(row.name, {}).get("outcome") in ended or row.expected > left:
+            continue
+        day[row.name] = result = play(row, min(3 * row.expected, left), mark)
+        save(day, *out)
+        print(
+            f"{row.name}: {result['outcome']} in {result['seconds']} s ({row.expected:g} expected)",
+            flush=True,
+        )
+    if waiting := [row.name for row in rows if day.get(row.name, {}).get("outcome") not in ENDED]:
+        print(f"{len(waiting)} rows are left, first {waiting[0]}: give the same command again")
         return 3
-    return int(any(row["outcome"] != "done" for part in parts for row in day["parts"].get(part, {}).values()))
+    return int(any(day[row.name]["outcome"] != "done" for row in rows))
+
+
+def refusals(day: dict[str, Any]) -> list[str]:
+    """Lists why a day's figures are not published."""
+    kinds = {result["machine"].get("name") for result in day.values()}
+    reasons = ["rows of different GPUs"] if len(kinds) > 1 else []
+    for name, result in day.items():
+        if not (state := result["machine"]):
+            reasons.append(f"{name}: no GPU")
+        elif state["other_processes"] or state["mig.mode.current"] == "Enabled":
+            reasons.append(f"{name}: the GPU was shared or divided")
+    return reasons
 
 
 def collect(folder: Path, to: Path) -> int:
-    """Copies a day into the repository, with its page; nothing where a figure of it is refused."""
+    """Copies a day into the repository, with its table; nothing where a figure of it is refused."""
     day = load(folder)
-    if not day["parts"]:
-        print(f"no day.json in {folder}: scripts/gpu run first", file=sys.stderr)
-        return 2
-    if refused := refusals(day):
+    if refused := refusals(day) if day else [f"no day.json in {folder}"]:
         print("nothing is published:", *refused, sep="\n  ", file=sys.stderr)
         return 1
     to.mkdir(parents=True, exist_ok=True)
     save(day, to)
-    write_page(to / "README.md", day)
+    state = next(iter(day.values()))["machine"]
+    lines = ["# The day", "", ", ".join(f"{fact} {value}" for fact, value in state.items()), ""]
+    lines += ["| row | outcome | expected, s | measured, s | last line |", "|---|---|---|---|---|"]
+    for row in ROWS:
+        result = day.get(row.name, {"outcome": "not run", "seconds": "", "output": ""})
+        last = (result["output"].strip().splitlines() or [""])[-1].replace("|", "/")[:300]
+        lines.append(
+            f"| {row.name} | {result['outcome']} | {row.expected:g} | {result['seconds']} | {last} |"
+        )
+    (to / "day.md").write_text("\n".join([*lines, ""]))
     return 0
 
 
@@ -171,21 +198,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running, collecting = commands.add_parser("run"), commands.add_parser("collect")
-    commands.add_parser("simulate")
-    running.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    running.add_argument("names", nargs="*", metavar="ROW", help="how names of rows begin; all by default")
     running.add_argument("--out", type=Path, action="append", required=True, help="twice: day.json too")
-    running.add_argument("--seconds", type=float, default=CALLS[0], help="of this call, its end included")
-    running.add_argument("--again", action="store_true", help="also rows that failed or were wrong")
-    running.add_argument("--small", action="store_true", help="a rehearsal")
+    running.add_argument("--seconds", type=float, default=540.0, help="of this call, its end included")
+    running.add_argument("--again", action="store_true", help="failed rows too")
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("--to", type=Path, default=HERE / "results" / "gpu")
     arguments = vars(parser.parse_args())
-    command = arguments.pop("command")
-    if command == "run":
-        arguments["parts"] = arguments["parts"] or [*PARTS]
-        if unknown := [part for part in arguments["parts"] if part not in PARTS]:
-            running.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return {"run": run, "simulate": print_simulation, "collect": collect}[command](**arguments) or 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # The row's processes end with it.
+    return {"run": run, "collect": collect}[arguments.pop("command")](**arguments)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def judge(case: Case, answer: str, names: list[str]) -> str:
 
 
 def main(place: Path, file: str | None) -> None:
-    """Asks every script, one at a time, and writes the table as it grows."""
+    """Asks every script, one at a time, prints each, and writes totals and the rows that are wrong."""
     rows, verdicts, began = [], [], time.monotonic()
     for case in [case for case in list_cases() if file in (None, case.file)]:
         started = time.monotonic()
@@ -166,12 +166,13 @@ def main(place: Path, file: str | None) -> None:
         cells = (case.file, case.kind, case.fault, expected, causes, weights)
         row = f"| {' | '.join(cells)} | {time.monotonic() - started:.0f} | {verdicts[-1][1]} |"
         print(row, flush=True)
-        rows.append(row)
+        if verdicts[-1][1]:
+            rows.append(row)
         place.write_text(report(rows, verdicts, time.monotonic() - began))
 
 
 def report(rows: list[str], verdicts: list[tuple[Case, str]], seconds: float) -> str:
-    """Returns the page: totals, then the table."""
+    """Returns the page: totals, then the rows that are wrong."""
     healthy = sum(not case.cause for case, _ in verdicts)
     counts = {
         name: sum(fault == name for _, fault in verdicts)

@@ -3,7 +3,7 @@
     python bench/science.py --tasks source --optimizers adamw --ks 4 --samples 8192      # a minute
     python bench/science.py --cells cells.jsonl            # all cells; the same command goes on
 
-Prints the table "Every cell" of bench/results/science.md, without its intervals. Tasks: `source`, the next
+Prints the cells of bench/results/science.csv, without their intervals. Tasks: `source`, the next
 byte of Python's standard library from the 8 before it; `digits`, scikit-learn's, by a perceptron; `noisy`,
 the same with half of the labels drawn at random. All learning rates and seeds of a cell are trained side by
 side: a weight has the shape (networks, rows, columns), networks being seeds × rates.

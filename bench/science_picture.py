@@ -1,12 +1,12 @@
-"""Draws docs/science.svg of the table "Every cell" in bench/results/science.md.
+"""Draws docs/science.svg of the cells in bench/results/science.csv.
 
     python bench/science_picture.py
 
 A panel for each task and optimizer: the best learning rate over the batch, as multiples of the tuned ones.
 """
 
+import csv
 import math
-import re
 from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
@@ -18,11 +18,6 @@ PANEL, LEFT, TOP = (216, 190), 56, 76
 WIDTH, HEIGHT = 176, 132
 """Of a panel's frame, inside of PANEL."""
 TICKS = ("1/16", "1/4", "1", "4", "16")
-ROW = re.compile(
-    r"^\| (\w+) \| (\w+) \| ([\d,]+)[^|]* \| ([\d/]+) \| [\d.]+ "
-    r"\| ([\d.]+) \(([\d.]+) to ([\d.]+)\)",
-    re.MULTILINE,
-)
 OCTAVES_ACROSS, OCTAVES_UP = (-4.4, 5.4), (-5.0, 6.6)
 STYLE = """:root { --paper: #ffffff; --ink: #1f2328; --soft: #57606a; --grid: #e2e6ea }
 :root { --k: #2f62b5; --root: #1a7f4e; --best: #b3261e }
@@ -50,20 +45,19 @@ class Cell(NamedTuple):
     high: float
 
 
-def read_cells(page: str) -> list[Cell]:
+def read_cells(file: Path = ROOT / "bench/results/science.csv") -> list[Cell]:
     """Reads the table's rows."""
-    return [
-        Cell(
-            task,
-            optimizer,
-            float(noise.replace(",", "")),
-            float(Fraction(k)),
-            float(best),
-            float(low),
-            float(high),
-        )
-        for task, optimizer, noise, k, best, low, high in ROW.findall(page)
-    ]
+    with file.open(encoding="utf-8", newline="") as table:
+        return [
+            Cell(
+                row["task"],
+                row["optimizer"],
+                float(row["noise_scale"]),
+                float(Fraction(row["k"])),
+                *(float(row[name]) for name in ("best", "low", "high")),
+            )
+            for row in csv.DictReader(table)
+        ]
 
 
 def across(k: float) -> float:
@@ -138,5 +132,4 @@ def draw(cells: list[Cell]) -> str:
 
 
 if __name__ == "__main__":
-    table = (ROOT / "bench/results/science.md").read_text(encoding="utf-8")
-    (ROOT / "docs/science.svg").write_text(draw(read_cells(table)), encoding="utf-8")
+    (ROOT / "docs/science.svg").write_text(draw(read_cells()), encoding="utf-8")

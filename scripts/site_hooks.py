@@ -21,7 +21,6 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = [f"examples/{scheduler}" for scheduler in ("kubeflow", "kubernetes", "ray", "skypilot", "slurm")]
 OUTSIDE = {
     "bench/results": "results",
-    "bench/results/gpu": "results/gpu",
     **{folder: folder for folder in EXAMPLES},
 }
 """Folders of the repository, and where the site has them."""

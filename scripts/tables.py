@@ -56,12 +56,8 @@ def settings() -> str:
 
 
 def reasons(severity: str) -> str:
-    """The reasons of a severity."""
-    rows = [
-        (f"`{name}`", f"{text} ({source})" if source else text)
-        for name, kind, text, source in _core.reasons()
-        if kind == severity
-    ]
+    """The reasons of a severity; their sources are in `Reason.source`."""
+    rows = [(f"`{name}`", text) for name, kind, text, _ in _core.reasons() if kind == severity]
     return table("| name | what it says |", rows)
 
 
@@ -96,9 +92,16 @@ def laws() -> str:
     def shown(remedy: Remedy) -> str:
         return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")
 
+    first: dict[str, str] = {}
+
+    def once(name: str, remedy: Remedy, law: str) -> str:
+        """A trainer's remedy; of one that an earlier law has too, that law's name."""
+        earlier = first.setdefault(remedy.text, law)
+        return f"**{name}**: {shown(remedy) if earlier == law else f'as for {earlier}'}"
+
     rows = []
     for law in LAWS.values():
-        trainers = "; ".join(f"**{name}**: {shown(remedy)}" for name, remedy in law.trainers.items())
+        trainers = "; ".join(once(name, remedy, law.name) for name, remedy in law.trainers.items())
         rows.append((f"{law.name}<br>`{law.id}`", shown(law.remedy), trainers))
     return table("| what is named | what to change | in a trainer |", rows)
 

@@ -54,7 +54,7 @@ def test_the_picture_of_sample_weights_is_the_page_of_same():
 
 def test_the_picture_of_rules_is_drawn_of_its_table():
     picture = load("science_picture.py")
-    cells = picture.read_cells((ROOT / "bench/results/science.md").read_text(encoding="utf-8"))
+    cells = picture.read_cells()
     assert len(cells) == 99
     drawn = (ROOT / "docs/science.svg").read_text(encoding="utf-8")
     assert picture.draw(cells) == drawn, "run python bench/science_picture.py"

@@ -170,7 +170,7 @@ def test_a_file_of_other_jobs_is_planned_anew(make_jobs, tmp_path, monkeypatch):
     assert sorted(names) == ["01", "02"] and whole(jobs, tmp_path)
 
 
-def test_plans_and_jobs_of_one_size_and_one_tick_are_not_taken_for_each_other(make_jobs, tmp_path, monkeypatch):
+def test_files_of_one_size_and_one_tick_are_not_taken_for_each_other(make_jobs, tmp_path, monkeypatch):
     """A copy of another file's plans, and jobs written over within a tick of the clock."""
     jobs = make_jobs(files=1, rows=20)
     text = "job,effective_batch,lr,optimizer,gpus\n{},256,0.1,sgd,8\n"

@@ -132,6 +132,37 @@ def test_the_largest_micro_batch_that_fits_the_gpu(validate):
     assert all(size["fragmentation_bytes"] >= 0 for size in search["tries"])
 
 
+@pytest.mark.parametrize(
+    ("workload", "cause"),
+    [
+        ("no_gpu_has_the_memory", "out_of_memory"),
+        ("dies_on_rank_1", "dead_rank"),
+        ("hangs_in_a_kernel", "rank_failed"),
+        ("asserts_on_the_gpu", "rank_failed"),
+    ],
+)
+def test_a_fault_of_one_rank_is_named_with_its_host(validate, workload, cause):
+    options = ["--noise-steps", "0", "--phase-seconds", "20", "--workload", f"ddp.workloads:{workload}"]
+    _, report = validate(2, *options)
+    proof = failed(report)["ranks_alive"]
+    assert cause in proof["diagnosis"]["causes"]
+    assert "rank 1" in proof["text"] and "host " in proof["text"]
+
+
+def test_a_survivor_on_a_shared_gpu_ends_the_undisturbed_run(tmp_path):
+    from ddp import surviving
+    from ddp.crews import Ranks, faults
+
+    options = {"ranks": 2, "min_ranks": 1, "steps": 40, "inside": True, "timeout": 30.0}
+    options |= {"gpus": 1, "gloo": True}
+    with Ranks(tmp_path, options) as ranks:
+        ranks.start("0")
+        ranks.start("1", kills=[[12, "between"]])
+        codes = ranks.wait(70)
+        wrong, _ = faults(tmp_path, surviving.undisturbed(options))
+        assert (codes["0"], wrong) == (0, []), ranks.said("0")
+
+
 STARTS = {
     "torchrun": [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),

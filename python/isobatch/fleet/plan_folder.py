@@ -187,7 +187,7 @@ def _arguments(query: Query) -> Iterator[Any]:
 def _content(fs: FileSystem, file: JobFile) -> str:
     """Returns a digest of a local file's bytes: its clock cannot tell two files of one tick apart.
 
-    Empty for a store, where it would cost a download, and for a file that cannot be read, which planning says.
+    Empty for a store, where it would cost a download, and for a file that planning will find unreadable.
     """
     if not isinstance(fs, LocalFileSystem):
         return ""
