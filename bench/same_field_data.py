@@ -6,6 +6,7 @@ runs as written. All is random.
 
 import csv
 import json
+import pickle
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -167,14 +168,29 @@ def make_boxes(root: Path, captions: dict[str, str]) -> None:
     (root / "coco8.yaml").write_text(f"path: {root / 'coco8'}\ntrain: images/train\nval: images/val\n{names}")
 
 
+SPECIAL = """
+bos user_start user_end assistant_start assistant_end python_start python_end output_start output_end
+"""
+"""Names of nanochat's special tokens."""
+
+
 def make_nanochat(root: Path) -> None:
     """Makes nanochat's files of documents, and its tokenizer as its scripts/tok_train.py writes it."""
     import pyarrow
+    import tiktoken
+    import torch
     from pyarrow import parquet
 
     draw = random.Random(5)
-    folder = root / "nanochat_base/base_data_climbmix"
+    folder, place = root / "nanochat_base/base_data_climbmix", root / "nanochat_base/tokenizer"
     folder.mkdir(parents=True, exist_ok=True)
+    place.mkdir(exist_ok=True)
+    special = {f"<|{name}|>": 256 + at for at, name in enumerate(SPECIAL.split())}
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    encoding = tiktoken.Encoding("bytes", pat_str=r"\S+|\s+", mergeable_ranks=ranks, special_tokens=special)
+    (place / "tokenizer.pkl").write_bytes(pickle.dumps(encoding))
+    sizes = [1] * len(ranks) + [0] * len(special)
+    torch.save(torch.tensor(sizes, dtype=torch.int32), place / "token_bytes.pt")
     for at in range(2):
         texts = [" ".join(sentence(draw) for _ in range(draw.randint(1, 20))) for _ in range(2000)]
         place = folder / f"shard_{at:05}.parquet"

@@ -91,6 +91,32 @@ for number, (x, y) in enumerate(loader):
         optimizer.zero_grad()
 """
 
+FABRIC = """
+import argparse, lightning
+parser = argparse.ArgumentParser()
+parser.add_argument("--global_batch_size", type=int, default=8)
+parser.add_argument("--micro_batch_size", type=int, default=2)
+parser.add_argument("--devices", type=int, default=1)
+parser.add_argument("words", nargs="*")
+args = parser.parse_args()
+passes = args.global_batch_size // (args.devices * args.micro_batch_size)
+
+def main(fabric):
+    model = nn.Linear(3, 1)
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), 1e-2))
+    loader = DataLoader(data, args.micro_batch_size)  # made here
+    loader = fabric.setup_dataloaders(loader)
+    for number, (x, y) in enumerate(loader, 1):
+        is_last = number % passes == 0
+        with fabric.no_backward_sync(model, enabled=not is_last):
+            fabric.backward(loss_of(model(x), y) / passes)
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+lightning.Fabric(devices=args.devices, accelerator="cpu").launch(main)
+"""
+
 CONSTANTS = FLAGS.replace(
     "args = parser.parse_args()", "args = argparse.Namespace(batch_size=2, accum_steps=4)"
 )

@@ -1,13 +1,16 @@
 """Commands are read, and started at another split."""
 
 import json
+import os
 import shlex
+import sys
 
 import pytest
 import yaml
 
 from isobatch.equivalence import launchers
 from isobatch.equivalence.command import cannot_split, read_command, start_line
+from isobatch.equivalence.forks import ForkedStart, read_start
 from isobatch.equivalence.split import DEFAULT, Split
 from isobatch.errors import InputError
 
@@ -113,6 +116,27 @@ def test_flags_of_the_trainer_are_replaced_in_every_spelling_and_added_where_the
     words, written
 ):
     assert started(f"torchrun t.py {words}")[0] == f"torchrun {PLACE} t.py {written}"
+
+
+PLAIN, LONG = "#!{0}\n", "#!/bin/sh\n'''exec' \"{0}\" \"$0\" \"$@\"\n' '''\n"
+"""The first lines of an entry point, by pip; a shell starts a Python whose path is too long for one."""
+
+
+@pytest.mark.parametrize("head", [PLAIN, LONG])
+def test_an_entry_point_is_started_by_its_python(head, tmp_path, monkeypatch):
+    place = tmp_path / "bin" / "fit"
+    place.parent.mkdir()
+    place.write_text(head.format(sys.executable) + "import torch\n")
+    place.chmod(0o755)
+    monkeypatch.setenv("PATH", str(place.parent), prepend=os.pathsep)
+    command = read_command(["fit", "run", "--epochs", "1"])
+    assert command.in_code and command.own is None
+    words, _ = start_line(command, Split(1, 2, 4), tmp_path)
+    assert words == [sys.executable, str(place), "run", "--epochs", "1"]
+    assert read_start(words) == ForkedStart(sys.executable, tuple(words[1:]), False, None)
+    assert started(f"fit {TYPED}")[0] == (
+        f"{sys.executable} -m torch.distributed.run {PLACE} --no-python {sys.executable} {place} {WRITTEN}"
+    )
 
 
 def test_braces_are_filled_everywhere_and_win():

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from isobatch.equivalence.compare import Comparison, advised, share_factor
+from isobatch.equivalence.compare import Comparison, advised, share_clock, share_factor
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import LAWS, break_of
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
@@ -132,6 +132,22 @@ def test_another_batch_has_no_other_cause(comparison):
     assert names(comparison.compare(recording("1x4x2", samples=range(6)))) == ["another batch"]
 
 
+def early(split: str, **settings) -> Recording:
+    """A run whose first step comes after one pass of the split."""
+    run, first = recording(split, **settings), recording(split, samples=range(2), passes=1, **settings)
+    run.steps[0, 0] = first.steps[0, 0]
+    return run
+
+
+def test_a_first_step_after_one_pass_is_named_and_leaves_no_misfit_beside_a_right_split():
+    comparison = Comparison(recording("1x1x8"), early("1x8x1", each_pass=True), QUIET)
+    result = comparison.compare(early("1x4x2"))
+    assert names(result) == ["first step too early"]
+    assert "came after 2 of 8 samples, the next after all" in result.causes[0].text
+    right = comparison.compare(recording("2x1x4"))
+    assert right.same and right.residual is None
+
+
 def test_a_multiple_of_the_gradient_is_named_without_the_gradients_of_samples():
     result = Comparison(recording("1x1x8"), None, QUIET).compare(recording("1x4x2", factor=4.0))
     assert names(result) == ["× accumulation"]
@@ -241,6 +257,7 @@ def test_a_schedule_that_is_rounded_by_a_step_is_the_same_and_said():
         ("1x4x2", (1e-3, 0.8e-3, 0.6e-3), "scheduler counts passes"),  # four times as fast
         ("2x1x4", (1e-3, 0.9e-3, 0.8e-3), "scheduler counts processes"),
         ("2x1x4", (1e-3, 0.975e-3, 0.95e-3), "scheduler counts processes"),
+        ("2x3x2", (1e-3, 0.9667e-3, 0.9333e-3), "scheduler counts passes and processes"),
         ("2x2x2", (2e-3, 1.9e-3, 1.8e-3), "learning rate"),
         ("2x2x2", (1e-3, 1e-3, 1e-3), "learning rate"),
     ],
@@ -249,6 +266,21 @@ def test_a_clock_is_named_by_what_it_counts(split, rates, name):
     reference = recording("1x1x8", rates=(1e-3, 0.95e-3, 0.9e-3))
     result = Comparison(reference, None, QUIET).compare(recording(split, rates=rates))
     assert names(result) == [name]
+
+
+def test_a_schedule_has_one_cause_for_all_splits():
+    """Its length counts passes, and it is stepped by each process."""
+    reference = recording("1x1x12", samples=range(12), rates=(1e-3, 0.94e-3, 0.88e-3))
+    changed = {"1x6x2": 0.01, "2x1x6": 0.12, "2x3x2": 0.04}
+    runs = [
+        recording(split, samples=range(12), rates=(1e-3, 1e-3 - 1e-3 * by, 1e-3 - 2e-3 * by))
+        for split, by in changed.items()
+    ]
+    results = [Comparison(reference, None, QUIET).compare(run) for run in runs]
+    assert len({cause.name for result in results for cause in result.causes}) == 3
+    shared = [cause for result in share_clock(results) for cause in result.causes]
+    assert {cause.name for cause in shared} == {"scheduler counts passes and processes"}
+    assert share_clock(results[:1]) == results[:1]
 
 
 def with_tensor(run: Recording, name: str, notes=None) -> Recording:

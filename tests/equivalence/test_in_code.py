@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch")
@@ -14,13 +15,16 @@ from isobatch.equivalence.command import read_command
 from isobatch.equivalence.launchers import CPU
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.runs import RECORDER, Recorded, start_run
 from isobatch.equivalence.session import same
 from isobatch.equivalence.split import Split, choose_rank_splits
 from isobatch.equivalence.typed import read_typed
 from isobatch.errors import InputError
 
-LIBRARIES = {"TRAINER": "transformers", "ACCELERATE": "accelerate", "LIGHTNING": "lightning"}
+LIBRARIES = {
+    **{"TRAINER": "transformers", "ACCELERATE": "accelerate", "LIGHTNING": "lightning"},
+    "FABRIC": "lightning",
+}
 KINDS = {
     "TRAINER": ("arguments",),
     "ACCELERATE": ("accelerate", "loader"),
@@ -81,6 +85,32 @@ def test_flags_of_argparse_are_set_with_the_loader(tmp_path):
     recording = recorded(tmp_path, "FLAGS", Split(1, 2, 3), sets=("loader",), flags=flags)
     assert sizes(recording) == [3, 3]
     assert sizes(recorded(tmp_path, "FLAGS", Split(1, 2, 3))) == [2, 2, 2, 2]
+
+
+def test_flags_of_a_whole_step_and_of_the_ranks_are_set(tmp_path):
+    assert sizes(recorded(tmp_path, "FABRIC", Split(1, 1, 2), look=16)) == [2, 2, 2, 2]
+    typed = read_typed(read_command(["python", "train.py"]), tmp_path / "record")
+    assert (typed.own, typed.sets, typed.loader) == (Split(1, 4, 2), ("loader",), place(tmp_path))
+    assert typed.flags == {
+        "micro_batch_size": "micro_batch",
+        "global_batch_size": "effective_batch",
+        "devices": "ranks",
+    }
+    recording = recorded(tmp_path, "FABRIC", Split(1, 2, 3), sets=typed.sets, flags=typed.flags)
+    assert sizes(recording) == [3, 3]
+
+
+def test_a_tree_of_flags_is_set_at_its_root(tmp_path):
+    pytest.importorskip("jsonargparse", reason="litgpt's and Lightning's command lines")
+    code = "import torch, jsonargparse, json\nfrom jsonargparse import ArgumentParser\n"
+    code += "root, train = ArgumentParser(exit_on_error=False), ArgumentParser(exit_on_error=False)\n"
+    code += "train.add_argument('--train.micro_batch_size', type=int, default=4)\n"
+    code += "root.add_subcommands().add_subcommand('fit', train)\n"
+    code += "print(json.dumps(root.parse_args(['fit']).fit.train.micro_batch_size))"
+    settings = Recorded(str(tmp_path), 1, split=Split(2, 2, 3), sets=("loader",))
+    flags = {"fit.train.micro_batch_size": "micro_batch"}
+    assert printed(code, settings) == 4
+    assert printed(code, msgspec.structs.replace(settings, flags=flags)) == 3
 
 
 def seen(folder, **changes):
@@ -161,7 +191,7 @@ def test_a_sum_over_ranks_alone_is_found(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*KINDS, "FLAGS"])
+@pytest.mark.parametrize("name", [*KINDS, "FLAGS", "FABRIC"])
 def test_a_script_without_braces_gets_a_verdict(tmp_path, name):
     answer = ask(tmp_path, name)
     assert answer.same, answer.text
@@ -215,10 +245,6 @@ def test_the_config_of_trl_is_set_and_its_bf16_is_off(tmp_path):
 
 
 def printed(code: str, settings: Recorded):
-    import msgspec
-
-    from isobatch.equivalence.runs import RECORDER
-
     environment = {**os.environ, **CPU, "ISOBATCH_SAME": msgspec.json.encode(settings).decode()}
     environment["PYTHONPATH"] = os.pathsep.join([str(RECORDER), environment.get("PYTHONPATH", "")])
     run = subprocess.run(

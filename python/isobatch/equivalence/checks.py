@@ -81,6 +81,11 @@ def check_samples(recording: Recording, event: Event, expected: int) -> Iterator
             yield break_of("same_data", "every rank passes the same samples through the model")
             return
     if count != expected and expected and count:
+        later = (event[0], 1)
+        if event[1] == 0 and later in recording.steps and recording.samples(later) == expected:
+            text = f"the first optimizer.step() came after {count} of {expected} samples, the next after all"
+            yield break_of("early_first_step", text)
+            return
         yield break_of("another_batch", f"optimizer.step() came after {count} samples, expected {expected}")
 
 
@@ -197,9 +202,10 @@ def _clock(split: Split, ratio: float) -> str:
         ("scheduler_per_process", split.ranks),
         ("scheduler_per_micro_batch", split.accumulation),
         ("scheduler_per_micro_batch", split.ranks * split.accumulation),
+        ("scheduler_per_both", split.ranks / split.accumulation),
     ):
         powers = (1 / count, 1 / count**2, count, count**2)
-        if count > 1 and any(within(ratio / power - 1, 2 * SCHEDULE) for power in powers):
+        if count != 1 and any(within(ratio / power - 1, 2 * SCHEDULE) for power in powers):
             return law
     return "another_lr"
 

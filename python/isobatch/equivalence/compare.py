@@ -25,7 +25,7 @@ from isobatch.equivalence.checks import (
     check_samples,
     check_settings,
 )
-from isobatch.equivalence.laws import SCALES, SplitCause, advise, break_of
+from isobatch.equivalence.laws import CLOCKS, SCALES, SplitCause, advise, break_of
 from isobatch.equivalence.records import Event, Parts, RecordedStep, Recording
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
@@ -186,6 +186,8 @@ class Comparison:
         """Solves for the weights of a step's samples, relative to those in the reference."""
         if self.single is None or event not in self.single.steps:
             return None
+        if self.single.samples(event) < self.reference.samples(event):
+            return None  # its step ended early
         columns = step.first.columns
         changes = self.single.steps[event].changes[:, columns]
         whole = solve(changes, self.reference.steps[event].gradients[0][columns])
@@ -312,6 +314,18 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
             result = msgspec.structs.replace(result, causes=further)
         shared.append(result)
     return shared
+
+
+def share_clock(results: Sequence[SplitResult]) -> list[SplitResult]:
+    """Names one cause for a schedule that counts passes at one split and processes at another."""
+    causes = [cause for result in results for cause in result.causes if cause.id in CLOCKS]
+    if len({cause.id for cause in causes}) < 2:
+        return list(results)
+    both = {id(cause): break_of("scheduler_per_both", cause.text) for cause in causes}
+    return [
+        msgspec.structs.replace(result, causes=[both.get(id(cause), cause) for cause in result.causes])
+        for result in results
+    ]
 
 
 def advised(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:

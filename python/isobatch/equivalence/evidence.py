@@ -8,6 +8,7 @@ import numpy as np
 
 from isobatch.equivalence.checks import check_finite
 from isobatch.equivalence.compare import SplitResult
+from isobatch.equivalence.laws import CLOCKS
 from isobatch.equivalence.records import Event, Recording
 from isobatch.equivalence.rounding import MOST, Rounding
 from isobatch.limits import within
@@ -34,7 +35,7 @@ REQUIRED = (
         "split",
         "ranks, passes and samples",
         "each run has those of its split, the reference too",
-        frozenset({"ranks_alone", "same_data", "another_batch"}),
+        frozenset({"ranks_alone", "same_data", "another_batch", "early_first_step"}),
     ),
     Requirement(
         "gradient",
@@ -46,7 +47,7 @@ REQUIRED = (
         "settings",
         "learning rate, weight decay, momentum, betas and eps",
         "of each parameter group, at each step",
-        frozenset({"another_lr", "scheduler_per_micro_batch", "scheduler_per_process", "another_setting"}),
+        frozenset({"another_lr", *CLOCKS, "another_setting"}),
     ),
     Requirement(
         "update",

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from isobatch.equivalence.launchers import TORCHRUN_MODULES, read_launch
+from isobatch.equivalence.launchers import TORCHRUN_MODULES, interpreter_of, read_launch
 
 READY = 120.0
 """Seconds for the imports."""
@@ -70,7 +70,7 @@ def read_start(words: Sequence[str]) -> ForkedStart | None:
     elif launch.name == "torchrun" and launch.head[1:] == ("-m", TORCHRUN_MODULES[0]):
         interpreter = launch.head[0]
     elif launch.name == "torchrun" and len(launch.head) == 1:
-        interpreter = _interpreter_of(launch.head[0])
+        interpreter = interpreter_of(launch.head[0])
     if options == ["--no-python"]:
         options = []
         if program.pop(0) != interpreter:
@@ -80,21 +80,11 @@ def read_start(words: Sequence[str]) -> ForkedStart | None:
     if program[:1] == ["-m"]:
         options, program = ["-m"], program[1:]
     path = shutil.which(interpreter) if interpreter else None
-    is_file = program[:1] != [] and program[0].endswith(".py") and Path(program[0]).is_file()
+    is_file = program[:1] != [] and Path(program[0]).is_file()
+    is_file = is_file and (program[0].endswith(".py") or interpreter_of(program[0]) == interpreter)
     if path is None or options not in ([], ["-m"]) or not program or not (options or is_file):
         return None
     return ForkedStart(path, tuple(program), bool(options), ranks)
-
-
-def _interpreter_of(command: str) -> str:
-    """Returns the interpreter in a command's first line."""
-    path = shutil.which(command)
-    if path is None:
-        return ""
-    with Path(path).open("rb") as file:
-        line = file.readline(512)
-    words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
-    return words[0] if len(words) == 1 else ""
 
 
 def read_libraries(script: Path) -> list[str]:

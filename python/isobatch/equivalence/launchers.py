@@ -161,7 +161,26 @@ def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:
         return msgspec.structs.replace(launch, needs_torchrun=words[2].startswith("-"))
     if name in _TOOLS:
         return _read_tool(name, words)
+    if interpreter := interpreter_of(words[0]):
+        return _read_python([interpreter, str(shutil.which(words[0])), *words[1:]])
     return CommandLine(name="", program=tuple(words), ranks=None, needs_torchrun=False)
+
+
+def interpreter_of(command: str) -> str:
+    """Returns the Python that a command's file names, as an entry point's does; else nothing.
+
+    pip has a shell start a Python whose path is too long for a first line.
+    """
+    path = shutil.which(command)
+    if path is None:
+        return ""
+    with Path(path).open("rb") as file:
+        first, _, second = file.read(2048).decode(errors="replace").partition("\n")
+    line = second.partition("\n")[0] if first == "#!/bin/sh" else first
+    if not line.startswith(("#!", "'''exec")):
+        return ""
+    words = [word.strip('"') for word in line.removeprefix("#!").split()]
+    return next((word for word in words if _PYTHON.fullmatch(PurePosixPath(word).name)), "")
 
 
 def _beside(command: str) -> tuple[str, ...]:

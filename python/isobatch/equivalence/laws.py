@@ -270,6 +270,13 @@ _ROWS = (
         "another batch",
         Remedy("the script does not follow the split: look where accumulation and micro-batch are set"),
     ),
+    SplitLaw(
+        "early_first_step",
+        "first step too early",
+        Remedy(
+            "count the passes from 1: step where (number + 1) % accumulation == 0, not number % accumulation"
+        ),
+    ),
     # The optimizer and its clock.
     SplitLaw(
         "another_lr",
@@ -299,6 +306,18 @@ _ROWS = (
         {"accelerate": _PER_PROCESS},
     ),
     SplitLaw(
+        "scheduler_per_both",
+        "scheduler counts passes and processes",
+        Remedy("count the scheduler's warmup and length in optimizer steps, by neither passes nor processes"),
+        {
+            "accelerate": Remedy(
+                "leave the accumulation out of its warmup and length: a prepared scheduler steps once per "
+                "process, at optimizer steps alone, so that they are steps × processes",
+                "frameworks/accelerate.md",
+            )
+        },
+    ),
+    SplitLaw(
         "another_setting",
         "optimizer settings",
         Remedy("make the parameter groups the same at any split: their values may not follow the batch"),
@@ -324,6 +343,8 @@ _ROWS = (
     ),
 )
 LAWS = {law.id: law for law in _ROWS}
+CLOCKS = frozenset({"scheduler_per_micro_batch", "scheduler_per_process", "scheduler_per_both"})
+"""Laws of a schedule that counts something else than optimizer steps."""
 
 
 def break_of(law: str, text: str) -> SplitCause:

@@ -18,6 +18,7 @@ from isobatch.equivalence.compare import (
     Comparison,
     SplitResult,
     advised,
+    share_clock,
     share_factor,
 )
 from isobatch.equivalence.evidence import measure, verdict
@@ -150,7 +151,7 @@ class Session:
                 if split != reference.split
             ]
         )
-        results = advised(results, reference.last.first.trainer)
+        results = advised(share_clock(results), reference.last.first.trainer)
         measured = measure(list(recordings.values()), reference, results, noise)
         results, unjudged = _part_results(results)
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}

@@ -16,6 +16,7 @@ _GOVERNING = ("arguments", "lightning", "accelerate", "deepspeed")
 """Kinds of objects that say an accumulation, in the order in which they win: a Trainer has an Accelerator."""
 _SET = "set by the split"
 _ACCUMULATION = re.compile("accum", re.IGNORECASE)
+_RANKS = re.compile(r"(^|[._])(devices|gpus)$", re.IGNORECASE)
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -59,27 +60,45 @@ class Seen(msgspec.Struct, frozen=True):
         """Returns a rank's passes of a step, by an object or a flag; None where neither says them."""
         accumulation = self.governing.get("accumulation")
         flags = self.flags(accumulation or self.passes)
-        return int(accumulation or min(flags.values())) if accumulation or flags else None
+        if accumulation or flags:
+            return int(accumulation or min(flags.values()))
+        return self.passes if self.passes > 1 and self.step_flags() else None
+
+    @property
+    def numbers(self) -> list[tuple[str, int]]:
+        """Returns the flags that may have a number of a split."""
+        flags = [entry["numbers"] for entry in self.objects if entry["kind"] == "flags"]
+        return [item for numbers in flags for item in numbers.items()]
 
     def flags(self, passes: int) -> dict[str, int]:
         """Returns the flags with the passes of a step; before its end (0), all for an accumulation."""
-        numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
         return {
             name: value
-            for items in numbers
-            for name, value in items
+            for name, value in self.numbers
             if _ACCUMULATION.search(name) and value >= 1 and value == (passes or value)
         }
 
     def batch_flags(self) -> dict[str, int]:
         """Returns the flags with the loader's batch size."""
-        size = None if self.loader is None or self.splits_batches else self.loader["size"]
-        numbers = [entry["numbers"].items() for entry in self.objects if entry["kind"] == "flags"]
+        if self.loader is None or self.splits_batches:
+            return {}
+        return self._of_samples(self.loader["size"])
+
+    def step_flags(self) -> dict[str, int]:
+        """Returns the flags with the samples of a step over all ranks, where a pass has fewer."""
+        passes = self.passes or self.governing.get("accumulation") or 0
+        samples = (self.micro_batch or 0) * passes * self.world
+        return {} if samples == self.micro_batch else self._of_samples(samples)
+
+    def rank_flags(self) -> dict[str, int]:
+        """Returns the flags with the number of ranks."""
+        return {name: value for name, value in self.numbers if _RANKS.search(name) and value == self.world}
+
+    def _of_samples(self, samples: int) -> dict[str, int]:
         return {
             name: value
-            for items in numbers
-            for name, value in items
-            if value == size and not _ACCUMULATION.search(name)
+            for name, value in self.numbers
+            if value == samples and not _ACCUMULATION.search(name) and not _RANKS.search(name)
         }
 
     def loader_key(self) -> dict[str, Any] | None:
@@ -102,7 +121,7 @@ class TypedSplit(msgspec.Struct, frozen=True, kw_only=True):
         own: the split of the first run.
         sets: kinds of objects that the recorder sets.
         loader: what tells the loader of the training from others; None where it is not set.
-        flags: of argparse to set, each with the number of a split that it is.
+        flags: those to set, each with the number of a split that it is.
         over_ranks: whether only the ranks and the micro-batch can be another, since the script does not
             accumulate.
         changes: what the split sets, with the numbers as they are in the code.
@@ -167,6 +186,9 @@ def read_typed(command: Command, folder: Path) -> TypedSplit | None:
         changes.append(f"DataLoader(batch_size={seen.loader['size']}) {_SET}")
         flags |= seen.batch_flags()
         numbers |= dict.fromkeys(seen.batch_flags(), "micro_batch")
+        if of_step := seen.step_flags():  # the code divides it by its ranks
+            flags |= of_step | seen.rank_flags()
+            numbers |= dict.fromkeys(of_step, "effective_batch") | dict.fromkeys(seen.rank_flags(), "ranks")
     if flags:
         changes.append(f"{few([f'{name}={value}' for name, value in flags.items()])} {_SET}")
     return TypedSplit(

@@ -31,7 +31,8 @@ OBJECTS = (
 
 def watch() -> None:
     """Waits for the imports of torch and of the modules with numbers of a split."""
-    patches = {"torch": _install, "argparse": _patch_flags, **dict.fromkeys(OBJECTS, _patch_objects)}
+    patches = {"torch": _install, **dict.fromkeys(("argparse", "jsonargparse"), _patch_flags)}
+    patches |= dict.fromkeys(OBJECTS, _patch_objects)
     sys.meta_path[:0] = [AfterImport(name, patch) for name, patch in patches.items()]
 
 
@@ -95,7 +96,8 @@ def _patch_objects(module: ModuleType) -> None:
 def _patch_flags(module: ModuleType) -> None:
     from . import flags
 
-    flags.patch(module)
+    patch = flags.patch if module.__name__ == "argparse" else flags.patch_jsonargparse
+    patch(module)
 
 
 def current() -> Recorder:

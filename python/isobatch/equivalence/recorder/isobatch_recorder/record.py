@@ -37,7 +37,7 @@ class Recorder:
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
             that are asked for, and changes no weight; `rows` to draw, or null; `split`, set in the code's
-            objects of the kinds in `sets`, in the `loader` of the training and in `flags` of argparse;
+            objects of the kinds in `sets`, in the `loader` of the training and in `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
     """
 

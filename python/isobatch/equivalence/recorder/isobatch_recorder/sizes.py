@@ -85,9 +85,8 @@ def _size_for(recorder: Recorder, entry: dict[str, Any]) -> int | None:
 def _place(loader: Any) -> tuple[str, bool]:
     """Returns the line of a loader's making, and whether it is the code's own, not a library's."""
     frame = sys._getframe(2)
-    while (
-        frame.f_back is not None and frame.f_locals.get("self") is loader
-    ):  # of a class made from DataLoader
+    # Of a class made from DataLoader, or of Lightning's wrapper of its __init__.
+    while frame.f_back is not None and any(value is loader for value in frame.f_locals.values()):
         frame = frame.f_back
     files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
     libraries = tuple(os.path.dirname(file) + os.sep for file in files if file)
