@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,8 @@ def main():
     if fault == "dies":
         raise SystemExit("there is no data")
     if fault == "hangs":
+        with Path(args.mark).open("a") as file:
+            file.write(f"{os.getpid()}\n")
         time.sleep(600)
     if ranks > 1 and fault != "alone":
         dist.init_process_group("gloo")

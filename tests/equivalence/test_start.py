@@ -1,6 +1,5 @@
 """Commands are started: with the split's ranks and numbers, two at a time on their own ports."""
 
-import contextlib
 import json
 import os
 import shlex
@@ -60,28 +59,34 @@ def test_launchers_start_the_ranks_and_the_numbers_of_a_split(tmp_path):
 LOOP = Path(__file__).with_name("loop.py")
 
 
-def running(marker: str) -> list[bytes]:
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(path.read_bytes())
-    return [line for line in lines if os.fsencode(LOOP) in line and marker.encode() in line]
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return b"Z" not in Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are listed by /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_no_process(number):
-    marker = f"marker-{number}-{os.getpid()}"
+def test_a_signal_leaves_no_process(tmp_path, number):
+    """Ranks write their pids and wait; the first run is a fork."""
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "{gpus}", str(LOOP)]
-    words += ["--micro", "{micro_batch}", "--accum", "{accumulation}", "--fault", "hangs", "--mark", marker]
-    process = subprocess.Popen([sys.executable, "-m", "isobatch", "same", "--split", "2x2x2", "--", *words])
-    deadline = time.monotonic() + 120
-    while not any(b"torch.distributed.run" not in line for line in running(marker)):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.2)
-    process.send_signal(number)
-    assert process.wait(60) == 128 + number
-    assert running(marker) == []
+    words += ["--micro", "{micro_batch}", "--accum", "{accumulation}", "--fault", "hangs"]
+    words += ["--mark", str(tmp_path / "pids")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "isobatch", "same", "--split", "2x2x2", "--", *words]
+    ) as asked:
+        try:
+            deadline = time.monotonic() + 240
+            while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
+                assert time.monotonic() < deadline and asked.poll() is None
+                time.sleep(0.2)
+            asked.send_signal(number)
+            assert asked.wait(60) == 128 + number
+        finally:
+            asked.kill()
+    assert not any(map(is_running, map(int, (tmp_path / "pids").read_text().split())))
 
 
 @pytest.mark.parametrize(

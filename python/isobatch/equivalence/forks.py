@@ -88,7 +88,7 @@ def read_start(words: Sequence[str]) -> ForkedStart | None:
 
 
 def read_libraries(script: Path) -> list[str]:
-    """Lists the names that a script imports at its top as `module:name`, with those that it uses of a module.
+    """Lists the names imported at a script's top as `module:name`, with the attributes of modules in its text.
 
     Nothing where it sets variables of the environment, which a library may read at its import. A module
     beside the script is not listed.

@@ -167,7 +167,7 @@ def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:
 
 
 def interpreter_of(command: str) -> str:
-    """Returns the Python that a command's file names, as an entry point's does; else nothing.
+    """Returns the Python named by a command's file, as by an entry point; else nothing.
 
     pip has a shell start a Python whose path is too long for a first line.
     """

@@ -344,7 +344,7 @@ _ROWS = (
 )
 LAWS = {law.id: law for law in _ROWS}
 CLOCKS = frozenset({"scheduler_per_micro_batch", "scheduler_per_process", "scheduler_per_both"})
-"""Laws of a schedule that counts something else than optimizer steps."""
+"""Laws of a schedule counting something else than optimizer steps."""
 
 
 def break_of(law: str, text: str) -> SplitCause:

@@ -169,7 +169,7 @@ def start_server(
 
 
 def read_modules(settings: Recorded) -> list[str]:
-    """Reads the libraries' modules that a run imported; nothing where it did not come to its end."""
+    """Reads the libraries' modules imported by a run; nothing where it did not come to its end."""
     path = Path(settings.folder) / "modules.json"
     return json.loads(path.read_text()) if path.exists() else []
 
