@@ -76,16 +76,16 @@ def test_a_signal_leaves_no_process(tmp_path, number):
     words += ["--mark", str(tmp_path / "pids")]
     with subprocess.Popen(
         [sys.executable, "-m", "isobatch", "same", "--split", "2x2x2", "--", *words]
-    ) as asked:
+    ) as question:
         try:
             deadline = time.monotonic() + 240
             while not (tmp_path / "pids").exists() or len((tmp_path / "pids").read_text().split()) < 2:
-                assert time.monotonic() < deadline and asked.poll() is None
+                assert time.monotonic() < deadline and question.poll() is None
                 time.sleep(0.2)
-            asked.send_signal(number)
-            assert asked.wait(60) == 128 + number
+            question.send_signal(number)
+            assert question.wait(60) == 128 + number
         finally:
-            asked.kill()
+            question.kill()
     assert not any(map(is_running, map(int, (tmp_path / "pids").read_text().split())))
 
 

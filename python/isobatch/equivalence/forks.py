@@ -88,7 +88,7 @@ def read_start(words: Sequence[str]) -> ForkedStart | None:
 
 
 def read_libraries(script: Path) -> list[str]:
-    """Lists the names imported at a script's top as `module:name`, with the attributes of modules in its text.
+    """Lists the names imported at a script's top as `module:name`, with attributes of modules.
 
     Nothing where it sets variables of the environment, which a library may read at its import. A module
     beside the script is not listed.
