@@ -125,7 +125,7 @@ class Share(NamedTuple):
     micro_batch: float
 
     def size(self, causes: tuple[Cause, ...]) -> float:
-        """Returns the factor of faults that come together, beside the mean over the step."""
+        """Returns the factor of several faults together, beside the mean over the step."""
         return float(np.prod([SCALES[cause].times(*self) for cause in causes]))
 
 
@@ -162,7 +162,7 @@ def explain_factor(ratio: float, share: Share, tolerance: float = 0.02) -> Diagn
 def explain_trainer(
     ratio: float, multiplied: float, share: Share, tolerance: float = 0.02
 ) -> Diagnosis | None:
-    """Explains a gradient `ratio` times too large under transformers' Trainer, which may multiply it.
+    """Explains a gradient `ratio` times too large under transformers' Trainer.
 
     `multiplied`: its factor, where the model's loss ignores the labels of a step; 1 where a loss of the
     script's own may ignore them, which is not multiplied by the processes.

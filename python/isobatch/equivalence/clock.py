@@ -1,4 +1,4 @@
-"""Explains a learning rate off its plan by the pace at which its scheduler runs."""
+"""Explains a learning rate off its plan by the pace of its scheduler."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

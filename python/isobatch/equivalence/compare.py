@@ -316,7 +316,7 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
 
 
 def share_clock(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for a schedule that counts passes at one split and processes at another."""
+    """Names one cause for a schedule of two clocks: passes at one split, processes at another."""
     causes = [cause for result in results for cause in result.causes if cause.id in CLOCKS]
     if len({cause.id for cause in causes}) < 2:
         return list(results)

@@ -77,7 +77,7 @@ _CALIBRATE = "calibrate with this report, and plan again"
 
 
 class Cause(StrEnum):
-    """The law that a training breaks. `.text` has it in words, `.advice` the remedy.
+    """A law, broken by a training. `.text` has it in words, `.advice` the remedy.
 
     >>> Cause.SUMMED_LOSS.value, Cause.SUMMED_LOSS.text
     ('summed_loss', 'summed loss')

@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The trainer in whose words its users are advised: Accelerate's loader ends an epoch alike."""
+        """The trainer for the words of its remedies: Accelerate's loader ends an epoch alike."""
         accelerates = self.convention == "transformers" and not self.counts_labels
         return "accelerate" if accelerates else self.convention
 
