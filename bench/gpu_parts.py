@@ -79,7 +79,7 @@ def bare_loop(model: str, micro_batch: int, precision: str | None) -> dict[str, 
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from isobatch.diagnosis.tensors import AUTOCAST, float32_as
+    from isobatch.equivalence.tensors import AUTOCAST, float32_as
 
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
 from isobatch.equivalence.evidence import REQUIRED
-from isobatch.equivalence.laws import LAWS, Remedy
+from isobatch.equivalence.laws import Cause, Remedy
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 
@@ -87,7 +87,7 @@ def required() -> str:
 
 
 def laws() -> str:
-    """The laws of a split, with the remedy for a loop, and for each trainer that has its own."""
+    """The laws of a training, with the remedy for a loop, and for each trainer that has its own."""
 
     def shown(remedy: Remedy) -> str:
         return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")
@@ -100,9 +100,9 @@ def laws() -> str:
         return f"**{name}**: {shown(remedy) if earlier == law else f'as for {earlier}'}"
 
     rows = []
-    for law in LAWS.values():
-        trainers = "; ".join(once(name, remedy, law.name) for name, remedy in law.trainers.items())
-        rows.append((f"{law.name}<br>`{law.id}`", shown(law.remedy), trainers))
+    for law in Cause:
+        trainers = "; ".join(once(name, remedy, law.text) for name, remedy in law.trainers.items())
+        rows.append((f"{law.text}<br>`{law.value}`", shown(law.remedy), trainers))
     return table("| what is named | what to change | in a trainer |", rows)
 
 

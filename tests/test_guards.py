@@ -345,9 +345,9 @@ def test_every_proof_has_its_row_in_the_order_of_the_table():
 
 def test_the_validator_knows_the_recipes_precisions():
     pytest.importorskip("torch", reason="the formats are torch's")
-    from isobatch.diagnosis.tensors import AUTOCAST
+    from isobatch.equivalence.tensors import AUTOCAST
 
-    agree("python/isobatch/diagnosis/tensors.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
+    agree("python/isobatch/equivalence/tensors.py", filter(None, AUTOCAST), _core.precisions(), ordered=False)
 
 
 # ---- kinds of schedule: oracle, text, document ----

@@ -24,11 +24,10 @@ ROOMS = {
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "allocation": {"recipes", "forecast", "planning", "fleet"},
     "integrations": {"files", "schedules", "recipes", "planning"},
-    "diagnosis": set(),
-    "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "diagnosis"},
-    "probing": {"files", "recipes", "planning", "diagnosis", "validate"},
+    "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "equivalence"},
+    "probing": {"files", "recipes", "planning", "equivalence", "validate"},
     "equivalence": {"files", "schedules", "tools", "recipes", "planning"},
-    "guard": {"schedules", "recipes", "planning", "integrations", "diagnosis"},
+    "guard": {"schedules", "recipes", "planning", "integrations", "equivalence"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate", "equivalence"},
 }
 # `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`, `python -m isobatch.validate`: each hands on
@@ -38,8 +37,8 @@ FACADES = {
     "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
     "isobatch.validate.__main__": {"isobatch.cli"},
 }
-ROOMS["cli"] = ROOMS.keys() - {"diagnosis", "guard"}
-TORCH = {"integrations", "diagnosis", "validate", "probing", "guard", "equivalence"}
+ROOMS["cli"] = ROOMS.keys() - {"guard"}
+TORCH = {"integrations", "validate", "probing", "guard", "equivalence"}
 
 
 def module_name(path):

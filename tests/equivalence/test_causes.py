@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from isobatch.equivalence.causes import PassSamples, Weighing, name_factors, name_weights
+from isobatch.equivalence.causes import (
+    PassSamples,
+    Share,
+    Weighing,
+    explain_factor,
+    name_factors,
+    name_weights,
+)
+from isobatch.equivalence.laws import Cause
 from isobatch.equivalence.split import Split
 
 TOKENS = [(10, 12), (30, 32), (5, 7), (15, 17)]
@@ -111,3 +119,36 @@ def test_lost_and_repeated_samples_are_counted(weights, name, text):
 def test_several_splits_leave_one_law(size, name):
     cause = name_factors({split: size(split) for split in (Split(2, 2, 2), PASSES, Split(2, 1, 4))})
     assert (cause and cause.name) == name
+
+
+SHARE = Share(ranks=2, accumulation=3, micro_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "causes"),
+    [
+        (8, [Cause.SUMMED_LOSS]),
+        (3, [Cause.NOT_DIVIDED]),
+        (2, [Cause.SUMMED_OVER_RANKS]),
+        (24, [Cause.SUMMED_LOSS, Cause.NOT_DIVIDED]),
+        (48, [Cause.SUMMED_LOSS, Cause.MULTIPLIED_BY_BOTH]),
+        (6, [Cause.MULTIPLIED_BY_BOTH]),
+        (3 / 2, [Cause.ACCUMULATION_OVER_RANKS]),
+        (1 / 2, [Cause.DIVIDED_BY_RANKS]),
+        (1 / 3, [Cause.DIVIDED_TWICE]),
+    ],
+)
+def test_a_factor_names_its_faults(ratio, causes):
+    diagnosis = explain_factor(ratio, SHARE)
+    assert list(diagnosis.causes) == causes
+    assert diagnosis.text.endswith(f"({ratio:.4g}×)")
+
+
+def test_factors_that_coincide_are_both_named():
+    diagnosis = explain_factor(2, Share(ranks=2, accumulation=2, micro_batch=8))
+    assert set(diagnosis.causes) == {Cause.NOT_DIVIDED, Cause.SUMMED_OVER_RANKS}
+    assert ", or " in diagnosis.text
+
+
+def test_a_factor_of_nothing_known_has_no_diagnosis():
+    assert explain_factor(5.5, SHARE) is None

@@ -94,7 +94,8 @@ def test_what_was_not_measured_is_never_the_same(fault, text, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "name"), [("decay by ranks", "optimizer settings"), ("weights by passes", "another update")]
+    ("fault", "name"),
+    [("decay by ranks", "another optimizer setting"), ("weights by passes", "another update")],
 )
 def test_what_no_gradient_shows_is_named(fault, name):
     assert causes(ask(fault, ["2x2x2"])) == {name}

@@ -60,8 +60,8 @@ PLAIN = [
     ("nan on a rank", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("summed over ranks", Cause.SUMMED_OVER_RANKS, "2×"),
-    ("backward outside", Cause.NEVER_AVERAGED, "forward inside no_sync"),
-    ("not wrapped", Cause.NEVER_AVERAGED, "not wrapped"),
+    ("backward outside", Cause.NEVER_AVERAGED, "not averaged"),
+    ("not wrapped", Cause.NEVER_AVERAGED, "not averaged"),
     ("wrapper bypassed", Cause.WRAPPER_BYPASSED, ""),
     ("no zero grad", Cause.GRADIENTS_KEPT, ""),
     ("zero grad in each micro batch", Cause.GRADIENTS_CLEARED, ""),
@@ -129,7 +129,7 @@ TRAINER = [
     ("a run of another length", Cause.ANOTHER_LENGTH, ""),
     ("nan later", Cause.NAN_ON_A_RANK, "rank 1", {"ranks": (1,)}),
     ("the trainer multiplies", Cause.TRAINER_MULTIPLIES, "(6×)", BERT),
-    ("no division beside the trainers factor", Cause.TRAINER_MULTIPLIES, "(6×), and no division", BERT),
+    ("no division beside the trainers factor", Cause.TRAINER_MULTIPLIES, "(6×), and × accumulation", BERT),
     ("summed loss beside the trainers factor", Cause.TRAINER_MULTIPLIES, "(6×), and summed loss", BERT),
 ]
 ACCELERATE = [

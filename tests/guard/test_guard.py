@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from guard.runs import run as rank
 from guard.runs import unequal_steps, witnesses
-from isobatch.diagnosis import tensors
+from isobatch.equivalence import tensors
 from isobatch.guard import Cause, GuardError, gradient, guard, run
 from isobatch.guard import optimizer as guard_optimizer
 from isobatch.integrations.torch import PlanLR
@@ -269,7 +269,7 @@ def test_the_error_says_what_it_is_about_and_crosses_processes():
     error = pickle.loads(pickle.dumps(GuardError(4, Cause.OTHER_WEIGHTS.likely("rank 1"), "seen", (1,))))
     assert (error.step, error.cause, error.text, error.ranks) == (4, Cause.OTHER_WEIGHTS, "seen", (1,))
     assert error.diagnosis == "weights differ between ranks (rank 1)"
-    assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Start all ranks")
+    assert str(error).startswith(f"isobatch guard, before step 4: seen → {error.diagnosis}. Seed every rank")
 
 
 def test_ranks_with_one_seed_draw_the_same_samples(train):
@@ -443,7 +443,7 @@ def test_a_batch_may_be_a_dataclass(divided):
     if divided:
         assert fit(SMALL, loss, reference=loss, loader=loader).unchecked == []
         return
-    with pytest.raises(GuardError, match="no division by the acc"):
+    with pytest.raises(GuardError, match="× accumulation"):
         fit(SMALL, lambda m, b: 4 * loss(m, b), reference=loss, loader=loader)
 
 
@@ -459,7 +459,7 @@ def test_batches_of_varying_sizes_are_compared_by_their_weight(fault):
         return mean_loss(model, batch) * (1 if fault else len(batch[0]) / 4)
 
     loader = DataLoader(PAIRS, batch_sampler=batches)
-    expected = pytest.raises(GuardError, match="own units") if fault else contextlib.nullcontext()
+    expected = pytest.raises(GuardError, match="mean of passes' means") if fault else contextlib.nullcontext()
     with pytest.warns(UserWarning, match=r"micro-batches of \[5, 3\]"), expected:
         assert fit(planned, loss, weight=lambda b: len(b[0]), loader=loader).unchecked == []
 

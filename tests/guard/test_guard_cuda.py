@@ -26,7 +26,7 @@ RUNS = [
     ("", {"precision": "bf16"}, []),
     ("", CLIPPED, [BEHIND]),
     ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
-    ("no division", HALF, "no division by the accumulation (3×)"),
+    ("no division", HALF, "× accumulation (3×)"),
     ("sum", {}, SUMMED),
     (
         "large",

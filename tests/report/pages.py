@@ -156,7 +156,7 @@ def wide_fleet(jobs, *, profile=None):
 
 def validation(*texts):
     """A report with a failed proof for each text; without texts, one passed and one failed, with figures."""
-    from isobatch.diagnosis.causes import Cause
+    from isobatch.equivalence.laws import Cause
     from isobatch.validate import Options, Proof, Report, Verdict
     from isobatch.validate.figures import AllReduce, AllReduceRow, Machine, Rank
 

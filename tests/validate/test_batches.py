@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from composed.figures import Alone
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.validate import Options, Verdict
 from isobatch.validate.proofs import epoch as epochs
 from plan_of import loop_of

@@ -15,8 +15,8 @@ pytest.importorskip("torch", reason="the validator needs torch")
 
 import torch
 
-from isobatch.diagnosis import tensors
-from isobatch.diagnosis.tensors import checksum, float32_as
+from isobatch.equivalence import tensors
+from isobatch.equivalence.tensors import checksum, float32_as
 from isobatch.validate import Options
 from isobatch.validate.proofs import all_reduce, machine, memory
 from isobatch.validate.proofs.noise_scale import Norms

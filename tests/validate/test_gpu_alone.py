@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="the validator needs torch")
 import torch
 
 from composed.nvml import GIB, Nvml
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.validate import Verdict
 from isobatch.validate.proofs import gpu
 

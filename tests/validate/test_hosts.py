@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.hosts import Hosts, kill
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from plan_of import loop_of
 
 pytestmark = [

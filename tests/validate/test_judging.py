@@ -10,9 +10,9 @@ pytest.importorskip("torch", reason="the validator needs torch")
 import torch
 
 from composed.figures import Alone, row
-from isobatch.diagnosis import tensors
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import difference
+from isobatch.equivalence import tensors
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import difference
 from isobatch.forecast.measurements import Measurements
 from isobatch.validate import Options, Verdict
 from isobatch.validate.figures import Noise

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.validate.launching import gc_frozen
 from plan_of import loop_of
 

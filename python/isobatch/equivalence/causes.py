@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from isobatch.equivalence.laws import SCALES, Scale, SplitCause, break_of
+from isobatch.equivalence.laws import SCALES, Cause, Diagnosis, Scale, SplitCause, break_of, either
 from isobatch.equivalence.records import PassSamples, Vector
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import spread
@@ -101,20 +101,88 @@ def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
     >>> name_factors({Split(2, 2, 2): 0.5}).name  # several laws explain one split
     '1/accumulation'
     """
-    for scale in SCALES if factors else ():
+    for law, scale in SCALES.items() if factors else ():
         if all(isclose(factor, scale.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
             split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
-            cause = break_of(scale.law, f"{factor_text(factor)}: {scale.text}")
+            cause = break_of(law, f"{factor_text(factor)}: {scale.text}")
             return None if scale.size(split) == 1 else cause
     return None
 
 
 def nearest_scale(split: Split, factor: float) -> Scale | None:
     """Returns the law for the factor of some tensors at a split, or None."""
-    for scale in SCALES:
+    for scale in SCALES.values():
         if scale.size(split) != 1 and isclose(factor, scale.size(split), rel_tol=PROPORTIONAL):
             return scale
     return None
+
+
+class Share(NamedTuple):
+    """A step's division: what a factor of the gradient may consist of."""
+
+    ranks: int
+    accumulation: int
+    micro_batch: float
+
+    def size(self, causes: tuple[Cause, ...]) -> float:
+        """Returns the factor of several faults together, beside the mean over the step."""
+        return float(np.prod([SCALES[cause].times(*self) for cause in causes]))
+
+
+_TOGETHER = [
+    *((cause,) for cause in SCALES),
+    *((Cause.SUMMED_LOSS, cause) for cause, scale in SCALES.items() if not scale.micro_batch),
+]
+
+
+def explain_factor(ratio: float, share: Share, tolerance: float = 0.02) -> Diagnosis | None:
+    """Explains a gradient `ratio` times too large, its direction being right; None if no law does.
+
+    DDP averages over ranks, so a faulty gradient is not multiplied by the effective batch. The fewest faults
+    explain best; where numbers coincide, all fitting causes are named.
+
+    >>> explain_factor(4.0, Share(ranks=2, accumulation=4, micro_batch=8)).text
+    '× accumulation (4×)'
+    """
+    fitting = [
+        (sum(SCALES[cause].faults for cause in causes), causes)
+        for causes in _TOGETHER
+        if (size := share.size(causes)) != 1 and within(ratio / size - 1, tolerance)
+    ]
+    fewest = [causes for faults, causes in fitting if faults == min(fitting)[0]]
+    if not fewest:
+        return None
+    words = ", or ".join(" and ".join(cause.text for cause in causes) for causes in fewest)
+    return Diagnosis(
+        causes=tuple(dict.fromkeys(cause for causes in fewest for cause in causes)),
+        text=f"{words} ({ratio:.4g}×)",
+    )
+
+
+def explain_trainer(
+    ratio: float, multiplied: float, share: Share, tolerance: float = 0.02
+) -> Diagnosis | None:
+    """Explains a gradient `ratio` times too large under transformers' Trainer.
+
+    `multiplied`: its factor, where the model's loss ignores the labels of a step; 1 where a loss of the
+    script's own may ignore them, which is not multiplied by the processes.
+    """
+    trainer, why = Cause.TRAINER_MULTIPLIES.likely(f"{ratio:.4g}×"), explain_factor(ratio, share, tolerance)
+    ranks, accumulation = share.ranks, share.accumulation
+
+    def is_factor(factor: float) -> bool:
+        return factor != 1 and within(ratio / factor - 1, tolerance)
+
+    if multiplied == 1:
+        if min(ranks, accumulation) > 1 and is_factor(ranks * accumulation):
+            return trainer
+        return either(why, trainer) if why is not None and is_factor(accumulation) else why
+    if is_factor(multiplied) or is_factor(accumulation):
+        return trainer
+    rest = ratio / multiplied
+    beside = explain_factor(rest, share, tolerance) or Cause.GRADIENT_FACTOR.likely(f"{rest:.4g}×")
+    text = f"{Cause.TRAINER_MULTIPLIES.likely(f'{multiplied:.4g}×').text}, and {beside.text}"
+    return Diagnosis(causes=(Cause.TRAINER_MULTIPLIES, *beside.causes), text=text)
 
 
 def factor_text(factor: float) -> str:

@@ -54,7 +54,7 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
         return
     apart = _ranks_apart(step.weights)
     if not within(apart, tolerance):
-        yield break_of("ranks_start_apart", f"the ranks' weights differ by {apart:.1e} before the step")
+        yield break_of("other_weights", f"the ranks' weights differ by {apart:.1e} before the step")
     apart = _ranks_apart(step.gradients)
     if not within(apart, tolerance):
         yield break_of(

@@ -152,7 +152,7 @@ class Comparison:
         if not causes:
             causes += check_ranks(recording.split, step, self.tolerance)
         apart = bool(causes)
-        if not any(cause.id in ("not_finite", "ranks_start_apart") for cause in causes):
+        if not any(cause.id in ("not_finite", "other_weights") for cause in causes):
             samples = list(check_samples(recording, event, self.reference.samples(event)))
             # Other samples have another gradient.
             if not samples and is_update and not within(difference, tolerance):
@@ -303,11 +303,10 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
         if result.step == 0 and result.weights and within(spread(result.weights), ALIKE)
     }
     cause = name_factors(factors)
-    laws = {scale.law for scale in SCALES}
     shared = []
     for result in results:
         factor = factors.get(Split.parse(result.split))
-        further = [old for old in result.causes if old.id not in laws]
+        further = [old for old in result.causes if old.id not in SCALES]
         if cause is not None and factor is not None and len(further) < len(result.causes):
             text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
             further = [msgspec.structs.replace(cause, text=text), *further]
@@ -317,7 +316,7 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
 
 
 def share_clock(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for a schedule counting passes at one split and processes at another."""
+    """Names one cause for a schedule of two clocks: passes at one split, processes at another."""
     causes = [cause for result in results for cause in result.causes if cause.id in CLOCKS]
     if len({cause.id for cause in causes}) < 2:
         return list(results)

@@ -255,7 +255,7 @@ def _name_scales(results: list[SplitResult], runs: _Runs, tolerance: float) -> l
 
 def _name_term(differences: Mapping[Split, Vector]) -> SplitCause:
     """Names the scale of a term: its gradient is the same whichever split it is computed from."""
-    for scale in SCALES:
+    for scale in SCALES.values():
         if any(scale.size(split) == 1 for split in differences):
             continue
         terms = [difference / (scale.size(split) - 1) for split, difference in differences.items()]
@@ -268,7 +268,7 @@ def _name_term(differences: Mapping[Split, Vector]) -> SplitCause:
 
 def _add_factor(result: SplitResult, factor: float, law: SplitCause | None, runs: _Runs) -> SplitResult:
     """Puts the factor of equal rows first, where the weights of unequal rows do not name it themselves."""
-    if result.causes and (result.weights or result.causes[0].id in {scale.law for scale in SCALES}):
+    if result.causes and (result.weights or result.causes[0].id in SCALES):
         return result
     text = f"{factor_text(factor)}, by rows that are all equal"
     cause = break_of("gradient_factor", text) if law is None else break_of(law.id, f"{text}: {law.name}")

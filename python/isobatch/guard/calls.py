@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from isobatch.diagnosis.causes import Cause, either
+from isobatch.equivalence.laws import Cause, either
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.passes import Epoch
 from isobatch.guard.run import MAX_CALLS, Run

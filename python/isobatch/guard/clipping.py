@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import ELEMENTS, chunks, products, square
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import ELEMENTS, chunks, products, square
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 from isobatch.limits import within

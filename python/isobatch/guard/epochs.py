@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler, SequentialSampler
 
-from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.loader import MAX_DISTINCT_SAMPLES, LoaderWatch
 from isobatch.guard.passes import ORDER_IDS, Epoch
@@ -160,13 +159,15 @@ class Epochs:
             text = f"{whose} {watch.total:,} samples, {dataset:,} planned"
             self._run.stop(Cause.ANOTHER_DATASET, text)
         samplers = (watch and watch.sampler, watch and watch.batch_sampler)
-        why = faults.epoch(
-            served=served,
-            planned=planned,
-            unique=unique,
-            dataset=self._dataset,
-            per_rank_all=every,
-            drop_last=any(getattr(sampler, "drop_last", False) for sampler in samplers),
-            ranks=self._run.ranks,
-        )
+        if self._run.ranks > 1 and every:
+            why = Cause.NOT_DISTRIBUTED.likely("all ranks see the same data")
+        elif served < planned:
+            where = "where the plan pads them" if planned >= self._dataset else "beyond the plan"
+            drops = any(getattr(sampler, "drop_last", False) for sampler in samplers)
+            why = Cause.SAMPLES_DROPPED.likely(f"drop_last is set {where}" if drops else where)
+        elif served > planned:
+            why = Cause.SAMPLES_PADDED.likely()
+        else:
+            repeats = unique < min(served, self._dataset)
+            why = (Cause.SAMPLES_REPEATED if repeats else Cause.ANOTHER_SAMPLES).likely()
         self._run.stop(why, f"an epoch of {served} samples, {planned} planned")

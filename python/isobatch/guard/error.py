@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from isobatch.diagnosis.causes import Cause, Diagnosis
+from isobatch.equivalence.laws import Cause, Diagnosis
 
 
 class GuardError(RuntimeError):
@@ -17,7 +17,7 @@ class GuardError(RuntimeError):
         text: what was seen, and what was planned.
         cause: the likely cause, a `Cause`.
         diagnosis: the same in words with their figures; where several causes look the same, all of them.
-        advice: what to do about it.
+        advice: what to do about it, in the words of the trainer that takes the steps.
         ranks: the data-parallel ranks unlike the others; empty if all see the fault, or no majority agrees.
 
     >>> from isobatch.guard import Cause
@@ -27,20 +27,22 @@ class GuardError(RuntimeError):
     """
 
     def __init__(
-        self, step: int, diagnosis: Cause | Diagnosis, text: str, ranks: tuple[int, ...] = ()
+        self,
+        step: int,
+        diagnosis: Cause | Diagnosis,
+        text: str,
+        ranks: tuple[int, ...] = (),
+        trainer: str = "",
     ) -> None:
         self._diagnosis = diagnosis.likely() if isinstance(diagnosis, Cause) else diagnosis
-        self.step, self.text, self.ranks = step, text, ranks
-        self.cause, self.diagnosis, self.advice = (
-            self._diagnosis.cause,
-            self._diagnosis.text,
-            self._diagnosis.advice,
-        )
+        self.step, self.text, self.ranks, self._trainer = step, text, ranks, trainer
+        self.cause, self.diagnosis = self._diagnosis.cause, self._diagnosis.text
+        self.advice = self._diagnosis.advise(trainer)
         advice = f"{self.advice[0].upper()}{self.advice[1:]}"
         super().__init__(f"isobatch guard, before step {step}: {text} → {self.diagnosis}. {advice}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self._diagnosis, self.text, self.ranks)
+        return type(self), (self.step, self._diagnosis, self.text, self.ranks, self._trainer)
 
 
 GuardError.__module__ = "isobatch.guard"  # where it is public

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import AUTOCAST, ELEMENTS
+from isobatch.equivalence.causes import Share, explain_factor, explain_trainer
+from isobatch.equivalence.laws import Cause, Diagnosis, either
+from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS
 from isobatch.errors import first_line
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
@@ -398,16 +398,12 @@ class Gradient:
 
     def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
         """Diagnoses a gradient `ratio` times too large."""
-        known: dict[str, Any] = {
-            "micro_batch": self._units / len(self._run.planned) / self._run.ranks,
-            "accumulation": self._run.plan.accumulation or 1,
-            "ranks": self._run.ranks,
-            "tolerance": max(0.02, gate / 3),
-        }
-        if self._multiplied == 1:
-            explain = faults.trainer_loss if self._of_trainer else faults.gradient
-            return explain(ratio, **known)
-        return faults.trainer_gradient(ratio, multiplied=self._multiplied, **known)
+        ranks, tolerance = self._run.ranks, max(0.02, gate / 3)
+        size = self._units / len(self._run.planned) / ranks
+        share = Share(ranks, self._run.plan.accumulation or 1, size)
+        if self._of_trainer or self._multiplied != 1:
+            return explain_trainer(ratio, self._multiplied, share, tolerance)
+        return explain_factor(ratio, share, tolerance)
 
     def _compare(self, grads: list[Tensor], own: list[Tensor]) -> Likeness:
         """Compares a gradient with the reference. `own`: this rank's part of the reference."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
 
-from isobatch.diagnosis.tensors import checksum, tensors_in
+from isobatch.equivalence.tensors import checksum, tensors_in
 from isobatch.errors import InputError
 from isobatch.guard.passes import Batches, Epoch, SizedBatches
 from isobatch.guard.randomness import RandomState

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import tensors_in
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import tensors_in
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.run import CallHook, Run, inner, local, outside_of_graphs, recorded, sharded
 from isobatch.words import few_ranks

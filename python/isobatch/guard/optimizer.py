@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.settings import differing_setting, planned_settings
-from isobatch.diagnosis.tensors import ulp
+from isobatch.equivalence import clock
+from isobatch.equivalence.groups import differing_setting, planned_settings
+from isobatch.equivalence.laws import Cause, Diagnosis, either
+from isobatch.equivalence.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
 from isobatch.integrations.torch.lr import PlanLR
@@ -195,7 +195,7 @@ def _step_at(run: Run, place: tuple[int, int]) -> int:
 
 
 def _same(rate: float, peak: float) -> bool:
-    return faults.close(rate, peak, peak)
+    return clock.close(rate, peak, peak)
 
 
 class _Bounds(NamedTuple):
@@ -305,13 +305,13 @@ class LearningRates:
         """Tells whether a group was made with the plan's learning rate, as its scheduler recorded."""
         group = self._optimizer.param_groups[index]
         rate = group.get("initial_lr")
-        return rate is not None and faults.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
+        return rate is not None and clock.close(float(rate), self._peak, self._peak, ulp(group["lr"]))
 
     def _allow(self, index: int) -> _Bounds:
         """Returns the bounds of a group; an unknown factor counts as 1."""
         known = self._factors[index]
         factor = 1.0 if known is None else known
-        rounding = faults.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
+        rounding = clock.ULPS * ulp(self._optimizer.param_groups[index]["lr"]) * self._peak * factor
         return _Bounds(factor, rounding, 0.0 if factor == 1.0 else FACTOR_TOLERANCE)
 
     def _strays(self, rates: list[float], planned: float) -> list[int]:
@@ -340,11 +340,11 @@ class LearningRates:
         run, group, factor = self._run, self._optimizer.param_groups[index], self._factors[index] or 1.0
         initial = None if (initial_lr := group.get("initial_lr")) is None else float(initial_lr) / factor
         self._observed[run.since] = rates
-        fault = faults.learning_rate(
+        fault = clock.learning_rate(
             {step: row[index] / factor for step, row in self._observed.items()},
             self._at,
             peak=self._peak,
-            pace=faults.Pace(run.plan.accumulation or 1, run.ranks, run.plan.steps_per_epoch),
+            pace=clock.Pace(run.plan.accumulation or 1, run.ranks, run.plan.steps_per_epoch),
             initial=initial,
             ulp=ulp(group["lr"]),
         )
@@ -352,7 +352,7 @@ class LearningRates:
         rate = self._at_first_call[index] / factor if index < len(self._at_first_call) else 0.0
         if run.since == 0 and run.start == 0 and rate > self._at(0) and _same(rate, self._peak):
             return Cause.ANOTHER_LR.likely("no warmup")
-        made_so = initial is None or faults.close(initial, self._peak, self._peak, ulp(group["lr"]))
+        made_so = initial is None or clock.close(initial, self._peak, self._peak, ulp(group["lr"]))
         if run.since == 0 and why.cause is Cause.ANOTHER_LR and made_so:  # perhaps resumed
             steps = self._steps_with(rates[index] / factor)
             if steps:
@@ -366,5 +366,5 @@ class LearningRates:
         length = min(self._run.plan.total_steps or 0, MAX_SEARCHED_STEPS)
         values = np.asarray(self._run.plan.schedule.values(range(length)))
         lr = self._optimizer.param_groups[self._plain]["lr"]
-        steps = np.flatnonzero(np.abs(values - rate) <= faults.ULPS * ulp(lr) * self._peak)
+        steps = np.flatnonzero(np.abs(values - rate) <= clock.ULPS * ulp(lr) * self._peak)
         return steps.tolist() if len(steps) <= 3 else []

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from isobatch.diagnosis.tensors import tensors_in
+from isobatch.equivalence.tensors import tensors_in
 
 ORDER_IDS = 64  # sample ids of a past epoch, to compare orders
 MAX_COUNTED_IDS = 65_536  # the ids kept of an epoch whose samples are not distinguished

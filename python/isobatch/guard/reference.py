@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.distributed.fsdp import FSDPModule
 
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, difference, mapped, part, reduction_of, tensors_in
+from isobatch.equivalence.tensors import (
+    AUTOCAST,
+    checksum,
+    difference,
+    mapped,
+    part,
+    reduction_of,
+    tensors_in,
+)
 from isobatch.guard.randomness import NormalDraws, RandomState, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 from isobatch.limits import within

@@ -16,8 +16,8 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.causes import Cause, Diagnosis, either
-from isobatch.diagnosis.tensors import checksum, checksum_bytes, dense, differing, free_on_gpu
+from isobatch.equivalence.laws import Cause, Diagnosis, either
+from isobatch.equivalence.tensors import checksum, checksum_bytes, dense, differing, free_on_gpu
 from isobatch.guard.error import GuardError
 from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
@@ -40,6 +40,7 @@ class Run:
         rows: samples in the model's input at each call since the last step, in the first steps.
         whole: this step is a whole one on all ranks, as far as can be known.
         skipped: steps that a loss scaler left out.
+        trainer: it takes the steps; empty for a loop of one's own.
         own: the forward under way is the guard's own.
         near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …, where a check costs little
             over a long run.
@@ -53,7 +54,7 @@ class Run:
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.backwards, self.fresh, self.skipped = 0, 0, 0, 0, 0
         self.own, self.near, self.rare, self.whole = False, True, True, False
-        self.rows = list[int]()
+        self.rows, self.trainer = list[int](), ""
         distributed = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if distributed else 1
         self.rank = dist.get_rank(process_group) if distributed else 0
@@ -149,7 +150,7 @@ class Run:
     ) -> NoReturn:
         """Ends the training. Ranks are named only where the others are right."""
         named = tuple(ranks) if len(ranks) < self.ranks else ()
-        raise GuardError(self.step if step is None else step, why, text, named)
+        raise GuardError(self.step if step is None else step, why, text, named, self.trainer)
 
 
 def _patience(process_group: dist.ProcessGroup | None) -> timedelta | None:

@@ -10,8 +10,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import differing
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import differing
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.epochs import Epochs
 from isobatch.guard.loader import LoaderWatch, length

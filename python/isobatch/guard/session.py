@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.epochs import Epochs
 from isobatch.guard.error import GuardError
@@ -90,6 +90,7 @@ class Guard:
         if owner is None and watch is not None and (watch.sharded or watch.dispatched):
             owner = Owner("transformers")
         self.owner = owner
+        run.trainer = "" if owner is None else owner.name
         check_convention(run, owner)
         self.model = ModelWatch(run, model, self._forward, self._inputs)
         self.model.check_weights()

@@ -7,7 +7,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.guard.loader import length
 from isobatch.guard.reference import OtherUnits
 from isobatch.guard.run import Run
@@ -28,6 +28,12 @@ class Owner(NamedTuple):
     counts_labels: bool = False
     over_ranks: bool = False
     limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The trainer for the words of its remedies: Accelerate's loader ends an epoch alike."""
+        accelerates = self.convention == "transformers" and not self.counts_labels
+        return "accelerate" if accelerates else self.convention
 
 
 def check_convention(run: Run, owner: Owner | None) -> None:

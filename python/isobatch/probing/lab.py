@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from isobatch.diagnosis.tensors import tensors_in
+from isobatch.equivalence.tensors import tensors_in
 from isobatch.errors import InputError
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import HYPERPARAMETERS

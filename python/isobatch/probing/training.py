@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from isobatch.diagnosis.tensors import AUTOCAST, part
+from isobatch.equivalence.tensors import AUTOCAST, part
 from isobatch.errors import InputError, must_be
 from isobatch.planning.plan import Plan
 from isobatch.validate.workload import Workload, fault_of_loss, user_code

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from isobatch.diagnosis.tensors import AUTOCAST
+from isobatch.equivalence.tensors import AUTOCAST
 from isobatch.errors import InputError, first_line
 from isobatch.validate.workload import Workload, call_factory, factory_of
 

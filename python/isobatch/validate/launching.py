@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.whole import write_whole
 from isobatch.planning.plan import Plan

@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 import msgspec
 
 from isobatch._core import __version__
-from isobatch.diagnosis.causes import Cause, Diagnosis
+from isobatch.equivalence.laws import Cause, Diagnosis
 from isobatch.errors import InputError, must_be
 from isobatch.files.whole import read_whole, write_whole
 from isobatch.forecast.measurements import Measurements

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.diagnosis.tensors import AUTOCAST, checksum, dense, differing, mapped
+from isobatch.equivalence.tensors import AUTOCAST, checksum, dense, differing, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group, copy_from_first

@@ -10,8 +10,8 @@ from typing import NoReturn
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import float32_as
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import float32_as
 from isobatch.errors import InputError, first_line, missing
 from isobatch.planning.plan import Plan
 from isobatch.system import require_posix

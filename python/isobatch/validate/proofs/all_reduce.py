@@ -11,8 +11,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import chunks
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import chunks
 from isobatch.planning.plan import Plan
 from isobatch.validate.figures import AllReduce, AllReduceRow
 from isobatch.validate.options import Options

@@ -9,7 +9,7 @@ import torch
 import torch.utils.data as data
 from numpy.typing import NDArray
 
-from isobatch.diagnosis.causes import Cause
+from isobatch.equivalence.laws import Cause
 from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
 from isobatch.validate.ranks.group import Group

@@ -10,9 +10,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import Difference, checksum, chunks, dense, difference, differing, float32_as
+from isobatch.equivalence.causes import Share, explain_factor
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import (
+    Difference,
+    checksum,
+    chunks,
+    dense,
+    difference,
+    differing,
+    float32_as,
+)
 from isobatch.errors import first_line
 from isobatch.limits import within
 from isobatch.validate.proofs.memory import free_on_host
@@ -226,8 +234,10 @@ def _step(
         if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
             # Ranks that differ explain any gradient: its factor would name a wrong cause.
             named = group.pulse.named(apart)
-            when = "before the step" if training.apart else "after the all-reduce"
-            proof = msgspec.structs.replace(proof, diagnosis=Cause.RANKS_DIFFER.likely(f"{named}, {when}"))
+            likely = Cause.NEVER_AVERAGED.likely(f"{named}, after the all-reduce")
+            if training.apart:
+                likely = Cause.OTHER_WEIGHTS.likely(f"{named}, before the step")
+            proof = msgspec.structs.replace(proof, diagnosis=likely)
         proofs.append(proof)
     if scaler is None:
         training.step(optimizer, None)
@@ -273,12 +283,8 @@ def _gradient(training: Training, error: Difference, noise: Difference, how: _Ho
         return judge_claim(name, verdict, text, diagnosis, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
     if within(d.residual, max(10 * gate, 1e-3)):
-        diagnosis = faults.gradient(
-            d.ratio,
-            micro_batch=training.micro_batch,
-            accumulation=max(map(len, training.sizes)),
-            ranks=training.group.world_size,
-        ) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
+        share = Share(training.group.world_size, max(map(len, training.sizes)), training.micro_batch)
+        diagnosis = explain_factor(d.ratio, share) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
     return judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
@@ -308,7 +314,8 @@ def _equal(training: Training, name: str, suffix: str, values: list[Any]) -> Pro
         return pass_claim(name, f"the same bits on {training.group.world_size} ranks", 0)
     named = training.group.pulse.named(off)
     text = f"{name.split('_')[1]} differ on {named}{', before the first step' if start else ''}"
-    return judge_claim(name, Verdict.FAIL, text, Cause.RANKS_DIFFER.likely(named), 0)
+    cause = Cause.OTHER_WEIGHTS if name.startswith("equal_weights") else Cause.NEVER_AVERAGED
+    return judge_claim(name, Verdict.FAIL, text, cause.likely(named), 0)
 
 
 def prove(trial: Trial) -> list[Proof]:

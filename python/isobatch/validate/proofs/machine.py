@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from isobatch._core import __version__
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import AUTOCAST
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import AUTOCAST
 from isobatch.validate.figures import Machine
 from isobatch.validate.ranks.group import Group, clock
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim

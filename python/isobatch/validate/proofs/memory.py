@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.tensors import free_on_gpu
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import free_on_gpu
 from isobatch.errors import first_line
 from isobatch.validate.figures import MicroBatchSearch, MicroBatchTry
 from isobatch.validate.memory import MIN_RESERVE_BYTES, RESERVE

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from isobatch.diagnosis.tensors import square
+from isobatch.equivalence.tensors import square
 from isobatch.validate.figures import Noise
 from isobatch.validate.report import Proof, Verdict, pass_claim, skip_claim
 from isobatch.validate.training import Training

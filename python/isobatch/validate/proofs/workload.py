@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from isobatch.diagnosis import faults
-from isobatch.diagnosis.causes import Cause
-from isobatch.diagnosis.settings import differing_setting, planned_settings
-from isobatch.diagnosis.tensors import (
+from isobatch.equivalence import clock
+from isobatch.equivalence.groups import differing_setting, planned_settings
+from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.tensors import (
     REDUCTION_GATE,
     difference,
     float32_as,
@@ -312,21 +312,21 @@ def prove_learning_rate(trial: Trial) -> list[Proof]:
         observed.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
         scheduler.step()
-    fault = faults.learning_rate(
+    fault = clock.learning_rate(
         dict(enumerate(observed)),
         plan.lr_at,
         peak=plan.lr,
-        pace=faults.Pace(plan.accumulation or 1, plan.data_parallel or 1, plan.steps_per_epoch),
+        pace=clock.Pace(plan.accumulation or 1, plan.data_parallel or 1, plan.steps_per_epoch),
         initial=started if own is not None else None,
         ulp=unit,
     )
     worst = max(abs(lr - plan.lr_at(step)) for step, lr in enumerate(observed))
-    values, gate = {"steps": steps, "worst_difference": worst}, faults.ULPS * unit * plan.lr
+    values, gate = {"steps": steps, "worst_difference": worst}, clock.ULPS * unit * plan.lr
     if fault is not None:
         step, diagnosis = fault
         text = f"{observed[step]:.6g} at step {step}, {plan.lr_at(step):.6g} planned"
         return [judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)]
-    if own is None and not faults.close(started, plan.lr, plan.lr, unit):
+    if own is None and not clock.close(started, plan.lr, plan.lr, unit):
         text = f"the optimizer is made with {started:g}, and the workload names no scheduler that sets"
         text += f" the plan's {plan.lr:g}"
         likely = Cause.ANOTHER_LR.likely(f"{started / plan.lr:.4g}× the plan's")

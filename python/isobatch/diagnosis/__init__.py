@@ -1,1 +1,0 @@
-"""From a wrong figure to its cause: shared by the validator and the guard."""
