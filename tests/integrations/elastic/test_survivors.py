@@ -79,6 +79,16 @@ def test_a_rank_that_comes_gets_the_state_from_the_others(tmp_path, alone, insid
         assert len({line["rank_of"] for line in ranks.lines if "ended" in line}) == 3
 
 
+def test_a_rank_that_can_never_connect_ends_and_the_others_go_on(tmp_path, alone):
+    with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:
+        ranks.start_all()
+        ranks.wait_for(lambda line: line.get("done") == 2)
+        ranks.start("late", seed=9, environment={"GLOO_SOCKET_IFNAME": "nowhere"})
+        crews = ranks.finish(alone, {"r0": 0, "r1": 0, "r2": 0, "late": 3}, 300)
+        assert "late could not join: 2 crews with it finished no step" in ranks.said("late")
+    assert {size for _, size, _ in crews} == {3}
+
+
 @pytest.mark.slow
 def test_ranks_that_failed_to_form_meet_one_that_did_not(tmp_path, alone):
     with Ranks(tmp_path, {**OPTIONS, "pause": 0.1}) as ranks:

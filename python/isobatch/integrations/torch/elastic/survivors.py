@@ -42,6 +42,8 @@ the connection fails at once.
 """
 _FRUITLESS = 5
 """How often the same ranks may form a crew without finishing a step."""
+_FRUITLESS_FOR_NEWCOMERS = 2
+"""How often a rank without the run's state may be in such a crew: the others go on without it."""
 
 
 def survivors(
@@ -344,6 +346,11 @@ class _Survivors:
         """Refuses a further crew of the same ranks where the crews before it finished no step."""
         self._times = self._times + 1 if self._formed_before == (ids, self._step) else 1
         self._formed_before = ids, self._step
+        if self._times > _FRUITLESS_FOR_NEWCOMERS and not self._holds:
+            raise InputError(
+                f"{self._members.name} could not join: {_FRUITLESS_FOR_NEWCOMERS} crews with it finished no "
+                f"step, as its network fails ({self._why}); the run goes on without it"
+            )
         if self._times > _FRUITLESS:
             raise InputError(
                 f"the same {len(ids)} ranks formed {_FRUITLESS} times and finished no step, as their network "
