@@ -58,6 +58,9 @@ def matrix(kind):
 CASES = {
     "one plan, keep, µs": "least(lambda: ib.plan(recipe, 64), 4000) * 1e6",
     "one plan, grow, µs": 'least(lambda: ib.plan(recipe, 64, policy="grow"), 4000) * 1e6',
+    "one plan, grow, a named rule, µs": (
+        'least(lambda: ib.plan(recipe, 64, policy="grow", rule="linear"), 4000) * 1e6'
+    ),
     "a plan and its schedule, µs": "least(lambda: ib.plan(recipe, 64).lr_at(5), 1000) * 1e6",
     "lr_at, µs": "(lambda at: least(lambda: at(12345), 20000))(ib.plan(recipe, 64).lr_at) * 1e6",
     "5,000 jobs × 256 sizes, keep, ms": 'fleet("keep", "fastest") * 1e3',

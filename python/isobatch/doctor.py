@@ -203,7 +203,7 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
             recipe = Recipe(**joined_fields([sound], values))
             break
         except InputError as error:
-            if error.field in own and error.message.startswith(f"{error.field} must be"):
+            if error.field in own and error.is_illegal_value:
                 raise  # what was typed is no finding in the file
             refusals += [(None, _refused(cause.field or "", cause)) for cause in error.causes or (error,)]
             wrong = {*error.fields} - {*_SPLITTING}
@@ -218,9 +218,8 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
     tuned = None if "gpus" in needs else recipe.effective_batch
     if planned.status != "infeasible":
         return _Trial(tuned, None if tuned is None else planned, refusals)
-    reasons = [reason for reason in planned.reasons if reason.severity == "infeasible"]
-    for reason, why in zip(reasons, [*refusal(planned, ())][1:], strict=True):
-        text = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why.removeprefix('  - ')}"
+    for reason, why in refusal(planned, ()):
+        text = f"isobatch plan refuses {counted(planned.world_size, 'GPU')}: {why}"
         source = reason.source or "docs/reasons.md"
         todo = f"{command} lists what would work"
         refusals.append(

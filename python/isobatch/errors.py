@@ -18,7 +18,7 @@ class InputError(ValueError):
 
     Attributes: `file`, `row` (1 is the first row after the header) and `field`, each None where it does not
     apply; where several fields are bad `field` is the first of them, `fields` are all, and `causes` has an
-    error for each.
+    error for each. `is_illegal_value`: the field's value by itself is none that it may have (`must_be`).
 
     >>> str(InputError("lr must be a number above 0, got -1", file="jobs.csv", row=3, field="lr"))
     'jobs.csv, row 3: lr must be a number above 0, got -1'
@@ -34,12 +34,13 @@ class InputError(ValueError):
         row: int | None = None,
         field: str | None = None,
         causes: Sequence[InputError] = (),
+        is_illegal_value: bool = False,
     ) -> None:
         if field and not field.isprintable():  # its line ends are no lines of the message
             message = message.replace(field, printable(field))
         message, file = readable(message), None if file is None else redacted(file)
         self.message, self.file, self.row, self.field = message, file, row, field
-        self.causes = tuple(causes)
+        self.causes, self.is_illegal_value = tuple(causes), is_illegal_value
         where = [None if file is None else printable(file), None if row is None else f"row {row:,}"]
         where.append(printable(field, 100) if field is not None and not _says(message, field) else None)
         place = ", ".join(part for part in where if part)
@@ -66,11 +67,15 @@ class InputError(ValueError):
             row=self.row if row is None else row,
             field=self.field if field is None else field,
             causes=self.causes,
+            is_illegal_value=self.is_illegal_value,
         )
 
     def without_file(self) -> InputError:
         """Drops the file, for a value from elsewhere."""
-        return InputError(self.message, row=self.row, field=self.field, causes=self.causes)
+        illegal = self.is_illegal_value
+        return InputError(
+            self.message, row=self.row, field=self.field, causes=self.causes, is_illegal_value=illegal
+        )
 
 
 _PER_GPU_OR_ALL = ("batch", "batch_size", "batchsize", "train_batch_size")
@@ -135,7 +140,8 @@ def must_be(
         close = None if todo or got in names else nearest(got, names)
         todo = f"did you mean {close!r}?" if close else todo or right_form(field, got)
     message = f"{field} must be {legal}, got {value}" + (f" ({note})" if note else "")
-    return InputError(f"{message}: {todo}" if todo else message, file=file, row=row, field=field)
+    message = f"{message}: {todo}" if todo else message
+    return InputError(message, file=file, row=row, field=field, is_illegal_value=True)
 
 
 def right_form(field: str, got: str) -> str:

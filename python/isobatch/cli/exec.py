@@ -158,10 +158,8 @@ def _refused(planned: Plan, rank: int, *, is_even: bool) -> int:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))  # of torchrun, once rank 0 has ended
         time.sleep(_SECONDS_TO_READ)
         return 1
-    from isobatch.planning.explain import explain
-
     ways = [option for option in planned.options if not (is_even and option.layout.irregular)]
-    say(f"isobatch exec: {explain(planned, planned.moves, planned.legs, ways, ())}")
+    say(f"isobatch exec: {planned.explanation(options=ways).text()}")
     return 1
 
 

@@ -10,6 +10,7 @@ from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.replan import replan
+from isobatch.planning.saved import NotAPlan
 
 DESCRIPTION = "Moves a running job to other hardware or another batch, and says where its data resumes."
 EXAMPLES = ("isobatch replan plan.json --at-step 100000 --gpus 128 -o moved.json",)
@@ -79,9 +80,7 @@ def _saved(file: str) -> Any:
     """Loads the plan in a file; refuses another tool's file, and names the option for it."""
     try:
         return Plan.load(file)
-    except InputError as error:
-        if not error.message.startswith("is not a plan"):
-            raise
+    except NotAPlan as error:
         raise InputError(f"{error.message}; another tool's file goes with --from", file=file) from None
 
 

@@ -114,9 +114,7 @@ def naming_set(typed: Mapping[str, Any]) -> Iterator[None]:
         yield
     except InputError as error:
         is_given = error.field in typed and not error.causes
-        if not is_given or (
-            error.file is not None and not error.message.startswith(f"{error.field} must be")
-        ):
+        if not is_given or (error.file is not None and not error.is_illegal_value):
             raise
         raise error.without_file().at(field=f"--set {str(error.field).removeprefix('tuned_')}") from None
 
@@ -200,10 +198,7 @@ def explained(plan: Any, tool: str | None) -> str:
     ways = [option for option in plan.options if not option.layout.irregular]
     if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
         return str(plan.explain())
-    from isobatch.planning.explain import explain
-
-    text = explain(plan, plan.moves, plan.legs, ways, ())
-    return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
+    return f"{plan.explanation(options=ways).text()}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
 def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:

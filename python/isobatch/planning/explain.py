@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from isobatch import _core
 from isobatch.planning import refusal
@@ -32,34 +33,90 @@ _FREE = {
 """Settings that leave all batches that the replicas divide."""
 
 
-def explain(
+class Topic(StrEnum):
+    """What a sentence of a feasible plan's explanation is about."""
+
+    LIMIT = "limit"
+    SPLIT = "split"
+    CAP = "cap"
+    CHANGE = "change"
+    OTHER_CHANGES = "other changes"
+    EPOCH = "epoch"
+    RUN = "run"
+    STAGES = "stages"
+    MOVES = "moves"
+    OUTLOOK = "outlook"
+
+
+class Sentence(NamedTuple):
+    """A sentence of an explanation.
+
+    Attributes:
+        verdict: of a deadline or budget: "met", "likely" or "missed"; None for other topics.
+    """
+
+    topic: Topic
+    text: str
+    verdict: str | None = None
+
+
+class Explanation(NamedTuple):
+    """A plan in words, by topics.
+
+    Attributes:
+        headline: the first line.
+        sentences: of a feasible plan, `headline` first; empty if it is infeasible.
+        reasons: of an infeasible plan, each with why it is met.
+        cautions: each with its decisive figures.
+        menu: lines of what would work, with their head; empty where nothing is to be chosen.
+    """
+
+    headline: str
+    sentences: list[Sentence]
+    reasons: list[tuple[Reason, str]]
+    cautions: list[tuple[Reason, str]]
+    menu: list[str]
+
+    def text(self) -> str:
+        """Writes all of it in lines."""
+        lines = [sentence.text for sentence in self.sentences] or [self.headline]
+        lines += [f"  - {why}" for _, why in self.reasons]
+        lines += self.menu if self.reasons else []
+        lines += ["Warnings:", *(f"  - {why}" for _, why in self.cautions)] if self.cautions else []
+        lines += [] if self.reasons else self.menu
+        return "\n".join(lines)
+
+
+def explanation(
     plan: PlanRecord,
     moves: Sequence[Handover],
     plan_legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
     currency: str = "",
-) -> str:
+) -> Explanation:
     """Explains a plan: changes by formula and paper, and warnings; or why there is none, and the ways out."""
+    cautions = [(reason, _warning(plan, reason)) for reason in plan.reasons if reason.severity == "caution"]
     if plan.status == "infeasible":
-        lines = [*refusal.refusal(plan, options, currency), *refusal.menu(plan, options, currency)]
-    else:
-        lines = [
-            *_verdicts(plan, currency),
-            *_split(plan),
-            *_changes(plan, moved=bool(moves)),
-            *_steps(plan),
-            *stage_lines(plan, stages),
-            *_moves(moves, plan_legs),
-            *_outlook(plan, currency),
-            *_unknown(plan),
-        ]
-    cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
-    if cautions:
-        lines += ["Warnings:", *(f"  - {_warning(plan, reason)}" for reason in cautions)]
-    if Reason.COUPLED_MOVED in plan.reasons:
-        lines += refusal.menu(plan, options, currency)
-    return "\n".join(lines)
+        headline = f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
+        reasons = [*refusal.refusal(plan, options, currency)]
+        return Explanation(headline, [], reasons, cautions, [*refusal.menu(plan, options, currency)])
+    sentences = [*_verdicts(plan, currency)]
+    for topic, texts in (
+        (Topic.SPLIT, _split(plan)),
+        (Topic.CAP, _cap(plan)),
+        (Topic.CHANGE, _changes(plan)),
+        (Topic.OTHER_CHANGES, _other_changes(plan, moved=bool(moves))),
+        (Topic.EPOCH, _epoch(plan)),
+        (Topic.RUN, _run(plan)),
+        (Topic.STAGES, stage_lines(plan, stages)),
+        (Topic.MOVES, _moves(moves, plan_legs)),
+        (Topic.OUTLOOK, _outlook(plan, currency)),
+        (Topic.OUTLOOK, _unknown(plan)),
+    ):
+        sentences += [Sentence(topic, text) for text in texts]
+    menu = [*refusal.menu(plan, options, currency)] if Reason.COUPLED_MOVED in plan.reasons else []
+    return Explanation(sentences[0].text, sentences, [], cautions, menu)
 
 
 def _warning(plan: PlanRecord, reason: Reason) -> str:
@@ -81,7 +138,7 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
 # ---- a plan that can be ----
 
 
-def _verdicts(plan: PlanRecord, currency: str) -> Iterator[str]:
+def _verdicts(plan: PlanRecord, currency: str) -> Iterator[Sentence]:
     """Says of the deadline and the budget how surely they are met."""
     settings, verdicts = plan.settings, _limits(plan)
     sure = "" if refusal.error_share(plan) else ", but no range is known"
@@ -91,10 +148,12 @@ def _verdicts(plan: PlanRecord, currency: str) -> Iterator[str]:
     }
     if "deadline_hours" in how:
         limit = duration((settings.deadline_hours or 0.0) * 3600)
-        yield f"Deadline of {limit}: {how['deadline_hours']}; the run takes {refusal.time_of(plan)}."
+        text = f"Deadline of {limit}: {how['deadline_hours']}; the run takes {refusal.time_of(plan)}."
+        yield Sentence(Topic.LIMIT, text, verdicts["deadline_hours"])
     if "budget" in how:
         limit, cost = price(settings.budget or 0.0, currency), refusal.cost_of(plan, currency)
-        yield f"Budget of {limit}: {how['budget']}; the run costs {cost}."
+        text = f"Budget of {limit}: {how['budget']}; the run costs {cost}."
+        yield Sentence(Topic.LIMIT, text, verdicts["budget"])
 
 
 def _limits(plan: PlanRecord) -> dict[str, str | None]:
@@ -116,24 +175,31 @@ def _split(plan: PlanRecord) -> Iterator[str]:
         f"{counted(plan.world_size, 'GPU')}: micro-batch {exact(micro)} × accumulation {exact(accumulation)} "
         f"× {counted(replicas, 'replica')} {equals} {counted(batch, 'sample')} per step{differ}."
     )
+
+
+def _cap(plan: PlanRecord) -> Iterator[str]:
     if plan.cap_source in refusal.CAPS:
         yield f"The micro-batch is capped at {exact(plan.micro_batch_cap)} ({refusal.CAPS[plan.cap_source]})."
     else:
         yield "The micro-batch is not capped: neither max_micro_batch nor a tuned micro-batch is known."
 
 
-def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
+def _holds_all(plan: PlanRecord) -> bool:
+    """Tells whether the learning rate and all other hyperparameters stay."""
+    return plan.settings.policy == "keep" and plan.lr == plan.recipe.lr
+
+
+def _changes(plan: PlanRecord) -> Iterator[str]:
     recipe, batch, lr = plan.recipe, plan.layout.effective_batch, exact(plan.lr)
     tuned = recipe.effective_batch
     change = f" ({percent(batch / tuned - 1, signed=True)})" if batch != tuned else ""
-    keeps = plan.settings.policy == "keep"
-    if keeps and plan.lr == recipe.lr:
+    if _holds_all(plan):
         divides = f"Batch size {exact(tuned)} → {exact(batch)}{change}, which divides evenly{_nearer(plan)}. "
         moves, stays = ("", "batch size, ") if batch == tuned else (divides, "")
         but = ", but not the micro-batch (see the warnings)" if Reason.COUPLED_MOVED in plan.reasons else ""
         yield f"{moves}Unchanged: {stays}learning rate {lr} and all other hyperparameters{but}."
         return
-    if keeps:
+    if plan.settings.policy == "keep":
         yield (
             f"Batch size {exact(batch)}{change}: the rule changes nothing. Learning rate {exact(recipe.lr)} "
             f"→ {lr}."
@@ -145,6 +211,11 @@ def _changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
         by = f"by rule {plan.rule} for {recipe.optimizer}: {formula}"
         yield cited(f"Learning rate {exact(recipe.lr)} → {lr} {by}", source)
     yield from _by_length(plan)
+
+
+def _other_changes(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
+    if _holds_all(plan):
+        return
     changes = list(_others(plan, moved=moved))
     yield f"Also changed: {'; '.join(changes)}." if changes else "Unchanged: all other hyperparameters."
 
@@ -218,7 +289,7 @@ def _intervals(plan: PlanRecord) -> Iterator[str]:
         yield f"After the same samples as in the tuned run: {', '.join(intervals)}."
 
 
-def _steps(plan: PlanRecord) -> Iterator[str]:
+def _epoch(plan: PlanRecord) -> Iterator[str]:
     if plan.steps_per_epoch is not None:
         ends = (plan.padded_samples, "repeated as padding"), (plan.dropped_samples, "dropped")
         extra = [f"{count(samples)} {fate}" for samples, fate in ends if samples]
@@ -227,6 +298,9 @@ def _steps(plan: PlanRecord) -> Iterator[str]:
             f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} "
             f"samples{detail}."
         )
+
+
+def _run(plan: PlanRecord) -> Iterator[str]:
     if plan.total_steps is not None:
         stretched = plan.rule in HOLDS_LOSS or plan.settings.policy == "goodput"
         length = (

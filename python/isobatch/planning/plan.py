@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course
+    from isobatch.planning.explain import Explanation
     from isobatch.planning.leg import Position, Stage
     from isobatch.schedules.schedule import Schedule
     from isobatch.tools.export import Export
@@ -191,11 +192,21 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(plan(Recipe(effective_batch=256, lr=0.1), 8).explain().splitlines()[0])
         8 GPUs: micro-batch 32 × accumulation 1 × 8 replicas = 256 samples per step.
         """
-        from isobatch.planning.explain import explain
+        return self.explanation(currency).text()
+
+    def explanation(self, currency: str = "", options: Sequence[PlanRecord] | None = None) -> Explanation:
+        """Returns the sentences of `explain` by their topics, for pages and programs.
+
+        Args:
+            currency: the sign of the prices.
+            options: the ways out to list; None: all.
+        """
+        from isobatch.planning.explain import explanation
 
         ramped = self.recipe.ramp is not None and self.status != "infeasible"
         stages = self.course.legs[-1].stages if ramped else ()
-        return explain(self, self.moves, self.legs, self.options, stages, currency)
+        options = self.options if options is None else options
+        return explanation(self, self.moves, self.legs, options, stages, currency)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -326,14 +337,14 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> Plan.from_json(made.to_json()) == made
         True
         """
-        from isobatch.planning.saved import check, fields_of
+        from isobatch.planning.saved import NotAPlan, check, fields_of
 
         fields, same_version = fields_of(text, file)
         kind = Plan if fields.get("status") == "infeasible" else FeasiblePlan
         try:
             saved = msgspec.convert(fields, kind)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise InputError(f"is not a plan: {str(error)[:500]}", file=file) from None
+            raise NotAPlan(f"is not a plan: {str(error)[:500]}", file=file) from None
         check(saved.moves, saved.legs, file, same_version=same_version)
         return cast(Self, saved)
 

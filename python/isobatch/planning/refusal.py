@@ -42,9 +42,10 @@ _COUPLINGS = {
 }
 
 
-def refusal(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") -> Iterator[str]:
-    """Lists the reasons of an infeasible plan."""
-    yield f"Cannot train on {counted(plan.world_size, 'GPU')} as asked:"
+def refusal(
+    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = ""
+) -> Iterator[tuple[Reason, str]]:
+    """Yields each reason of an infeasible plan, and why it is met here."""
     for reason in plan.reasons:
         if reason.severity == "infeasible":
             if reason in (Reason.MISSES_DEADLINE, Reason.ABOVE_BUDGET):
@@ -53,7 +54,7 @@ def refusal(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "")
                 why = _mute(plan, options)
             else:
                 why = _WHY[reason](plan) if reason in _WHY else None
-            yield f"  - {cited(why or reason.text, reason.source)}"
+            yield reason, cited(why or reason.text, reason.source)
 
 
 def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], currency: str) -> str | None:

@@ -76,6 +76,10 @@ def _described(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+class NotAPlan(InputError):
+    """A file with something else than a plan, such as another tool's configuration."""
+
+
 def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool]:
     """Reads a plan's fields from JSON text, and whether this version of isobatch wrote them."""
     if not isinstance(text, (str, bytes)):
@@ -83,7 +87,7 @@ def fields_of(text: str | bytes, file: str | None) -> tuple[dict[str, Any], bool
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise InputError(
+        raise NotAPlan(
             f"is not a plan: {str(error)[:500]}; `isobatch plan RECIPE --gpus N -o plan.json` writes one",
             file=file,
         ) from None

@@ -9,12 +9,13 @@ from isobatch import words
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.results import STATUS
 from isobatch.forecast.laws import Laws
+from isobatch.planning.explain import Topic
 from isobatch.planning.plan import Plan
 from isobatch.planning.settings import Rules, ScalingRule
 from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
-from isobatch.report.plan_page import by_level, explained, ways
+from isobatch.report.plan_page import by_level, sentences, ways
 from isobatch.schedules import Schedule
 from isobatch.validate.report import Report
 from isobatch.words import count, counted
@@ -51,17 +52,19 @@ def html_of(value: Any) -> str:
 
 
 def _plan(plan: Plan) -> Cell:
-    title, plain, points = explained(plan)
-    title = title.removesuffix(":")
+    explanation = plan.explanation()
+    title = explanation.headline.removesuffix(":")
     cautions = [each.text for each in plan.reasons if each.severity == "caution"]
     if plan.status == "infeasible":
-        why = points[: len(points) - len(cautions)]
+        why = [text for _, text in explanation.reasons]
         return Cell(title, plan.status, why[:_MAX_LINES], cautions, _parts(len(cautions), 0), ways(plan))
-    shown = [line for line in plain[1:] if not line.startswith("The micro-batch is ")] or plain[1:]
     # Left out first where there is no room: how long the run is comes before what is the same in each epoch.
-    for start in ("Per epoch: ", "Also changed: ", "Unchanged: all other "):
+    left_out = [Topic.CAP]
+    shown = sentences(explanation, *left_out)[1:] or sentences(explanation)[1:]
+    for topic in (Topic.EPOCH, Topic.OTHER_CHANGES):
         if len(shown) > _MAX_LINES:
-            shown = [line for line in shown if not line.startswith(start)]
+            left_out.append(topic)
+            shown = sentences(explanation, *left_out)[1:]
     level, warnings, notes = by_level(plan, plan.tuned(), cautions)
     parts = _parts(len(warnings), len(notes))
     return Cell(title, level, shown[:_MAX_LINES], [*warnings, *notes], parts)

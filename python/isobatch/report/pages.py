@@ -20,7 +20,7 @@ from isobatch.report.allocation_page import allocation_page, is_division, log_in
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
 from isobatch.report.page import HtmlPage, html, picture
-from isobatch.report.plan_page import curve, explained, plan_page, rate_points, refused
+from isobatch.report.plan_page import curve, plan_page, rate_points, refused
 from isobatch.report.same_page import same_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, Units, extent, resolve
@@ -198,8 +198,7 @@ _FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
 def _require_length(planned: Plan) -> None:
     """Refuses a plan without a learning rate over its run."""
     if planned.status == "infeasible":
-        head, _, points = explained(planned)
-        why = f"{refused(planned, head, points)[0]}. plan.options has what would work"
+        why = f"{refused(planned.explanation())}. plan.options has what would work"
         raise InputError(f"there is nothing to draw: {why}")
     if planned.total_steps is None:
         why = 'the run has no length: set duration of the recipe, such as "90ep"'

@@ -8,6 +8,7 @@ import numpy as np
 
 from isobatch import words
 from isobatch.planning import refusal
+from isobatch.planning.explain import Explanation, Topic
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import error_share, time_of
 from isobatch.report.charts import over_run
@@ -44,9 +45,10 @@ _ROWS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 
 def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> HtmlPage:
     """Makes the page of a plan."""
-    head, plain, points = explained(plan, currency)
+    explanation = plan.explanation(currency)
+    cautions = [text for _, text in explanation.cautions]
     if plan.status == "infeasible":
-        why, cautions = refused(plan, head, points)
+        why = refused(explanation)
         menu = ways(plan, currency)
         nothing = [] if menu else ["Nothing nearby would work."]
         sections = [Section("What would work", nothing, tables=[menu] if menu else [])]
@@ -57,39 +59,38 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
-    level, warnings, notes = by_level(plan, tuned, points)
+    level, warnings, notes = by_level(plan, tuned, cautions)
     beside, rest = _beside(plan, tuned, currency)
     sections = [
         *([Section("Warnings", points=warnings)] if warnings else []),
         beside,
         *_rates(runs),
         *_stages(plan, runs),
-        Section("Details", plain[1:], notes, tables=[rest] if rest.rows else [], folded=True),
+        Section(
+            "Details", sentences(explanation)[1:], notes, tables=[rest] if rest.rows else [], folded=True
+        ),
     ]
     title = title or f"Plan for {counted(plan.world_size, 'GPU')}: {_layout(plan)}"
     return HtmlPage(title, lead, _headlines(plan, currency), sections, level)
 
 
-def by_level(plan: Plan, tuned: Plan | None, points: list[str]) -> tuple[str, list[str], list[str]]:
-    """Parts a feasible plan's points, one for each caution: its level, the warnings, and the notes."""
+def by_level(plan: Plan, tuned: Plan | None, texts: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Parts a feasible plan's texts, one for each caution: its level, the warnings, and the notes."""
     level, reasons = level_of(plan, tuned)
     cautions = [reason for reason in plan.reasons if reason.severity == "caution"]
-    texts = list(zip(cautions, points[len(points) - len(cautions) :], strict=True))
-    warnings = [text for reason, text in texts if reason in reasons]
-    return level, warnings, [text for reason, text in texts if reason not in reasons]
+    by_reason = list(zip(cautions, texts, strict=True))
+    warnings = [text for reason, text in by_reason if reason in reasons]
+    return level, warnings, [text for reason, text in by_reason if reason not in reasons]
 
 
-def explained(plan: Plan, currency: str = "") -> tuple[str, list[str], list[str]]:
-    """Takes a plan's explanation apart: its first line, its sentences, and its points, warnings last."""
-    lines = plan.explain(currency).splitlines()
-    points = [line.removeprefix("  - ") for line in lines if line.startswith("  - ")]
-    return lines[0], [line for line in lines if not line.startswith("  ") and not line.endswith(":")], points
+def sentences(explanation: Explanation, *left_out: Topic) -> list[str]:
+    """Lists the sentences of an explanation but those of a ramp's stages, and of other topics to leave out."""
+    return [text for topic, text, _ in explanation.sentences if topic not in (Topic.STAGES, *left_out)]
 
 
-def refused(plan: Plan, head: str, points: list[str]) -> tuple[str, list[str]]:
-    """Parts the points of an infeasible plan: why there is none, in one sentence, and its cautions."""
-    reasons = sum(reason.severity == "infeasible" for reason in plan.reasons)
-    return f"{head} {'; '.join(points[:reasons])}", points[reasons:]
+def refused(explanation: Explanation) -> str:
+    """Writes in one sentence why there is no plan."""
+    return f"{explanation.headline} {'; '.join(why for _, why in explanation.reasons)}"
 
 
 def _layout(plan: Plan) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 
 from isobatch.errors import InputError, must_be
 from isobatch.fleet.counts import Counts
+from isobatch.planning.explain import Explanation, Sentence, Topic
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import ways
-from isobatch.report.plan_page import ANSWERS, by_level, explained, figures, refused
+from isobatch.report.plan_page import ANSWERS, by_level, figures, refused, sentences
 from isobatch.report.within import Limits
 from isobatch.words import counted
 
@@ -19,8 +20,6 @@ MAX_CHOICES = 4_096
 """Counts that a page has plans for, all policies together twice as many."""
 LIMITS = ("deadline_hours", "budget")
 """Settings that a page takes for limits, in the order of `Limits`."""
-_JUDGED = ("Deadline of ", "Budget of ")
-"""The first words of a plan's sentences about its limits."""
 _MEANINGS = {"keep": "batch and learning rate stay", "grow": "the batch grows with the GPUs"}
 _START = 8
 """GPUs that the page begins with where the tuned run's are not known: a node's."""
@@ -110,31 +109,27 @@ class _Packer(NamedTuple):
         return choices
 
     def _feasible(self, plan: Plan, tuned: Plan | None) -> list[Any]:
-        texts, (_, sentences, points) = self.texts, explained(plan, self.currency)
-        judged = max(1, sum(sentence.startswith(_JUDGED) for sentence in sentences))
+        texts, explanation = self.texts, plan.explanation(self.currency)
         lines = [] if self.tool is None else texts(*_lines(plan, self.tool))
-        level, warnings, notes = by_level(plan, tuned, points)
-        folded = texts(*sentences[judged:], *notes)
-        headline = _with_gpus(plan, " ".join(sentences[:judged]))
+        level, warnings, notes = by_level(plan, tuned, [text for _, text in explanation.cautions])
+        headline, others = _headline(plan, explanation, _limits(explanation))
+        folded = texts(*others, *notes)
         return [level, *texts(headline), self._figures(plan, tuned), texts(*warnings), [], lines, folded]
 
     def _over(self, plan: Plan, tuned: Plan | None, works: Sequence[Plan]) -> list[Any]:
         """Packs a plan that misses a limit, with the nearest ones that miss none."""
-        head, *folded = explained(plan, self.currency)[1]
-        judged = [head, *(sentence for sentence in folded if sentence.startswith(_JUDGED))]
-        missed = [sentence for sentence in judged if ": missed" in sentence]
-        met = [sentence for sentence in judged if sentence not in missed]
-        headline = _with_gpus(plan, " ".join([*missed, *met]))
+        explanation = plan.explanation(self.currency)
+        missed_first = sorted(_limits(explanation), key=lambda limit: limit.verdict != "missed")
+        headline, folded = _headline(plan, explanation, missed_first)
         fewer = [each for each in works if each.world_size < plan.world_size][-1:]
         nearest = [*fewer, *(each for each in works if each.world_size > plan.world_size)][:2]
-        folded = [sentence for sentence in folded if sentence not in judged]
         out = self._menu(plan, nearest)
         known = self._figures(plan, tuned)
         return ["infeasible", *self.texts(headline), known, [], out, [], self.texts(*folded)]
 
     def _refused(self, plan: Plan) -> list[Any]:
-        head, _, points = explained(plan, self.currency)
-        why, cautions = refused(plan, head, points)
+        explanation = plan.explanation(self.currency)
+        why, cautions = refused(explanation), [text for _, text in explanation.cautions]
         # Who gives a limit is not helped by a plan without it.
         limits = attrgetter(*LIMITS)
         options = [each for each in plan.options if limits(each.settings) == limits(plan.settings)]
@@ -150,9 +145,17 @@ class _Packer(NamedTuple):
         return [[*self.texts(*row), option.world_size] for row, option in menu]
 
 
-def _with_gpus(plan: Plan, headline: str) -> str:
-    """Names the GPUs before sentences about the limits."""
-    return f"{counted(plan.world_size, 'GPU')}. {headline}" if headline.startswith(_JUDGED) else headline
+def _limits(explanation: Explanation) -> list[Sentence]:
+    """Lists the sentences about the deadline and the budget."""
+    return [sentence for sentence in explanation.sentences if sentence.topic is Topic.LIMIT]
+
+
+def _headline(plan: Plan, explanation: Explanation, limits: Sequence[Sentence]) -> tuple[str, list[str]]:
+    """Writes the first line, of the GPUs and the limits if there are any; and lists the other sentences."""
+    others = sentences(explanation, Topic.LIMIT)
+    if not limits:
+        return others[0], others[1:]
+    return f"{counted(plan.world_size, 'GPU')}. {' '.join(limit.text for limit in limits)}", others
 
 
 def _lines(plan: Plan, tool: str) -> list[str]:

@@ -16,12 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, must_be
 from isobatch.words import few, few_ranks
 
 if TYPE_CHECKING:
@@ -31,17 +32,36 @@ if TYPE_CHECKING:
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_HOST = rf"(?:[\w.-]|{_RANGES})+"
+_NODELIST = re.compile(rf"{_HOST}(?:,{_HOST})*")
+
+
 def slurm_hosts(nodelist: str) -> list[str]:
-    """Lists the hosts of a Slurm node list, such as `gpu[01-03,7],login`."""
-    hosts = []
-    for prefix, ranges, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[\]]*)", nodelist):
-        if not ranges:
-            hosts.append(prefix + suffix)
-        for item in filter(None, ranges.split(",")):
-            first, _, last = item.partition("-")
-            numbers = range(int(first), int(last or first) + 1)
-            hosts += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
+    """Lists the hosts of a Slurm node list, as `scontrol show hostnames` does.
+
+    >>> slurm_hosts("rack[1-2]n[01-02],login")
+    ['rack1n01', 'rack1n02', 'rack2n01', 'rack2n02', 'login']
+
+    Raises:
+        InputError: it is no such list.
+    """
+    if not nodelist:
+        return []
+    if not _NODELIST.fullmatch(nodelist):
+        raise must_be("a list such as gpu[01-03,7],login", nodelist, field="SLURM_JOB_NODELIST")
+    hosts: list[str] = []
+    for item in re.findall(_HOST, nodelist):
+        texts = re.split(r"\[([\d,-]+)\]", item)  # plain, ranges, plain, …
+        parts = [_numbered(text) if at % 2 else [text] for at, text in enumerate(texts)]
+        hosts += map("".join, product(*parts))
     return hosts
+
+
+def _numbered(ranges: str) -> list[str]:
+    """Lists the numbers of ranges such as `01-03,7`, with their leading zeros."""
+    ends = [(first, last or first) for first, _, last in (item.partition("-") for item in ranges.split(","))]
+    return [f"{number:0{len(first)}d}" for first, last in ends for number in range(int(first), int(last) + 1)]
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str] | None:
