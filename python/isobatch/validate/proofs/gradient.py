@@ -89,14 +89,12 @@ def _transport(model: nn.Module) -> float:
     return 0.0
 
 
-def _average_in_place(training: Training, loss_weights: list[float]) -> None:
-    """Leaves the mean of all ranks' own gradients in the model, by plain all-reduces past DDP's."""
-    batches = training.micro_batches(SEED)
-    training.backward(batches, loss_weights, sync=False)
+def _average_in_place(training: Training, scale: float) -> None:
+    """Averages the ranks' own gradients by plain all-reduces, past DDP's."""
     for p in trained(training.model):
         own = torch.zeros_like(p) if p.grad is None else dense(p.grad).contiguous()
         dist.all_reduce(own)
-        p.grad = own / training.group.world_size
+        p.grad = own / (scale * training.group.world_size)
 
 
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
@@ -178,15 +176,11 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
 
 
 def _step(training: Training, how: _How, loss_weights: list[float], scale: float) -> list[Proof]:
-    """Takes the real step and the reference's; rank 0 has all proofs, and keeps the weights for all ranks."""
+    """Takes the reference's step and the real one; rank 0 has all proofs, and keeps the weights for all."""
     group, model = training.group, training.model
-    weights, many = trained(model), group.world_size > RANKS
-    total = group.sum(sum(training.units(training.micro_batches(SEED)))) if many else None
-    ranks = np.array(group.gather(_sketched(model).tolist() if many else []))  # before any averaging
-    model.zero_grad(set_to_none=True)
-    before = copy_to_host(weights) if group.rank == 0 else []
-    scaler = training.scaler(scale) if how.amp is not None else None
-    optimizer = training.optimizer()
+    before = copy_to_host(trained(model)) if group.rank == 0 else []
+    expected, noise = _take_reference(training, how, scale, before)
+    scaler, optimizer = training.scaler(scale) if how.amp is not None else None, training.optimizer()
     training.backward(training.micro_batches(SEED), loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
@@ -200,32 +194,11 @@ def _step(training: Training, how: _How, loss_weights: list[float], scale: float
         scaler.step(optimizer)
     after = group.gather(checksum(list(model.parameters())), tuple[int, int])
     optimizer.zero_grad(set_to_none=True)
-    del optimizer  # its state makes room for the reference's
-    own = expected = None
-    if group.rank == 0:
-        own = _observed(gradient, weights, before)
-        put(model, before)
-    copy_from_first(group, [*model.parameters(), *model.buffers()])
-    if group.rank == 0:
-        with _without_hooks(model):
-            _one_process(training, how, scale, total)
-        alone = _sketched(model)
-    if many:
-        model.zero_grad(set_to_none=True)
-        if how.amp is None:
-            _average_in_place(training, loss_weights)
     proofs = list[Proof]()
-    if own is not None:
-        if how.amp is None:
-            training.step(training.optimizer(), None)
-        expected = _observed(alone, weights, before)
+    if expected is not None:
+        seen = _observed(gradient, model, before)
         put(model, before)
-        noise = None
-        if many:
-            ranks /= scale * group.world_size
-            noise = Likeness.of(ranks[:RANKS].sum(0), alone)
-            expected = msgspec.structs.replace(expected, gradient=ranks.sum(0))
-        proof = _gradient(training, Likeness.of(own.gradient, expected.gradient), noise, how)
+        proof = _gradient(training, Likeness.of(seen.gradient, expected.gradient), noise, how)
         if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
             # Ranks that differ explain any gradient: its factor would name a wrong cause.
             named = group.pulse.named(apart)
@@ -234,20 +207,58 @@ def _step(training: Training, how: _How, loss_weights: list[float], scale: float
                 likely = Cause.OTHER_WEIGHTS.likely(f"{named}, before the step")
             proof = msgspec.structs.replace(proof, diagnosis=likely)
         steady = training.hook is None and how.coarse in (torch.float32, torch.float64)
-        proofs += [proof, *(_after(own, expected, how, exact=steady) if how.amp is None else ())]
+        proofs += [proof, *(_after(seen, expected, how, exact=steady) if how.amp is None else ())]
+    copy_from_first(group, [*model.parameters(), *model.buffers()])
+    for name, values in ("gradients", sums), ("weights", after):
+        proofs.append(_equal(training, name, how.suffix, values))
+    return proofs
+
+
+def _take_reference(
+    training: Training, how: _How, scale: float, before: Sequence[Tensor]
+) -> tuple[Observation | None, Likeness | None]:
+    """Takes the step of one process, on rank 0, which has its observation; clears the ranks' own gradients.
+
+    One process goes through the samples of the first ranks at most. Of more ranks the reference is the plain
+    mean of all their own gradients; that of the first ones is compared with the one process.
+    """
+    group, model, seen, noise = training.group, training.model, None, None
+    first = group.rank == 0
+
+    def observed(gradient: Vector) -> Observation | None:
+        if how.amp is None:
+            training.step(training.optimizer(), None)
+        observation = _observed(gradient, model, before)
+        put(model, before)
+        return observation
+
+    total = None
+    if group.world_size > RANKS:
+        total = group.sum(sum(training.units(training.micro_batches(SEED))))
+        own = torch.from_numpy(_sketched(model)) / (scale * group.world_size)
+        whole, part = group.total(torch.stack([own, own * (group.rank < RANKS)])).numpy()
+        if how.amp is None:
+            _average_in_place(training, scale)
+        seen = observed(whole) if first else None
     model.zero_grad(set_to_none=True)
-    return [
-        *proofs,
-        _equal(training, "gradients", how.suffix, sums),
-        _equal(training, "weights", how.suffix, after),
-    ]
+    if first:
+        with _without_hooks(model):
+            _one_process(training, how, scale, total)
+        alone = _sketched(model)
+        if total is None:
+            seen = observed(alone)
+        else:
+            noise = Likeness.of(part, alone)
+    model.zero_grad(set_to_none=True)
+    return seen, noise
 
 
 def _sketched(model: nn.Module) -> Vector:
     return sketched(grads(model), trained(model))
 
 
-def _observed(gradient: Vector, weights: Sequence[Tensor], before: Sequence[Tensor]) -> Observation:
+def _observed(gradient: Vector, model: nn.Module, before: Sequence[Tensor]) -> Observation:
+    weights = trained(model)
     return Observation(gradient, sketched(weights, weights), change_of(weights, before))
 
 
