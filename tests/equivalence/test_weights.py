@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from isobatch.equivalence.likeness import Likeness  # noqa: E402
 from isobatch.equivalence.runs import RECORDER  # noqa: E402
 from isobatch.equivalence.weights import distance, solve  # noqa: E402
+from isobatch.limits import within  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +78,20 @@ def test_a_distance_to_nothing_is_infinite():
 def test_a_sample_without_a_gradient_weighs_as_the_others():
     changes = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
     assert solve(changes, 4 * changes.sum(0)).weights == pytest.approx([4.0] * 3)
+
+
+def test_a_likeness_adds_up_and_no_nan_passes():
+    generator = np.random.default_rng(0)
+    own, reference = generator.normal(size=(2, 64))
+    halves = [Likeness.of(own[part], reference[part]) for part in (slice(0, 20), slice(20, 64))]
+    whole = Likeness(*map(sum, zip(*halves, strict=True)))
+    assert whole.error == pytest.approx(np.linalg.norm(own - reference) / np.linalg.norm(reference))
+    assert Likeness.of(3 * reference, reference).residual == pytest.approx(0, abs=1e-7)
+    broken = Likeness.of(own * np.nan, reference)
+    assert not any(within(value, 1e9) for value in (broken.error, broken.ratio, broken.residual))
+
+
+def test_a_likeness_leaves_out_what_lies_along_a_vector():
+    own, reference, weights = np.array([1.0, 2.0]), np.array([1.0, 0.0]), np.array([0.0, 5.0])
+    like = Likeness.of(own, reference).without(own @ weights, reference @ weights, weights @ weights)
+    assert (like.own, like.along, like.reference) == pytest.approx((1.0, 1.0, 1.0))

@@ -25,7 +25,7 @@ SUMMED = "summed loss (8×)"
 RUNS = [
     ("", {"precision": "bf16"}, []),
     ("", CLIPPED, [BEHIND]),
-    ("no unscale", CLIPPED, "gradients are not clipped as planned (before scaler.unscale_(optimizer))"),
+    ("no unscale", CLIPPED, "gradients clipped otherwise (before scaler.unscale_(optimizer))"),
     ("no division", HALF, "× accumulation (3×)"),
     ("sum", {}, SUMMED),
     (

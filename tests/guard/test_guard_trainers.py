@@ -71,7 +71,7 @@ def test_the_remedy_for_another_convention_is_known_at_the_start(train, conventi
 
 @pytest.mark.parametrize("kind", ["Summed", "SummedOverAll"])
 def test_a_loss_over_the_labels_of_all_processes(train, kind):
-    advice = "num_items_in_batch counts the labels of all processes: multiply by their number"
+    advice = "num_items_in_batch counts the labels of all processes, and DDP averages: multiply"
     for error, unchecked, _ in train(TRANSFORMERS, padded=True, kind=kind):
         assert unchecked == []
         if kind == "SummedOverAll":

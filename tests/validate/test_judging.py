@@ -12,12 +12,13 @@ import torch
 from composed.figures import Alone, row
 from isobatch.equivalence import tensors
 from isobatch.equivalence.laws import Cause
-from isobatch.equivalence.tensors import difference
+from isobatch.equivalence.observation import Observation, change_of, sketched
+from isobatch.equivalence.tensors import likeness
 from isobatch.forecast.measurements import Measurements
 from isobatch.validate import Options, Verdict
 from isobatch.validate.figures import Noise
 from isobatch.validate.proofs import all_reduce, epoch, noise_scale, step_time, workload
-from isobatch.validate.proofs.gradient import SAME, _after, _gradient, _How
+from isobatch.validate.proofs.gradient import _after, _gradient, _How
 from plan_of import loop_of
 
 PLAN = loop_of()
@@ -58,8 +59,8 @@ def test_a_loss_is_what_it_is_declared(measured, declared, verdict, cause):
     ],
 )
 def test_a_gradient_that_is_off(gradient, cause):
-    error = difference([torch.tensor(gradient)], [torch.tensor([1.0, 0.0])])
-    proof = _gradient(TRAINING, error, SAME, HOW)
+    like = likeness([torch.tensor(gradient)], [torch.tensor([1.0, 0.0])])
+    proof = _gradient(TRAINING, like, None, HOW)
     assert (proof.verdict, proof.cause) == (Verdict.FAIL, cause)
 
 
@@ -68,18 +69,22 @@ def test_a_difference_is_the_same_by_pieces(monkeypatch, elements):
     monkeypatch.setattr(tensors, "ELEMENTS", elements)
     reference, before = [[torch.randn(7, 5), torch.randn(3), None] for _ in range(2)]
     own = [reference[0] * 3, reference[1] * 3 + 0.1, None]
-    whole = difference(own, reference)
+    whole = likeness(own, reference)
     a, b = (torch.cat([t[0].flatten(), t[1]]).double() for t in (own, reference))
     assert whole.error == pytest.approx(float((a - b).norm() / b.norm()))
     assert whole.ratio == pytest.approx(float(a @ b / b.square().sum()))
-    assert difference(before, before, reference).error == 0
+    assert likeness(before, before, reference).error == 0
     once, twice = ([before[k] + times * reference[k] for k in (0, 1)] for times in (1, 2))
-    assert difference(twice, once, before[:2]).ratio == pytest.approx(2, rel=1e-5)
+    assert likeness(twice, once, before[:2]).ratio == pytest.approx(2, rel=1e-5)
+
+
+def stepped(weights, before):
+    return Observation(sketched(weights, weights), sketched(weights, weights), change_of(weights, before))
 
 
 def test_an_optimizer_that_steps_otherwise():
     before, after, reference = ([torch.tensor([value])] for value in (1.0, 0.9, 0.8))
-    weights, update = _after(after, reference, before, HOW, exact=True)
+    weights, update = _after(stepped(after, before), stepped(reference, before), HOW, exact=True)
     assert weights.cause is update.cause is Cause.OTHER_UPDATE
 
 
@@ -88,7 +93,8 @@ def test_a_large_update_may_be_off_by_what_an_update_may():
     before, reference = [torch.full((100,), 0.2)], [torch.full((100,), 0.1)]
     noise = torch.randn(100, generator=torch.Generator().manual_seed(0))
     for off, verdict in (4e-4, Verdict.PASS), (4e-3, Verdict.FAIL):
-        proofs = _after([reference[0] + 0.1 * off * noise], reference, before, HOW, exact=True)
+        own = [reference[0] + 0.1 * off * noise]
+        proofs = _after(stepped(own, before), stepped(reference, before), HOW, exact=True)
         assert [proof.verdict for proof in proofs] == [verdict, verdict], off
         assert proofs[0].values["relative_l2"] > HOW.gate
 

@@ -26,6 +26,7 @@ from isobatch.equivalence.checks import (
     check_settings,
 )
 from isobatch.equivalence.laws import CLOCKS, SCALES, SplitCause, advise, break_of
+from isobatch.equivalence.likeness import Likeness
 from isobatch.equivalence.records import Event, Parts, RecordedStep, Recording
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.split import Split
@@ -130,7 +131,8 @@ class Comparison:
         columns = step.first.columns  # other optimizers' tensors count as 0
         gradient = np.where(columns, step.gradients.mean(0), 0.0)
         target = np.where(columns, reference.gradients[0], 0.0)
-        difference = distance(gradient, target)
+        like = Likeness.of(gradient, target)
+        difference = like.error
         tolerance = self.noise.gradient(event[1], difference_before)
         is_update = step.first.measured == "update" and event[1] > 0
         # An optimizer may make whole updates of the rounding in small tensors.
@@ -142,12 +144,10 @@ class Comparison:
             )
         )
         solution = self._solve(event, step)
-        if not within(difference, tolerance) and not _explains(solution):
-            # A multiple of the gradient needs no samples' gradients to be explained.
-            factor = float(gradient @ target) / float(target @ target or 1.0)
-            residual = distance(gradient, factor * target)
-            if within(residual, tolerance):
-                solution = Solution(np.full(max(1, self.reference.samples(event)), factor), residual)
+        # A multiple of the gradient needs no samples' gradients to be explained.
+        residual = like.residual if like.own else 0.0
+        if within(residual, tolerance) and not within(difference, tolerance) and not _explains(solution):
+            solution = Solution(np.full(max(1, self.reference.samples(event)), like.ratio), residual)
         causes = list(check_finite(recording, event))
         if not causes:
             causes += check_ranks(recording.split, step, self.tolerance)

@@ -4,15 +4,15 @@ what a loss does over a batch.
 
 import contextlib
 import dataclasses
-import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from isobatch.equivalence.likeness import Likeness
 from isobatch.limits import within
 
 REDUCTION_GATE = 1e-3
@@ -86,32 +86,16 @@ def square(tensor: Tensor) -> Tensor:
     return total
 
 
-class Difference(NamedTuple):
-    """The distance of tensors from a reference."""
-
-    #: Relative L2.
-    error: float
-    #: Their size along the reference, as a multiple of it.
-    ratio: float
-    #: The part that no such factor explains, relative to them.
-    residual: float
-
-    def after(self, reference: "Difference") -> "Difference":
-        """Combines it with the reference's own difference: the larger error, and both factors."""
-        return Difference(
-            max(self.error, reference.error),
-            self.ratio * reference.ratio,
-            max(self.residual, reference.residual),
-        )
-
-
-def products(
+def likeness(
     tensors: Sequence[Tensor | None],
     reference: Sequence[Tensor | None],
     before: Sequence[Tensor | None] | None = None,
     device: torch.device | None = None,
-) -> list[float]:
-    """Sums d·d, f·f, f·r and r·r over tensors f, a reference r and their difference d, piece by piece."""
+) -> Likeness:
+    """Compares tensors with a reference piece by piece, on `device`.
+
+    None counts as zeros, and `before` is subtracted from both.
+    """
     sums: Tensor | None = None
     for f, r, b in zip(tensors, reference, before or [None] * len(reference), strict=True):
         some = f if f is not None else r
@@ -124,22 +108,7 @@ def products(
             x, y = x - z, y - z
             d = x - y
             sums += torch.stack([d @ d, x @ x, x @ y, y @ y])
-    return [0.0] * 4 if sums is None else list(map(float, sums.tolist()))
-
-
-def difference(
-    tensors: Sequence[Tensor | None],
-    reference: Sequence[Tensor | None],
-    before: Sequence[Tensor | None] | None = None,
-    device: torch.device | None = None,
-) -> Difference:
-    """Compares tensors with a reference, on `device`; None counts as zeros, `before` is subtracted."""
-    off, ff, fr, rr = products(tensors, reference, before, device)
-    return Difference(
-        error=math.sqrt(off / rr) if rr else (0.0 if not ff else math.inf),
-        ratio=fr / rr if rr else math.nan,
-        residual=math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan,
-    )
+    return Likeness(*([0.0] * 4 if sums is None else map(float, sums.tolist())))
 
 
 def _piece(tensor: Tensor | None, start: int, elements: int, device: torch.device) -> Tensor:

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from isobatch.equivalence.likeness import Likeness
 from isobatch.equivalence.records import RankStep, Vector
 from isobatch.limits import within
 
@@ -63,14 +64,8 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
 
 
 def distance(gradient: Vector, reference: Vector) -> float:
-    """Returns the relative L2 distance of a gradient to the reference; infinite if only the reference is 0.
-
-    >>> distance(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
-    0.1
-    """
-    norm = float(np.linalg.norm(reference))
-    error = float(np.linalg.norm(gradient - reference))
-    return error / norm if norm else (0.0 if error == 0 else float("inf"))
+    """Returns the relative L2 distance of a gradient to the reference; infinite if only the reference is 0."""
+    return Likeness.of(gradient, reference).error
 
 
 def differing_groups(

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from isobatch.equivalence.laws import Cause
-from isobatch.equivalence.tensors import ELEMENTS, chunks, products, square
+from isobatch.equivalence.likeness import Likeness
+from isobatch.equivalence.tensors import ELEMENTS, chunks, likeness, square
 from isobatch.guard.optimizer import clips_itself
 from isobatch.guard.run import Run, has_room, local, outside_of_graphs, sharded
 from isobatch.limits import within
@@ -21,8 +22,8 @@ Summed = Callable[[str, list[float]], list[float]]
 """(tag, figures) → the figures, summed over ranks if each rank holds its own part of the gradient."""
 
 
-class Likeness(NamedTuple):
-    """Compares a gradient with the reference.
+class Clipped(NamedTuple):
+    """A gradient beside the reference, where clipping may have shortened it.
 
     `ratio` is its size along the reference (NaN if it was shortened other than as a whole), `unclipped` the
     same before clipping, `residual` its share in another direction; `norm` and `planned` are both norms.
@@ -34,6 +35,12 @@ class Likeness(NamedTuple):
     norm: float
     planned: float
 
+    @classmethod
+    def of(cls, like: Likeness, times: float = 1.0) -> Self:
+        """Reads a comparison of a gradient that clipping has made `times` smaller."""
+        norm, planned = math.sqrt(max(like.own, 0.0)), math.sqrt(max(like.reference, 0.0))
+        return cls(like.ratio, like.ratio * times, like.residual, norm, planned)
+
     def close(self, gate: float) -> bool:
         """Tells whether the size is the reference's, now or before the clipping."""
         return any(within(ratio - 1, gate) for ratio in self[:2])
@@ -41,53 +48,42 @@ class Likeness(NamedTuple):
 
 def compare(
     grads: list[Tensor], reference: list[Tensor], before: float, gate: float, summed: Summed
-) -> Likeness:
+) -> Clipped:
     """Compares a gradient with a reference, without making anything as large as a parameter.
 
     `before` is its norm before it was clipped, NaN where unknown. Above the residual `gate`, clipping by
     element or by row is considered.
     """
-    _, ff, fr, rr = summed("sums", products(grads, reference))
-    residual = math.sqrt(max(0.0, 1 - fr * fr / (ff * rr))) if ff and rr else math.nan
-    ratio = fr / rr if rr else math.nan
-    unclipped = 1.0 if math.isnan(before) or not ff else before / math.sqrt(ff)
-    like = Likeness(ratio, ratio * unclipped, residual, math.sqrt(ff), math.sqrt(rr))
-    if within(residual, gate) or math.isnan(residual) or math.isnan(before):
-        return like
+    like = Likeness(*summed("sums", [*likeness(grads, reference)]))
+    clipped = Clipped.of(like, 1.0 if math.isnan(before) or not like.own else before / math.sqrt(like.own))
+    if within(clipped.residual, gate) or math.isnan(clipped.residual) or math.isnan(before):
+        return clipped
     # Clipped by element or by row? Then no element grew, and the norm before clipping gives the scale.
-    ratio = before / math.sqrt(rr)
-    off = 0.0
+    ratio, off = before / clipped.planned, 0.0
     for pair in zip(grads, reference, strict=True):
         for f, r in zip(*map(chunks, pair), strict=True):
             f, whole = f.double(), ratio * r.double()
             off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
-    shortened = like._replace(
-        ratio=math.nan, unclipped=ratio, residual=math.sqrt(summed("beyond", [off])[0] / ff)
-    )
-    return shortened if within(shortened.residual, gate) else like
+    residual = math.sqrt(summed("beyond", [off])[0] / like.own)
+    shortened = clipped._replace(ratio=math.nan, unclipped=ratio, residual=residual)
+    return shortened if within(residual, gate) else clipped
 
 
 def beside_weights(
-    grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Likeness, summed: Summed
-) -> Likeness:
+    grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Clipped, summed: Summed
+) -> Clipped:
     """Compares a gradient with the reference, both without their part along the weights, as of an L2."""
     figures = list[float]()
     for f, r, w in zip(grads, reference, weights, strict=True):
-        _, ff, fr, rr = products([f], [r])
-        figures += [ff, fr, rr, *products([f], [w])[2:], products([r], [w])[2]]
+        along, across = likeness([f], [w]), likeness([r], [w])
+        figures += [*likeness([f], [r]), along.along, across.along, along.reference]
     figures = summed("weights", figures)
-    a = b = c = 0.0
-    for at in range(0, len(figures), 6):
-        ff, fr, rr, fw, ww, rw = figures[at : at + 6]
-        along = 1 / ww if ww else 0.0
-        a, b, c = a + ff - fw * fw * along, b + fr - fw * rw * along, c + rr - rw * rw * along
-    if min(a, c) <= 0:
+    rows = [figures[at : at + 7] for at in range(0, len(figures), 7)]
+    parts = [Likeness(*row[:4]).without(*row[4:]) for row in rows]
+    whole = Likeness(*map(sum, zip(*parts, strict=True)))
+    if min(whole.own, whole.reference) <= 0:
         return like._replace(residual=math.nan)
-    scale = b / c
-    times = like.unclipped / like.ratio
-    return like._replace(
-        ratio=scale, unclipped=scale * times, residual=math.sqrt(max(0.0, 1 - b * b / (a * c)))
-    )
+    return Clipped.of(whole, like.unclipped / like.ratio)._replace(norm=like.norm, planned=like.planned)
 
 
 class Clipping:
@@ -183,7 +179,7 @@ class Clipping:
             text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
             run.stop(Cause.CLIPPED_OTHERWISE, text)
 
-    def check_bound(self, grads: list[Tensor], like: Likeness) -> None:
+    def check_bound(self, grads: list[Tensor], like: Clipped) -> None:
         """Checks the norm of a clipped gradient, and notes one shortened other than by its norm."""
         bound = self._run.plan.recipe.clip_norm
         if bound is None or self.partial:
@@ -204,14 +200,14 @@ class Clipping:
     def check_shards(self, grads: list[Tensor], reference: list[Tensor], gate: float) -> None:
         """Stops if each rank clipped its own shard, by a factor of its own."""
         alone: Summed = lambda _, figures: figures  # noqa: E731
-        parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone), Likeness)
+        parts = self._run.exchange("shards", compare(grads, reference, math.nan, gate, alone), Clipped)
         parts = [part for part in parts if part.planned]
         if len(parts) > 1 and all(within(part.residual, gate) for part in parts):
             times = ", ".join(f"{part.ratio:.4g}" for part in parts)
             text = f"the gradient's parts are {times} × the planned ones on the ranks"
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
 
-    def allows(self, like: Likeness, gate: float, *, explained: bool) -> bool:
+    def allows(self, like: Clipped, gate: float, *, explained: bool) -> bool:
         """Tells whether a gradient has the norm of the clipped reference, or of the bound.
 
         It matters only if the norm before clipping is unknown. `explained`: another factor is known.

@@ -1,24 +1,23 @@
 """Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from isobatch.equivalence.causes import Share, explain_factor, explain_trainer
 from isobatch.equivalence.laws import Cause, Diagnosis, either
 from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS
 from isobatch.errors import first_line
 from isobatch.guard.calls import MicroBatches
-from isobatch.guard.clipping import EXACT, Clipping, Likeness, beside_weights, compare
+from isobatch.guard.clipping import EXACT, Clipped, Clipping, beside_weights, compare
+from isobatch.guard.division import Division
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
 from isobatch.guard.run import Run, has_room, inner, local, sharded
-from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_labels
+from isobatch.guard.trainers import Owner
 from isobatch.limits import within
 
 GATES = {None: EXACT, torch.float16: 0.09, torch.bfloat16: 0.15}
@@ -36,6 +35,30 @@ def _own_buffers(model: nn.Module) -> list[Tensor]:
     return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
 
+States = tuple[list[RandomState], list[RandomState], list[RandomState]]
+"""The random states of each micro-batch: when the loader gave it, at the model's first call and at its last."""
+
+
+class Step(NamedTuple):
+    """A step of the script: its gradient, and what the reference computes it from again.
+
+    `states` and `shares` are the random state and the factor of the loss of each of the `batches`.
+    """
+
+    grads: list[Tensor]
+    batches: list[Any]
+    states: list[RandomState]
+    shares: list[float]
+
+
+class Compared(NamedTuple):
+    """A step's gradient beside a reference."""
+
+    step: Step
+    reference: list[Tensor]
+    like: Clipped
+
+
 class Gradient:
     """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
@@ -50,12 +73,11 @@ class Gradient:
         reference: ReferenceLoss,
         owner: Owner | None = None,
     ) -> None:
-        self._run, self._optimizer, self._watch, self._owner = run, optimizer, watch, owner
+        self._run, self._optimizer, self._watch = run, optimizer, watch
         self._calls = calls
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call
-        self._reference = list[Tensor]()
         # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
         self._params = [p for p in self._model.parameters() if p.requires_grad]
@@ -63,9 +85,7 @@ class Gradient:
         self._scaled = self._precision == torch.float16
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
-        # transformers' Trainer multiplies the gradient if the model's loss ignores a step's labels.
-        self._multiplied, self._of_trainer = 1.0, owner is not None and owner.counts_labels
-        self._units = 0.0  # of a step: samples, or what the loss is a mean over
+        self._division = Division(run, self._again, owner)
         self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
             watch.on_batch = self._random.begin
@@ -157,8 +177,7 @@ class Gradient:
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
-        self._size(grads, batches, starts, calls, last_calls)
-        self._reference.clear()
+        self._size(grads, batches, (starts, calls, last_calls))
         self._inputs.step()
 
     def _same_noise(self, batches: list[Any], starts: list[RandomState], calls: list[RandomState]) -> None:
@@ -174,66 +193,50 @@ class Gradient:
         if drawn:
             run.note(SAME_NOISE)
 
-    def _size(
-        self,
-        grads: list[Tensor],
-        batches: list[Any],
-        starts: list[RandomState],
-        calls: list[RandomState],
-        last_calls: list[RandomState],
-    ) -> None:
+    def _size(self, grads: list[Tensor], batches: list[Any], states: States) -> None:
         """Compares the gradient with the reference.
 
         The reference first draws from the random state when the loader gave each batch, then from the state
         when the model was called: a script may draw other numbers beside its loss. Or its first call was for
         a measure, and the last one counts.
         """
-        run, gate = self._run, GATES[self._precision]
-        self._settle(batches[0])
-        if (shares := self._common_shares(batches)) is None:
+        run, (starts, calls, last_calls) = self._run, states
+        self._division.settle(batches[0])
+        shares = self._division.shares(batches)
+        if isinstance(shares, str):
+            self._leave(shares)
             return
         summed = None
         with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
         drawn = tuple(
-            any(a.digests() != b.digests() for a, b in zip(states, calls, strict=True))
-            for states in (starts, last_calls)
+            any(a.digests() != b.digests() for a, b in zip(other, calls, strict=True))
+            for other in (starts, last_calls)
         )
         before, after = map(any, zip(*run.exchange("drawn", drawn), strict=True))
         attempts = [starts] * before + [calls] + [last_calls] * after
-        likes: list[tuple[Likeness, list[RandomState]]] = []
-        for states in attempts:
-            own, error, same = self._recomputed(batches, states, shares)
+        likes: list[tuple[Clipped, list[RandomState]]] = []
+        for number, attempt in enumerate(attempts):
+            step = Step(grads, batches, attempt, shares)
+            own, error, same = self._recomputed(step)
             answers = run.exchange("reference", (error, same))
             if why := next((error for error, _ in answers if error), None):
                 self._leave(f"the loss cannot be computed from the loader's batches ({why})")
                 return
-            if states is attempts[0]:
+            if not number:
                 self._check_reduction(summed)
             if all(same for _, same in answers):
-                likes.append((self._compare(grads, own), states))
-                if self._agrees(grads, likes[-1][0], batches):
+                compared = self._compare(step, own)
+                likes.append((compared.like, attempt))
+                if self._agrees(compared):
                     return
+                del own, compared  # one reference at a time: each is as large as the gradient
         if not likes:
             self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
-        like, states = min(likes, key=lambda attempt: attempt[0].residual)
-        if states is not likes[-1][1]:
-            self._compare(grads, self._recomputed(batches, states, shares)[0])
-        self._explain(grads, like, gate, batches, states)
-
-    def _common_shares(self, batches: list[Any]) -> list[float] | None:
-        """Returns the factor of each micro-batch's loss; None if a batch's weight cannot be computed."""
-        error, units = None, list[float]()
-        weight = self._again.reference.weight
-        try:
-            units = [] if weight is None else [float(weight(batch)) for batch in batches]
-        except Exception as raised:  # such as for rows that a trainer turns into samples itself
-            error = first_line(raised)
-        if why := next(filter(None, self._run.exchange("weight", error)), None):
-            self._leave(f"the weight cannot be computed from the loader's batches ({why})")
-            return None
-        return self._shares(units)
+        _, best = min(likes, key=lambda pair: pair[0].residual)
+        step = Step(grads, batches, best, shares)
+        self._explain(self._compare(step, self._recomputed(step)[0]))
 
     def _check_reduction(self, summed: bool | None) -> None:
         """Stops if the reference loss is a sum: the script's is then too, and no comparison shows it."""
@@ -244,47 +247,44 @@ class Gradient:
             text = f"the loss is a sum over the {micro} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
 
-    def _recomputed(
-        self, batches: list[Any], states: list[RandomState], shares: list[float]
-    ) -> tuple[list[Tensor], str | None, bool]:
+    def _recomputed(self, step: Step) -> tuple[list[Tensor], str | None, bool]:
         """Returns the rank's reference, an error if any, and whether the model got the script's inputs."""
         try:
             with self._again.replay():
-                own, same = self._again.of(batches, states, shares)
+                own, same = self._again.of(step.batches, step.states, step.shares)
         except Exception as raised:  # the script's loss may do anything with batches that it does not know
             return [], first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
-    def _agrees(self, grads: list[Tensor], like: Likeness, batches: list[Any]) -> bool:
+    def _agrees(self, compared: Compared) -> bool:
         """Tells whether a gradient agrees with the reference, clipped as planned."""
-        gate, clipping = GATES[self._precision], self._clipping
+        (step, reference, like), gate, clipping = compared, self._gate, self._clipping
         if self._sharded and not (within(like.residual, gate) and like.ratio > 0):
-            clipping.check_shards(grads, self._reference, gate)
+            clipping.check_shards(step.grads, reference, gate)
         if not within(like.residual, gate):
             return False
-        known = self._factor(like.ratio, gate) is not None
+        known = self._division.explain(like.ratio, gate) is not None
         if like.close(gate) or clipping.allows(like, gate, explained=known):
-            clipping.check_bound(grads, like)
+            clipping.check_bound(step.grads, like)
             return True
-        return self._excused(like, gate, batches)
+        return self._division.excuses(like, gate, step.batches)
 
-    def _explain(
-        self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
-    ) -> None:
+    def _explain(self, compared: Compared) -> None:
         """Stops for a gradient unlike the reference, unless a healthy script may have one."""
-        run, size, share = self._run, f"{like.unclipped:.4g} ×", f"{like.residual:.1%}"
+        run, (step, reference, like), gate = self._run, compared, self._gate
+        size, share = f"{like.unclipped:.4g} ×", f"{like.residual:.1%}"
         text = f"the gradient is {size} that of the mean loss, {share} of it in another direction"
         weights = [local(p.detach()) for p in self._params]
-        beside = beside_weights(grads, self._reference, weights, like, self._clipping.summed)
-        why = self._why(grads, like, gate, batches, states)
+        beside = beside_weights(step.grads, reference, weights, like, self._clipping.summed)
+        why = self._why(step, like)
         if why is ELSE and within(beside.residual, gate):
-            why = self._factor(beside.unclipped, gate) or ELSE
+            why = self._division.explain(beside.unclipped, gate) or ELSE
         if why is ELSE and within(beside.residual, gate) and beside.close(gate):
             run.note(
                 "the gradient has a term along the weights beside the mean loss's, such as an L2 penalty's"
             )
             return
-        if why is ELSE and (meant := self._meant(grads, batches, states)):
+        if why is ELSE and (meant := self._meant(step)):
             run.note(f"{text}: {meant}")
             self._leave(meant)
             return
@@ -294,10 +294,39 @@ class Gradient:
             return
         run.stop(why, text)
 
-    def _meant(self, grads: list[Tensor], batches: list[Any], states: list[RandomState]) -> str | None:
+    def _why(self, step: Step, like: Clipped) -> Diagnosis:
+        """Diagnoses a gradient unlike the mean loss's."""
+        gate, explain = self._gate, self._division.explain
+        if within(like.residual, gate):
+            factor = Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×")
+            known = explain(like.unclipped, gate) or explain(like.unclipped, gate, step.batches)
+            return known or either(factor, Cause.ANOTHER_LOSS.likely())
+        for shares, cause in self._division.others(step.batches, step.shares):
+            with self._again.replay():
+                own, _ = self._again.of(step.batches, step.states, shares)
+            other = self._compare(step, own).like
+            if within(other.residual, gate):
+                return explain(other.unclipped, gate) or cause.likely()
+        return ELSE
+
+    def _compare(self, step: Step, own: list[Tensor]) -> Compared:
+        """Compares a gradient with the reference. `own`: this rank's part of it, which is averaged in place."""
+        reference = self._again.averaged(own)
+        if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
+            for r in reference:
+                r *= scale
+        before = self._clipping.norms(step.grads)[0]
+        like = compare(step.grads, reference, before, self._gate, self._clipping.summed)
+        return Compared(step, reference, like)
+
+    @property
+    def _gate(self) -> float:
+        return GATES[self._precision]
+
+    def _meant(self, step: Step) -> str | None:
         """Returns a healthy script's reason for a gradient unlike the reference; None without one."""
         run, reasons = self._run, list[str]()
-        if self._clipping.changed(grads):
+        if self._clipping.changed(step.grads):
             reasons.append("the script changes the gradients between the backward and the step")
         if self._clipping.hooked():
             reasons.append("a communication hook changes the gradients")
@@ -309,10 +338,10 @@ class Gradient:
             reasons.append("the script changes the weights between the model's call and the step")
         if common := next(filter(None, run.exchange("reasons", reasons)), None):
             return str(common[0])
-        if not all(run.exchange("room", self._room(grads, 3))):
+        if not all(run.exchange("room", self._room(step.grads, 3))):
             return None
         with self._again.replay():
-            draws = self._again.draws(batches, states, GATES[self._precision])
+            draws = self._again.draws(step.batches, step.states, self._gate)
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:
@@ -324,101 +353,7 @@ class Gradient:
         """Returns where the weights are, and how often they were written."""
         return [] if self._sharded else [(p.data_ptr(), p._version) for p in self._params]
 
-    def _settle(self, batch: Any) -> None:
-        """Finds out, once, the units of a Trainer's mean loss, and the factor of the Trainer."""
-        run, owner, reference = self._run, self._owner, self._again.reference
-        self._owner = None
-        if owner is None or not owner.counts_labels:
-            return
-        takes = isinstance(batch, Mapping) and "labels" in batch and takes_labels(self._model)
-        own: tuple[float | None, bool] = None, False
-        if takes:
-            with self._again.replay(), contextlib.suppress(Exception):  # the reference says what is wrong
-                counted = self._again.evaluated(counted_labels, batch)
-                own = counted, counted == every_label(batch)
-        counted, every = run.exchange("labels", own)[0]
-        if takes and counted is None:
-            self._multiplied = float(run.plan.accumulation or 1) * (run.ranks if owner.over_ranks else 1)
-        if reference.assumed and (counted is None or every):
-            weight = every_label if every else None
-            self._again.reference = reference._replace(weight=weight, other_units=None)
-
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
         self._sized = False
         self._run.unchecked.append(f"the gradient's size: {why}")
-
-    def _excused(self, like: Likeness, gate: float, batches: list[Any]) -> bool:
-        """Tells whether the script divides by other units than the reference, as a healthy one may."""
-        alternative, ratio = self._again.reference.other_units, self._other_ratio(batches)
-        if alternative is None or not any(within(size / ratio - 1, gate) for size in like[:2]):
-            return False
-        self._run.note(alternative.note.format(ratio=ratio))
-        return True
-
-    def _other_ratio(self, batches: list[Any]) -> float:
-        """Computes the gradient's size if the script divides by the other units; 1 without such."""
-        _, weight, alternative, _ = self._again.reference
-        if alternative is None or weight is None:
-            return 1.0
-        units = [sum(map(weight, batches)), sum(map(alternative.units, batches))]
-        reference_units, script_units = map(sum, zip(*self._run.exchange("other units", units), strict=True))
-        return float(reference_units / script_units)
-
-    def _why(
-        self, grads: list[Tensor], like: Likeness, gate: float, batches: list[Any], states: list[RandomState]
-    ) -> Diagnosis:
-        """Diagnoses a gradient unlike the mean loss's."""
-        if within(like.residual, gate):
-            factor = Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×")
-            ratios = like.unclipped, like.unclipped / self._other_ratio(batches)
-            known = (self._factor(ratio, gate) for ratio in ratios)
-            return next(filter(None, known), either(factor, Cause.ANOTHER_LOSS.likely()))
-        for shares, cause in self._other_shares(batches):
-            with self._again.replay():
-                own, _ = self._again.of(batches, states, shares)
-            like = self._compare(grads, own)
-            if within(like.residual, gate):
-                return self._factor(like.unclipped, gate) or cause.likely()
-        return ELSE
-
-    def _other_shares(self, batches: list[Any]) -> Iterator[tuple[list[float], Cause]]:
-        """Lists other factors of the micro-batches' mean losses, and their causes."""
-        _, weight, alternative, _ = self._again.reference
-        units = [] if weight is None else [float(weight(batch)) for batch in batches]
-        if len(batches) > 1:
-            yield [0.0] * (len(batches) - 1) + self._shares(units)[-1:], Cause.GRADIENTS_CLEARED
-        equal = [1 / len(batches)] * len(batches)
-        yield equal, Cause.UNEVEN_MEAN if weight is None else Cause.OWN_UNITS
-        if weight is not None:
-            if alternative is not None:
-                total = sum(map(alternative.units, batches))
-                yield [unit / total for unit in units], Cause.RANKS_OWN_UNITS
-            yield [unit / sum(units) for unit in units], Cause.RANKS_OWN_UNITS
-
-    def _factor(self, ratio: float, gate: float) -> Diagnosis | None:
-        """Diagnoses a gradient `ratio` times too large."""
-        ranks, tolerance = self._run.ranks, max(0.02, gate / 3)
-        size = self._units / len(self._run.planned) / ranks
-        share = Share(ranks, self._run.plan.accumulation or 1, size)
-        if self._of_trainer or self._multiplied != 1:
-            return explain_trainer(ratio, self._multiplied, share, tolerance)
-        return explain_factor(ratio, share, tolerance)
-
-    def _compare(self, grads: list[Tensor], own: list[Tensor]) -> Likeness:
-        """Compares a gradient with the reference. `own`: this rank's part of the reference."""
-        self._reference = self._again.averaged(own)
-        if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
-            for r in self._reference:
-                r *= scale
-        before, gate = self._clipping.norms(grads)[0], GATES[self._precision]
-        return compare(grads, self._reference, before, gate, self._clipping.summed)
-
-    def _shares(self, units: list[float]) -> list[float]:
-        """Returns the factor of each micro-batch's mean loss over its units, or over samples without such."""
-        run = self._run
-        self._units = float(run.plan.effective_batch or 0)
-        if self._again.reference.weight is None:
-            return [float(share) for share in run.plan.loss_weights(run.rank)]
-        self._units = sum(run.exchange("units", sum(units)))
-        return [unit * run.ranks / self._units for unit in units]

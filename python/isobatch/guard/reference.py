@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from isobatch.equivalence.tensors import (
     AUTOCAST,
     checksum,
-    difference,
+    likeness,
     mapped,
     part,
     reduction_of,
@@ -159,7 +159,7 @@ class Recomputation:
         inputs: ModelInputs,
         reference: ReferenceLoss,
     ) -> None:
-        self._run, self._model, self._params, self._inputs = run, model, params, inputs
+        self._run, self.model, self._params, self._inputs = run, model, params, inputs
         self.reference = reference
         self.beside = False  # the script's calls had inputs that the reference's did not
         self.precision = AUTOCAST[run.plan.recipe.precision]
@@ -179,11 +179,11 @@ class Recomputation:
 
     def evaluated(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         """Returns function(model, batch) in eval mode, without gradients."""
-        modes = {module: module.training for module in self._model.modules()}
-        self._model.eval()
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
         try:
             with torch.no_grad():
-                return function(self._model, self._moved(batch))
+                return function(self.model, self._moved(batch))
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -192,7 +192,7 @@ class Recomputation:
         """Tells whether the loss draws random numbers outside of the model: its gradient has a seed."""
         shares = [1 / len(batches)] * len(batches)
         first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
-        return not within(difference(first, second).error, gate)
+        return not within(likeness(first, second).error, gate)
 
     def draws_noise(self, batch: Any, state: RandomState) -> bool:
         """Tells whether the loss draws normal random numbers, a noise, for each sample."""
@@ -202,7 +202,7 @@ class Recomputation:
         state.restore()
         draws = NormalDraws()
         with draws, torch.no_grad():
-            loss(self._model, self._moved(batch))
+            loss(self.model, self._moved(batch))
         return draws.most >= self._run.planned[0]
 
     def of(
@@ -224,7 +224,7 @@ class Recomputation:
             kind, precision = total[0].device.type, self.precision
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
                 assert self.reference.loss is not None
-                loss = self.reference.loss(self._model, self._moved(batch)) * (share * self._divisor)
+                loss = self.reference.loss(self.model, self._moved(batch)) * (share * self._divisor)
             same = same and self._inputs.same(len(batches) - index)
             self.beside = self.beside or self._inputs.beside(len(batches) - index)
             for t, g in zip(total, self._gradients(loss), strict=True):
@@ -262,7 +262,7 @@ class Recomputation:
     @contextlib.contextmanager
     def replay(self) -> Iterator[None]:
         """Restores the model's buffers and the random states afterwards."""
-        buffers = [(b, b.clone()) for b in self._model.buffers()]
+        buffers = [(b, b.clone()) for b in self.model.buffers()]
         devices = list(range(torch.cuda.device_count())) if cuda_in_use() else []
         state, self._run.own = RandomState.now(), True
         try:
@@ -271,7 +271,7 @@ class Recomputation:
         finally:
             state.restore()
             self._run.own = False
-            for module in self._model.modules():
+            for module in self.model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()  # else the whole weights of a forward alone outlive the next step
             for buffer, value in buffers:

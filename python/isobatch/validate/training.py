@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from isobatch.equivalence.tensors import AUTOCAST, checksum, dense, differing, mapped
+from isobatch.equivalence.tensors import AUTOCAST, checksum, differing, mapped
 from isobatch.planning.plan import Plan
 from isobatch.validate.options import Options
 from isobatch.validate.ranks.group import Group, copy_from_first
@@ -22,13 +22,9 @@ LOSS_SCALE = 65536.0  # torch's own
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-Copies = list[Tensor | None]
-"""Copies of weights or gradients in the host's memory."""
-
-
-def copy_to_host(tensors: Sequence[Tensor | None]) -> Copies:
+def copy_to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies tensors into the host's memory, where a device may have no room for them."""
-    return [None if t is None else dense(t.detach()).to("cpu", copy=True) for t in tensors]
+    return [tensor.detach().to("cpu", copy=True) for tensor in tensors]
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
@@ -46,13 +42,10 @@ def grads(model: nn.Module) -> list[Tensor | None]:
     return [p.grad for p in trained(model)]
 
 
-def put(model: nn.Module, weights: Copies, grads: Copies | None = None) -> None:
-    """Sets the trained weights, and their gradients, to these values."""
+def put(model: nn.Module, weights: Sequence[Tensor]) -> None:
+    """Sets the trained weights to these values."""
     for p, value in zip(trained(model), weights, strict=True):
-        assert value is not None
         p.data.copy_(value)
-    for p, grad in zip(trained(model), grads or [None] * len(weights), strict=True):
-        p.grad = None if grad is None else grad.to(p.device, copy=True)
 
 
 class _Wrapper:

@@ -6,21 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from isobatch.equivalence.causes import Share, explain_factor
 from isobatch.equivalence.laws import Cause
-from isobatch.equivalence.tensors import (
-    Difference,
-    checksum,
-    chunks,
-    dense,
-    difference,
-    differing,
-    float32_as,
-)
+from isobatch.equivalence.likeness import Likeness
+from isobatch.equivalence.observation import Observation, change_of, sketched
+from isobatch.equivalence.records import Vector
+from isobatch.equivalence.tensors import checksum, chunks, dense, differing, float32_as
 from isobatch.errors import first_line
 from isobatch.limits import within
 from isobatch.validate.proofs.memory import free_on_host
@@ -28,7 +24,6 @@ from isobatch.validate.ranks.group import copy_from_first
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import (
     LOSS_SCALE,
-    Copies,
     Training,
     copy_to_host,
     grads,
@@ -50,11 +45,6 @@ UPDATE_GATE = 1e-3
 SECONDS = {"quick": 5.0, "usual": 12.0, "full": 30.0}
 """For the one process, which does the work of several ranks."""
 
-HOST_COPIES = 3
-"""Copies of the weights in rank 0's host memory at once: before the step, after it, and the reference."""
-
-SAME = Difference(error=0.0, ratio=1.0, residual=0.0)
-
 
 def name_of(dtype: torch.dtype | None) -> str:
     """Names a number format; None is float32's own."""
@@ -74,26 +64,6 @@ class _How(NamedTuple):
     def suffix(self) -> str:
         """Ends the proofs' names."""
         return "" if self.amp is None else f"_{name_of(self.amp)}"
-
-
-def reference(training: Training, how: _How, scale: float) -> tuple[Copies, Difference]:
-    """Computes the gradient of the mean over the step on rank 0, and its own error; clears the ranks' own."""
-    group, model = training.group, training.model
-    first, whole, total = Copies(), Copies(), None
-    if group.world_size > RANKS:
-        total = group.sum(sum(training.units(training.micro_batches(SEED))))
-        first, whole = plain_mean(training, scale, RANKS), plain_mean(training, scale, group.world_size)
-    model.zero_grad(set_to_none=True)
-    if group.rank:
-        return [], SAME
-    with _without_hooks(model):
-        _one_process(training, how, scale, total)
-    if total is None:
-        gradient, noise = copy_to_host(grads(model)), SAME
-    else:
-        gradient, noise = whole, difference(first, grads(model), device=group.device)
-    model.zero_grad(set_to_none=True)
-    return gradient, noise
 
 
 @contextlib.contextmanager
@@ -119,19 +89,12 @@ def _transport(model: nn.Module) -> float:
     return 0.0
 
 
-def plain_mean(training: Training, scale: float, ranks: int) -> Copies:
-    """Sums the first ranks' own gradients, divided by all ranks, by plain all-reduces; for rank 0."""
-    group, copies = training.group, Copies()
+def _average_in_place(training: Training, scale: float) -> None:
+    """Averages the ranks' own gradients by plain all-reduces, past DDP's."""
     for p in trained(training.model):
-        wide = torch.promote_types(p.dtype, torch.float32)
-        if p.grad is None or group.rank >= ranks:
-            own = torch.zeros_like(p, dtype=wide)
-        else:
-            own = dense(p.grad).to(wide) / (scale * group.world_size)
-        own = own.detach().contiguous()
+        own = torch.zeros_like(p) if p.grad is None else dense(p.grad).contiguous()
         dist.all_reduce(own)
-        copies.append(own.to("cpu", copy=True) if group.rank == 0 else None)
-    return copies
+        p.grad = own / (scale * training.group.world_size)
 
 
 def _one_process(training: Training, how: _How, scale: float, total: float | None = None) -> None:
@@ -188,8 +151,7 @@ def prove_step(
             named = group.pulse.named(broken)
             text, likely = f"not finite before the all-reduce on {named}", Cause.NAN_ON_A_RANK.likely(named)
             return [judge_claim("gradient" + how.suffix, Verdict.FAIL, text, likely)]
-        gradient, noise = reference(training, how, scale)
-        proofs = _step(training, how, (loss_weights, scale), gradient, noise)
+        proofs = _step(training, how, loss_weights, scale)
     agreed: list[Proof] = group.from_first(proofs, list[Proof])
     return agreed
 
@@ -213,24 +175,30 @@ def _finite_scale(training: Training, how: _How, loss_weights: list[float]) -> t
         scale /= 16  # a scale that saves small gradients may take large ones out of float16's range
 
 
-def _step(
-    training: Training, how: _How, step: tuple[list[float], float], reference: Copies, noise: Difference
-) -> list[Proof]:
-    """Takes the real step; rank 0 has all proofs, and keeps the weights for all ranks."""
+def _step(training: Training, how: _How, loss_weights: list[float], scale: float) -> list[Proof]:
+    """Takes the reference's step and the real one; rank 0 has all proofs, and keeps the weights for all."""
     group, model = training.group, training.model
-    (loss_weights, scale), proofs = step, list[Proof]()
-    before = copy_to_host(trained(model)) if group.rank == 0 else None
-    scaler = training.scaler(scale) if how.amp is not None else None
-    optimizer = training.optimizer()
-    batches = training.micro_batches(SEED)
-    training.backward(batches, loss_weights, scaler=scaler, dtype=how.amp)
+    before = copy_to_host(trained(model)) if group.rank == 0 else []
+    expected, noise = _take_reference(training, how, scale, before)
+    scaler, optimizer = training.scaler(scale) if how.amp is not None else None, training.optimizer()
+    training.backward(training.micro_batches(SEED), loss_weights, scaler=scaler, dtype=how.amp)
     if scaler is not None:
         scaler.unscale_(optimizer)
     sums = group.gather(checksum([grad for grad in grads(model) if grad is not None]), tuple[int, int])
     if training.workload.hook is not None:
         how = how._replace(gate=max(how.gate, _transport(model)))
-    if before is not None:
-        proof = _gradient(training, difference(grads(model), reference), noise, how)
+    gradient = _sketched(model)
+    if scaler is None:
+        training.step(optimizer, None)
+    else:
+        scaler.step(optimizer)
+    after = group.gather(checksum(list(model.parameters())), tuple[int, int])
+    optimizer.zero_grad(set_to_none=True)
+    proofs = list[Proof]()
+    if expected is not None:
+        seen = _observed(gradient, model, before)
+        put(model, before)
+        proof = _gradient(training, Likeness.of(seen.gradient, expected.gradient), noise, how)
         if proof.diagnosis is not None and (apart := training.apart or differing(sums)):
             # Ranks that differ explain any gradient: its factor would name a wrong cause.
             named = group.pulse.named(apart)
@@ -238,62 +206,101 @@ def _step(
             if training.apart:
                 likely = Cause.OTHER_WEIGHTS.likely(f"{named}, before the step")
             proof = msgspec.structs.replace(proof, diagnosis=likely)
-        proofs.append(proof)
-    if scaler is None:
-        training.step(optimizer, None)
-    else:
-        scaler.step(optimizer)
-    after = group.gather(checksum(list(model.parameters())), tuple[int, int])
-    optimizer.zero_grad(set_to_none=True)
-    del optimizer  # its state makes room for the reference's
-    if before is not None:
-        if how.amp is None:
-            stepped = copy_to_host(trained(model))
-            put(model, before, reference)
-            training.step(training.optimizer(), None)
-            steady = training.hook is None and how.coarse in (torch.float32, torch.float64)
-            proofs += _after(stepped, trained(model), before, how, exact=steady)
-        put(model, before)
+        steady = training.hook is None and how.coarse in (torch.float32, torch.float64)
+        proofs += [proof, *(_after(seen, expected, how, exact=steady) if how.amp is None else ())]
     copy_from_first(group, [*model.parameters(), *model.buffers()])
     for name, values in ("gradients", sums), ("weights", after):
         proofs.append(_equal(training, name, how.suffix, values))
     return proofs
 
 
-def _gradient(training: Training, error: Difference, noise: Difference, how: _How) -> Proof:
+def _take_reference(
+    training: Training, how: _How, scale: float, before: Sequence[Tensor]
+) -> tuple[Observation | None, Likeness | None]:
+    """Takes the step of one process, on rank 0, which has its observation; clears the ranks' own gradients.
+
+    One process goes through the samples of the first ranks at most. Of more ranks the reference is the plain
+    mean of all their own gradients; that of the first ones is compared with the one process.
+    """
+    group, model, seen, noise = training.group, training.model, None, None
+    first = group.rank == 0
+
+    def observed(gradient: Vector) -> Observation | None:
+        if how.amp is None:
+            training.step(training.optimizer(), None)
+        observation = _observed(gradient, model, before)
+        put(model, before)
+        return observation
+
+    total = None
+    if group.world_size > RANKS:
+        total = group.sum(sum(training.units(training.micro_batches(SEED))))
+        own = torch.from_numpy(_sketched(model)) / (scale * group.world_size)
+        whole, part = group.total(torch.stack([own, own * (group.rank < RANKS)])).numpy()
+        if how.amp is None:
+            _average_in_place(training, scale)
+        seen = observed(whole) if first else None
+    model.zero_grad(set_to_none=True)
+    if first:
+        with _without_hooks(model):
+            _one_process(training, how, scale, total)
+        alone = _sketched(model)
+        if total is None:
+            seen = observed(alone)
+        else:
+            noise = Likeness.of(part, alone)
+    model.zero_grad(set_to_none=True)
+    return seen, noise
+
+
+def _sketched(model: nn.Module) -> Vector:
+    return sketched(grads(model), trained(model))
+
+
+def _observed(gradient: Vector, model: nn.Module, before: Sequence[Tensor]) -> Observation:
+    weights = trained(model)
+    return Observation(gradient, sketched(weights, weights), change_of(weights, before))
+
+
+def _gradient(training: Training, like: Likeness, noise: Likeness | None, how: _How) -> Proof:
     """Judges a gradient by its distance to the reference, and the reference's own to one process."""
-    name, gate, d = "gradient" + how.suffix, how.gate, error.after(noise)
-    values = {"relative_l2": d.error, "ratio": d.ratio, "residual": d.residual, "samples": training.batch}
-    text = f"relative L2 {d.error:.2g} to one process on {training.batch} samples, {name_of(how.coarse)}"
-    if noise is not SAME:
-        ranks = training.group.world_size
-        values |= {"relative_l2_to_sum": error.error, "relative_l2_of_sum": noise.error}
+    name, gate = "gradient" + how.suffix, how.gate
+    error, ratio, residual = like.error, like.ratio, like.residual
+    text = f"relative L2 {error:.2g} to one process on {training.batch} samples, {name_of(how.coarse)}"
+    values = {}
+    if noise is not None:
+        ranks, values = (
+            training.group.world_size,
+            {"relative_l2_to_sum": error, "relative_l2_of_sum": noise.error},
+        )
         text = (
-            f"relative L2 {error.error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, "
+            f"relative L2 {error:.2g} to the plain sum over {ranks} ranks on {training.batch} samples, "
             f"and {noise.error:.2g} of that over {RANKS} ranks to one process, {name_of(how.coarse)}"
         )
+        # NaN stays NaN, whichever of the two it is.
+        error, ratio = float(np.maximum(error, noise.error)), ratio * noise.ratio
+        residual = float(np.maximum(residual, noise.residual))
+    values = {"relative_l2": error, "ratio": ratio, "residual": residual, "samples": training.batch} | values
     if how.smaller is not None:
         text += f"; {how.smaller}"
-    if within(d.error, gate):
+    if within(error, gate):
         return pass_claim(name, text, gate, **values)
     hooked = [name for name, p in training.model.named_parameters() if p._backward_hooks]
     if hooked:  # such as for a mask of rows, on purpose
-        diagnosis = Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×, by a hook on {few(hooked)}")
-        verdict = Verdict.FAIL if within(d.residual, max(10 * gate, 1e-3)) else Verdict.CAUTION
+        diagnosis = Cause.GRADIENT_FACTOR.likely(f"{ratio:.4g}×, by a hook on {few(hooked)}")
+        verdict = Verdict.FAIL if within(residual, max(10 * gate, 1e-3)) else Verdict.CAUTION
         return judge_claim(name, verdict, text, diagnosis, gate, **values)
     diagnosis = Cause.ANOTHER_SAMPLES.likely("or a loss that is no mean over them")
-    if within(d.residual, max(10 * gate, 1e-3)):
+    if within(residual, max(10 * gate, 1e-3)):
         share = Share(training.group.world_size, max(map(len, training.sizes)), training.micro_batch)
-        diagnosis = explain_factor(d.ratio, share) or Cause.GRADIENT_FACTOR.likely(f"{d.ratio:.4g}×")
+        diagnosis = explain_factor(ratio, share) or Cause.GRADIENT_FACTOR.likely(f"{ratio:.4g}×")
     return judge_claim(name, Verdict.FAIL, text, diagnosis, gate, **values)
 
 
-def _after(
-    stepped: Copies, expected: Sequence[Tensor], before: Copies, how: _How, *, exact: bool
-) -> list[Proof]:
-    device = expected[0].device
-    whole = difference(stepped, expected, device=device).error
-    update = difference(stepped, expected, before, device).error
+def _after(own: Observation, expected: Observation, how: _How, *, exact: bool) -> list[Proof]:
+    """Judges the weights after the step, and their change, by what the optimizer makes of the reference."""
+    whole = Likeness.of(own.weights, expected.weights).error
+    update = Likeness.of(own.update, expected.update).error
     # The weights may be off by as much as the update may: Adam's first step divides each gradient by itself.
     gate = max(how.gate, UPDATE_GATE * whole / update if 0 < update < math.inf else 0.0)
     verdict = Verdict.PASS if within(whole, gate) else Verdict.FAIL
@@ -327,7 +334,7 @@ def prove(trial: Trial) -> list[Proof]:
 def _prove_fitting(training: Training, measured: str, amp: torch.dtype | None) -> list[Proof]:
     """Proves a step of as many and as large micro-batches as time and room in this format allow."""
     name, planned = "gradient" if amp is None else f"gradient_{name_of(amp)}", training.micro_batch
-    own = HOST_COPIES * parameter_bytes(training.model) / 2**30, free_on_host() / 2**30
+    own = parameter_bytes(training.model) / 2**30, free_on_host() / 2**30  # the weights before the step
     needed, free = training.group.from_first(own)
     if needed > free:
         text = f"on rank 0's host: no room ({needed:.3g} GiB needed, {free:.3g} GiB free)"

@@ -17,9 +17,11 @@ from torch.nn.modules.dropout import _DropoutNd
 from isobatch.equivalence import clock
 from isobatch.equivalence.groups import differing_setting, planned_settings
 from isobatch.equivalence.laws import Cause
+from isobatch.equivalence.likeness import Likeness
+from isobatch.equivalence.observation import sketched
+from isobatch.equivalence.records import Vector
 from isobatch.equivalence.tensors import (
     REDUCTION_GATE,
-    difference,
     float32_as,
     part,
     reduction_of,
@@ -30,7 +32,7 @@ from isobatch.errors import InputError
 from isobatch.integrations.torch.lr import PlanLR
 from isobatch.limits import within
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
-from isobatch.validate.training import Copies, Training, copy_to_host, grads
+from isobatch.validate.training import Training, grads, trained
 from isobatch.validate.trial import Claim, Trial
 from isobatch.validate.workload import fault_of_loss, out_of_memory, user_code
 from isobatch.words import few
@@ -203,16 +205,16 @@ def prove_loss(trial: Trial) -> list[Proof]:
 
 def coupling(training: Training, reduction: str) -> tuple[float, float]:
     """Measures the relative L2 distance of a gradient in two parts to the one-pass gradient, and its gate."""
-    batch, device = cut_batch(training), training.group.device
+    batch = cut_batch(training)
     shares = [1.0, 1.0] if reduction == "sum" else [unit / sum(batch.units) for unit in batch.units]
 
     def distance(dtype: torch.dtype | None) -> float:
         with _without_randomness(training.model):
             whole, again = (_gradient(training, [batch.whole], [1.0], dtype) for _ in range(2))
-            if not within(difference(again, whole, device=device).error, _coupling_gate(dtype)):
+            if not within(Likeness.of(again, whole).error, _coupling_gate(dtype)):
                 training.model.eval()  # the model has randomness of its own, such as functional dropout
                 whole = _gradient(training, [batch.whole], [1.0], dtype)
-            return difference(_gradient(training, batch.parts, shares, dtype), whole, device=device).error
+            return Likeness.of(_gradient(training, batch.parts, shares, dtype), whole).error
 
     error, dtype = compute_exactly(training, distance)
     return error, _coupling_gate(dtype)
@@ -224,11 +226,11 @@ def _coupling_gate(dtype: torch.dtype | None) -> float:
 
 def _gradient(
     training: Training, batches: list[Any], shares: list[float], dtype: torch.dtype | None
-) -> Copies:
+) -> Vector:
     training.model.zero_grad(set_to_none=True)
     for batch, share in zip(batches, shares, strict=True):
         training.lone_backward(batch, share, dtype)
-    gradient = copy_to_host(grads(training.model))
+    gradient = sketched(grads(training.model), trained(training.model))
     training.model.zero_grad(set_to_none=True)
     return gradient
 

@@ -37,7 +37,8 @@ def sketch(number: int, tensor: Any, buckets: int) -> torch.Tensor:
         folded = torch.zeros(PERIOD, dtype=torch.float64, device=entries.device)
         for first in range(0, rows, 256):
             block = entries[first * PERIOD : min(first + 256, rows) * PERIOD].view(-1, PERIOD)
-            folded += torch.mv(block.float().T, signs[first : first + len(block)]).double()
+            wide = block if block.dtype == torch.float64 else block.float()
+            folded += torch.mv(wide.T, signs[first : first + len(block)].to(wide.dtype)).double()
         rest = entries[rows * PERIOD :]
         folded[: len(rest)] += rest.double()
         entries = folded
