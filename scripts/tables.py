@@ -15,6 +15,9 @@ from typing import Any, get_args, get_type_hints
 from isobatch import _core
 from isobatch.equivalence.evidence import REQUIRED
 from isobatch.equivalence.laws import Cause, Remedy
+from isobatch.equivalence.order import ORDER
+from isobatch.equivalence.resume_laws import LAWS as RESUME_LAWS
+from isobatch.equivalence.resume_laws import ROWS
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 
@@ -86,6 +89,22 @@ def required() -> str:
     return table("| what | how |", [(row.measures, row.how) for row in REQUIRED])
 
 
+def order() -> str:
+    """What is compared with another release, in order."""
+    return table("| compared in this order | how |", [(row.measures, row.how) for row in ORDER])
+
+
+def resumed() -> str:
+    """What is compared after a restart."""
+    return table("| compared in this order | how |", [(row.measures, row.how) for row in ROWS])
+
+
+def faults() -> str:
+    """The faults of a restart, with their remedies."""
+    rows = [(f"{law.name}<br>`{law.id}`", law.remedy) for law in RESUME_LAWS.values()]
+    return table("| what is named | what to change |", rows)
+
+
 def laws() -> str:
     """The laws of a training, with the remedy for a loop, and for each trainer that has its own."""
 
@@ -115,6 +134,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "required": required,
     "laws": laws,
+    "order": order,
+    "resumed": resumed,
+    "faults": faults,
 }
 
 

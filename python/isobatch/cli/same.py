@@ -29,9 +29,23 @@ OPTIONS = {
         {"action": "append"},
     ),
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
-    "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int, "default": STEPS}),
+    "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int}),
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
     "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
+    "--against PACKAGE==VERSION": (
+        "compare with another release, in an environment over the present one, up to the first difference",
+        {"action": "append"},
+    ),
+    "--against-python FILE": "compare with another environment, by its interpreter",
+    "--bisect A..B": "find the first of these releases that differs from A; of --against PACKAGE, or "
+    "PACKAGE==A..B",
+    "--resume WORDS": "compare with a run killed after a checkpoint and started again with these words, in "
+    "which {checkpoint} is its path",
+    "--at-step K": (
+        "the checkpoint after step K (default: in mid-epoch, and at an epoch's end)",
+        {"type": int},
+    ),
+    "--resume-ranks N": ("start again on other ranks", {"type": int}),
     "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
     "--bits": (
         "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script is "
@@ -42,6 +56,9 @@ OPTIONS = {
     "picture (.svg, .png)",
     "--json": ("print the answer as JSON", {"action": "store_true"}),
 }
+
+FURTHER = ("against", "against_python", "bisect", "resume", "at_step", "resume_ranks")
+"""Questions beside another split."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +81,8 @@ def _ask(args: argparse.Namespace) -> int:
             from isobatch.report.pages import require_extra, write
 
             require_extra()
-    answer = same(args.command, args.split, as_is=args.as_is, say=say, **question)
+    further = {name: getattr(args, name) for name in FURTHER}
+    answer = same(args.command, args.split, as_is=args.as_is, say=say, **question, **further)
     if args.output is not None:
         if args.output.endswith(".json"):
             answer.save(args.output)

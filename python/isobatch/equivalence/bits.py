@@ -53,7 +53,7 @@ def same_bits(
     split: Sequence[str] | None = None,
     *,
     tool: str | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
     limit: float = LIMIT,
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
@@ -78,7 +78,7 @@ def same_bits(
             folder = Path(name) / str(requested)
             folder.mkdir()
             line, environment = start_line(read, requested, folder, device)
-            settings = Recorded(folder=str(folder / "record"), steps=steps, bits=True)
+            settings = Recorded(folder=str(folder / "record"), steps=steps or STEPS, bits=True)
             run = start_run(line, environment, settings, requested, limit)
             say(f"{requested}: {run.seconds:.0f} s")
             ranks = [path.read_text().splitlines() for path in (folder / "record").glob("bits-*.txt")]

@@ -137,12 +137,16 @@ def cpu_notes(source: ToolSettings) -> tuple[str, ...]:
 
 
 def start_as_typed(
-    launch: CommandLine, source: ToolSettings | None, ranks: int, folder: Path
+    launch: CommandLine, source: ToolSettings | None, ranks: int, folder: Path, device: str = "cpu"
 ) -> tuple[list[str], dict[str, str]]:
-    """Returns the words and the extra environment to start a command as typed on the CPU of this machine."""
-    program = [*launch.program] if source is None else write_for_cpu(source, launch.program, folder)
+    """Returns the words and the extra environment to start a command as typed on this machine."""
+    on_cpu = device == "cpu"
+    program = [*launch.program]
+    if source is not None and on_cpu:
+        program = write_for_cpu(source, launch.program, folder)
     starts_itself = source is not None and source.tool == STARTS_ITSELF
-    return launch.start(ranks, program, itself=starts_itself), {**launch.environment, **CPU}
+    words = launch.start(ranks, program, itself=starts_itself)
+    return words, {**launch.environment, **(CPU if on_cpu else {})}
 
 
 def _known_tool(tool: str) -> str:

@@ -156,7 +156,12 @@ class StartServer:
         return self._is_ready.wait(READY) and not self.odd
 
     def run(
-        self, start: ForkedStart, environment: Mapping[str, str], output: Path, limit: float
+        self,
+        start: ForkedStart,
+        environment: Mapping[str, str],
+        output: Path,
+        limit: float,
+        place: Path | None = None,
     ) -> int | None:
         """Starts ranks and waits for their end; returns the exit code, None where their time was over."""
         with self._lock:
@@ -168,6 +173,7 @@ class StartServer:
             "program": start.program,
             "module": start.module,
             "output": str(output),
+            "place": None if place is None else str(place),
         }
         self._send(request)
         try:

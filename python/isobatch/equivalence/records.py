@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from isobatch.equivalence.details import InputTensor, StepDetails
 from isobatch.equivalence.split import Split
 
 Vector = npt.NDArray[np.float64]
@@ -23,12 +24,14 @@ Parts = Sequence[Sequence[Sequence[object]]]
 class PassSamples(msgspec.Struct, frozen=True):
     """A pass: a hash of each sample, and the tokens after and before the labels' shift.
 
-    `finite`: whether its loss is a number.
+    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept.
     """
 
     hashes: list[str]
     tokens: list[int]
     finite: bool = True
+    loss: float | None = None
+    inputs: list[InputTensor] = []
 
 
 class LoaderDraws(msgspec.Struct, frozen=True):
@@ -38,6 +41,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
         name: of its dataset, the same in every rank and split.
         passes: backward passes before which it was the last to draw.
         batches, own: rows by batch, those given in the place of the drawn ones, and as drawn.
+        starts: batches before which an epoch begins.
     """
 
     name: str
@@ -45,6 +49,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
     rows: int | None
     batches: list[list[int]]
     own: list[list[int]]
+    starts: list[int] = []
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):
@@ -78,6 +83,9 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows of each pass, drawn by a loop without a loader."""
+    details: StepDetails | None = None
+    checkpoints: dict[str, list[str]] = {}
+    """Files of states by the steps after which they were written."""
 
     @property
     def lrs(self) -> list[float]:

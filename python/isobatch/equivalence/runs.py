@@ -66,6 +66,12 @@ class Recorded(msgspec.Struct, frozen=True):
     loader: dict[str, Any] | None = None
     flags: dict[str, str] = {}
     look: int = 0
+    details: bool = False
+    untouched: bool = False
+    dropout: bool = True
+    seed: int = 0
+    watched: str = ""
+    stop: int = 0
 
 
 class SplitRun(msgspec.Struct, frozen=True):
@@ -106,11 +112,12 @@ def start_run(
     split: Split,
     limit: float,
     server: StartServer | None = None,
+    place: Path | None = None,
 ) -> SplitRun:
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
     `environment` has variables beside those of this process; `limit` is in seconds; `server` forks the start
-    where that can be done.
+    where that can be done; `place` is the working folder, by default this process's.
     """
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -119,7 +126,7 @@ def start_run(
     began = time.monotonic()
     start = None if server is None else read_start(words)
     if server is not None and start is not None and server.is_ready():
-        code = server.run(start, full, folder / "output.txt", limit)
+        code = server.run(start, full, folder / "output.txt", limit, place)
         run = _read_run(folder, split, settings, code, time.monotonic() - began)
         if run.recording is not None or code is None:
             return run
@@ -130,6 +137,7 @@ def start_run(
             process = subprocess.Popen(
                 list(words),
                 env=full,
+                cwd=place,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -182,7 +190,8 @@ def end_server(server: StartServer) -> None:
 
 
 def _environment(environment: Mapping[str, str], settings: Recorded) -> dict[str, str]:
-    paths = [str(RECORDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+    paths = [str(RECORDER), *filter(None, [own])]
     full = {**os.environ, **QUIET, **environment, "PYTHONPATH": os.pathsep.join(paths)}
     return full | {"ISOBATCH_SAME": msgspec.json.encode(settings).decode()}
 
@@ -191,7 +200,7 @@ def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, 
     lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
     recording = read_recording(folder, split, seconds)
     steps = 0 if recording is None else len(recording.last_steps)
-    if code is None and steps < settings.steps:  # its later steps are not known
+    if code is None and steps < settings.steps and not settings.watched:  # its later steps are not known
         recording = None
     return SplitRun(split, recording, code, seconds, lines, steps=steps)
 

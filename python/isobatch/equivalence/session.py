@@ -26,8 +26,10 @@ from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.records import Recording, as_passes
+from isobatch.equivalence.releases import compare_releases
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
+from isobatch.equivalence.resume import resumed
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.runs import (
     Recorded,
@@ -39,6 +41,7 @@ from isobatch.equivalence.runs import (
     start_server,
 )
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
+from isobatch.equivalence.starts import read_typed_command
 from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
 
@@ -56,15 +59,22 @@ def same(
     split: str | Sequence[str] | None = None,
     *,
     tool: str | None = None,
-    steps: int = STEPS,
+    steps: int | None = None,
     limit: float = LIMIT,
     device: str = "cpu",
     as_is: bool = False,
+    against: str | Sequence[str] | None = None,
+    against_python: str | None = None,
+    bisect: str | None = None,
+    resume: str | None = None,
+    at_step: int | None = None,
+    resume_ranks: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Same:
     """Compares a training with itself at other splits of its batch over ranks, accumulation and micro-batch.
 
-    The command is started once a split, for a few optimizer steps; nothing of the script is edited.
+    The command is started once a split, for a few optimizer steps; nothing of the script is edited. With
+    `against` it is compared with itself under other releases, in the order in which things happen.
 
     Args:
         command: words, with braces such as `{micro_batch}`, or of a tool whose options are known.
@@ -74,6 +84,12 @@ def same(
         limit: seconds of a run.
         device: "cpu", or "cuda", where ranks may share a GPU.
         as_is: keeps autocast.
+        against: `package==version`, or several: another environment to compare with.
+        against_python: the interpreter of an environment to compare with.
+        bisect: `A..B`, the releases of a package to find the first difference in.
+        resume: words for a restart after a checkpoint, whose path is `{checkpoint}` in them.
+        at_step: the checkpoint after this step.
+        resume_ranks: of the restart.
         say: is called with each run as it ends.
 
     Raises:
@@ -90,10 +106,21 @@ def same(
                 f"--split {further} has {further.effective_batch} samples in a step and {splits[0]} has "
                 f"{splits[0].effective_batch}: splits of one batch are compared"
             )
+    if against or against_python or bisect or resume is not None:
+        typed = read_typed_command(command, splits[0] if splits else None, tool)
+        common: dict[str, Any] = {"limit": limit, "device": device, "as_is": as_is, "say": say}
+        if resume is not None:
+            if against or against_python or bisect:
+                raise InputError("--resume and --against are two questions: ask one after the other")
+            return resumed(typed, resume, at_step=at_step, ranks=resume_ranks, steps=steps, **common)
+        requirements = [against] if isinstance(against, str) else [*(against or ())]
+        return compare_releases(typed, requirements, against_python, bisect, steps=steps or STEPS, **common)
     require_command(command)
     read = read_command(command, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
-        session = Session(read, Recorded(folder, steps, as_is=as_is, sets=read.sets), limit, device, say)
+        session = Session(
+            read, Recorded(folder, steps or STEPS, as_is=as_is, sets=read.sets), limit, device, say
+        )
         try:
             return session.ask(splits[0] if splits else None, tuple(splits[1:]))
         finally:

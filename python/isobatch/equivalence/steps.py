@@ -156,7 +156,7 @@ def loss_of(output: Any) -> torch.Tensor:
 class _StepRecorder(Recorder):
     """A recorder without an end: its process goes on after the step."""
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, *, killed: bool = False) -> None:
         """Leaves the process as it is."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 from isobatch import _core, limits
+from isobatch.equivalence.ordered import OrderedSame
 from isobatch.equivalence.result import Same
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole
@@ -19,6 +20,7 @@ from isobatch.report import charts
 from isobatch.report.allocation_page import allocation_page, is_division, log_in, read_division
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
+from isobatch.report.ordered_page import ordered_page
 from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page, rate_points, refused
 from isobatch.report.same_page import same_page
@@ -67,6 +69,8 @@ def page_of_file(
         return validation_page(Report.load(path), title=title)
     if str(schema).startswith("isobatch.equivalence/"):
         return same_page(Same.load(path), title=title)
+    if str(schema).startswith("isobatch.order/"):
+        return ordered_page(OrderedSame.load(path), title=title)
     kinds = "a plan, a validation or a comparison of splits (or an answer of isobatch allocate --json)"
     raise must_be(f"that of {kinds}", schema, field="schema", file=path)
 
@@ -74,6 +78,7 @@ def page_of_file(
 _PAGES: dict[type, Callable[..., HtmlPage]] = {
     Plan: plan_page,
     Report: validation_page,
+    OrderedSame: ordered_page,  # before Same, which it is too
     Same: same_page,
     Counts: counts_page,
     dict: fleet_page,

@@ -130,6 +130,8 @@ def _become(request: dict[str, Any], environment: dict[str, str]) -> NoReturn:
     """Becomes a rank: a fresh __main__ with the recorder installed."""
     os.environ.clear()
     os.environ.update(environment)
+    if request["place"] is not None:
+        os.chdir(request["place"])
     sys.argv = [*request["program"]]  # the recorder reads the script
     isobatch_recorder.begin()
     code = 0

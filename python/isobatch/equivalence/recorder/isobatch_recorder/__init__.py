@@ -62,7 +62,9 @@ def _install(_: ModuleType) -> None:
         bits.install(recorder)
         devices.begin(recorder)
         return
-    parts = (randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1)
+    parts = [randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1]
+    if recorder.settings["untouched"]:
+        parts = [loaders, samples, backward, *([] if recorder.settings["dropout"] else [randomness])]
     for part in parts:
         part.install(recorder)
     begin()
@@ -70,14 +72,16 @@ def _install(_: ModuleType) -> None:
 
 def begin() -> None:
     """Begins a recording with the settings in the environment: in a fork, later than torch was imported."""
-    from . import backward, devices, randomness, written
+    from . import backward, checkpoints, devices, randomness, written
 
     recorder = installed[0]
     recorder.begin(_settings())
     devices.begin(recorder)
-    randomness.seed(0)
+    randomness.seed(recorder.settings["seed"])
     backward.begin(recorder)
     written.install(recorder)
+    if recorder.settings["watched"]:
+        checkpoints.keep_apart(recorder)
 
 
 def _settings() -> dict[str, Any]:

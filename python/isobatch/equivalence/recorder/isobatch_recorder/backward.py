@@ -8,7 +8,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from .randomness import Generators
-from .record import Recorder
+from .record import Recorder, json_number
 from .sketch import whole
 
 
@@ -53,7 +53,8 @@ def _watch_backward(recorder: Recorder) -> None:
         finally:
             recorder.in_backward = False
         change = None if before is None else recorder.gradient() - before
-        recorder.end_pass(change, finite=_are_finite(args[0] if args else kwargs.get("tensors")))
+        losses = args[0] if args else kwargs.get("tensors")
+        recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses))
         generators.compare()
         return outcome
 
@@ -66,15 +67,25 @@ def _are_finite(losses: Any) -> bool:
     return all(bool(torch.isfinite(whole(tensor)).all()) for tensor in tensors)
 
 
+def _loss(losses: Any) -> float | None:
+    """Returns the loss of a backward pass; None where a gradient begins it."""
+    tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses or ())
+    if not tensors or any(tensor.numel() != 1 for tensor in tensors):
+        return None
+    return json_number(sum(float(whole(tensor)) for tensor in tensors))
+
+
 def _measure_clipping(recorder: Recorder) -> None:
-    """Notes clipping, and does not apply it: it hides a gradient of another size."""
+    """Notes clipping, and applies it only where a run is untouched: it hides a gradient of another size."""
     utils: Any = torch.nn.utils
     module: Any = utils.clip_grad
-    clip_grad_norm_ = module.clip_grad_norm_
+    clip_grad_norm_, clip_values = module.clip_grad_norm_, module.clip_grad_value_
+    scale = getattr(module, "clip_grads_with_norm_", None)
 
     def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        norm: torch.Tensor = clip_grad_norm_(tensors, float("inf"), *args, **kwargs)
+        applied = max_norm if recorder.settings["untouched"] else float("inf")
+        norm: torch.Tensor = clip_grad_norm_(tensors, applied, *args, **kwargs)
         recorder.norms.append((float(whole(norm)), float(max_norm)))
         return norm
 
@@ -82,14 +93,19 @@ def _measure_clipping(recorder: Recorder) -> None:
         parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
     ) -> None:
         recorder.norms.append((float(whole(total_norm)), float(max_norm)))
+        if scale is not None and recorder.settings["untouched"]:
+            scale(parameters, max_norm, total_norm, *args, **kwargs)
 
     def note_value(*args: Any, **kwargs: Any) -> None:
-        recorder.note("clip_grad_value_ not applied")
+        if recorder.settings["untouched"]:
+            clip_values(*args, **kwargs)
+        else:
+            recorder.note("clip_grad_value_ not applied")
 
     for place in (utils, module):
         place.clip_grad_norm_ = measure_norm
         place.clip_grad_value_ = note_value
-        if hasattr(module, "clip_grads_with_norm_"):
+        if scale is not None:
             place.clip_grads_with_norm_ = note_scale
 
 

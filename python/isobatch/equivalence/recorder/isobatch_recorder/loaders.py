@@ -20,6 +20,7 @@ def install(recorder: Recorder) -> None:
     iterators: Any = dataloader._BaseDataLoaderIter
     next_index = iterators._next_index
     loaders: dict[tuple[Any, ...], dict[str, Any]] = {}
+    iterations: dict[int, Any] = {}
     remaining: list[int] | None = None
 
     def loader_of(dataset: Any, sampler: Any) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def install(recorder: Recorder) -> None:
                 "name": f"{kind}, {alike}",
                 "rows": rows,
                 "passes": 0,
+                "starts": [],
                 "batches": [],
                 "own": [],
             }
@@ -58,6 +60,9 @@ def install(recorder: Recorder) -> None:
             return batch
         loader = loader_of(self._dataset, self._index_sampler)
         recorder.drawn_from = loader
+        if self._sampler_iter is not iterations.get(id(loader)):
+            iterations[id(loader)] = self._sampler_iter  # kept, so that no later one gets its id
+            loader["starts"].append(len(loader["own"]))
         loader["own"].append([int(index) for index in indices])
         fixed_rows = recorder.settings["rows"]
         if fixed_rows is not None and fixed_rows["loader"] == loader["name"]:

@@ -47,6 +47,7 @@ def _patch_arguments(module: ModuleType) -> None:
     def __post_init__(self: Any) -> None:
         finish(self)
         current().typed.tell(self, names)
+        current().arguments = [self]
 
     arguments.__setattr__, arguments.__post_init__ = __setattr__, __post_init__
 

@@ -64,6 +64,7 @@ def _take_dropout_out(recorder: Recorder) -> None:
     def keep(input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         if training and p:
             recorder.note("dropout off")
+            recorder.dropouts[f"{p:g}"] = recorder.dropouts.get(f"{p:g}", 0) + 1
         return input
 
     for name in DROPOUTS:
@@ -83,6 +84,7 @@ def _take_dropout_out(recorder: Recorder) -> None:
     ) -> Any:
         if dropout_p:
             recorder.note("dropout off")
+            recorder.dropouts[f"{dropout_p:g}"] = recorder.dropouts.get(f"{dropout_p:g}", 0) + 1
         return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
     F.scaled_dot_product_attention = attend

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import signal
 import sys
 import sysconfig
 import time
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 
+from . import details
+from .checkpoints import WrittenFiles
 from .rounding import shake
 from .running import describe, name_trainer
 from .sketch import size_of, sketch
@@ -36,7 +39,10 @@ class Recorder:
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
-            that are asked for, and changes no weight; `rows` to draw, or null; `split`, set in the code's
+            that are asked for, and changes no weight; `details`, whether inputs, losses and states are kept;
+            `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
+            the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
+            killed, or 0; `rows` to draw, or null; `split`, set in the code's
             objects of the kinds in `sets`, in the `loader` of the training and in `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
     """
@@ -69,6 +75,9 @@ class Recorder:
         self.gradients: dict[int, list[torch.Tensor]] = {}
         self.norms: list[tuple[float, float]] = []
         self.forwards: list[dict[str, Any]] = []
+        self.dropouts: dict[str, int] = {}
+        self.arguments: list[Any] = []
+        self.written = WrittenFiles(settings["watched"])
 
     def note(self, text: str) -> None:
         """Counts a note for the report."""
@@ -123,10 +132,10 @@ class Recorder:
             if gradient is None:
                 parts.append(torch.zeros(size_of(parameter, buckets), dtype=torch.float64))
             else:
-                parts.append(sketch(number, gradient, buckets))
+                parts.append(sketch(self._sign_of(number, parameter), gradient, buckets))
         return torch.cat(parts)
 
-    def end_pass(self, change: torch.Tensor | None, *, finite: bool) -> None:
+    def end_pass(self, change: torch.Tensor | None, *, finite: bool, loss: float | None = None) -> None:
         """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
         forwards, self.forwards = self.forwards, []
         self.typed.end_pass()
@@ -138,11 +147,15 @@ class Recorder:
         for number in range(len(self.optimizers)):
             passes, gradients = self.passes.setdefault(number, []), self.gradients.setdefault(number, [])
             if forwards or not passes:
-                passes.append({"hashes": hashes, "tokens": tokens, "finite": finite})
+                passes.append({"hashes": hashes, "tokens": tokens, "finite": finite, "loss": loss})
+                if self.settings["details"]:
+                    passes[-1]["inputs"] = [tensor for forward in forwards for tensor in forward["inputs"]]
                 if change is not None:
                     gradients.append(change)
                 continue
             passes[-1]["finite"] &= finite
+            if loss is not None and passes[-1]["loss"] is not None:
+                passes[-1]["loss"] += loss
             if change is not None:
                 gradients[-1] = gradients[-1] + change
 
@@ -165,11 +178,15 @@ class Recorder:
         if self.busy or number is None:
             return
         with self.unseen():
+            if self.settings["watched"] and self.rank == 0:
+                self.written.look(max(self.steps.values(), default=0))
             rows = [self.gradient(), self.weights(), *self.gradients.get(number, [])]
             self.save(self.describe(number, optimizer), rows)
             if self.settings["shake"]:
                 gradients = [p.grad for p in self.parameters if p.grad is not None]
                 shake(gradients, self.steps[number] - 1)
+            if 0 < self.settings["stop"] < self.steps[number]:
+                self.end(f"step-{number}-{self.steps[number] - 1}-{{rank}}.json", killed=True)
 
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the weights after an optimizer step, and ends the script after the last requested step."""
@@ -182,7 +199,13 @@ class Recorder:
     def weights(self) -> torch.Tensor:
         """Sketches all parameters as they are now."""
         buckets = self.settings["buckets"]
-        return torch.cat([sketch(number, p, buckets) for number, (_, p) in enumerate(self._tensors())])
+        tensors = enumerate(self._tensors())
+        return torch.cat([sketch(self._sign_of(number, p), p, buckets) for number, (_, p) in tensors])
+
+    def _sign_of(self, number: int, parameter: torch.Tensor) -> int:
+        """Chooses the signs of a tensor's sketch: by its name where a release may order tensors anew."""
+        name = self.names.get(id(parameter))
+        return number if name is None or not self.settings["details"] else details.sign_of(name)
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         if self.whole_tensors is not None:
@@ -228,6 +251,11 @@ class Recorder:
                 if name in sys.modules
             },
         }
+        if self.settings["details"]:
+            record["details"] = details.describe_step(
+                self, number, optimizer, [p for _, p in self._tensors()]
+            )
+            record["checkpoints"] = self.written.by_step
         if self.settings["describe"] and self.rank == 0:
             record["running"] = describe(optimizer, step, is_last=step + 1 >= self.settings["steps"])
         return record
@@ -256,7 +284,7 @@ class Recorder:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.rename(self.folder / name)
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, *, killed: bool = False) -> None:
         """Ends this process after every rank has its file: one that ends early looks like a failure."""
         if self.rank == 0:
             self.write("modules.json", json.dumps(_libraries()))
@@ -266,6 +294,8 @@ class Recorder:
         files = [self.folder / name.format(rank=rank) for rank in range(self.world)]
         while not all(file.exists() for file in files) and time.monotonic() < deadline:
             time.sleep(0.01)
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
         os._exit(0)
 
 

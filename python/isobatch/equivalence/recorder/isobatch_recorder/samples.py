@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .details import read_inputs
 from .record import Recorder
 
 
@@ -27,6 +28,8 @@ def install(recorder: Recorder) -> None:
         )
         if trains and not recorder.busy and next(self.parameters(), None) is not None:
             recorder.forwards.append(read_pass(args, kwargs))
+            if recorder.settings["details"]:
+                recorder.forwards[-1]["inputs"] = read_inputs(self, args, kwargs)
             if not any(model is self for model in recorder.models):
                 recorder.models.append(self)
             for name, parameter in self.named_parameters():

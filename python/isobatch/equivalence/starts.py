@@ -1,0 +1,117 @@
+"""A command, started as typed, or at a split where braces or options say where its numbers go."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from isobatch.equivalence.command import Command, read_command, start_as_typed, start_line
+from isobatch.equivalence.environments import Environment
+from isobatch.equivalence.forks import StartServer
+from isobatch.equivalence.launchers import CommandLine, read_launch, require_command
+from isobatch.equivalence.records import Recording
+from isobatch.equivalence.runs import (
+    Recorded,
+    SplitRun,
+    end_server,
+    read_modules,
+    start_run,
+    start_server,
+)
+from isobatch.equivalence.settings import ToolSettings, read_source
+from isobatch.equivalence.split import MAX_RANKS, Split
+from isobatch.equivalence.words import braces_in
+from isobatch.errors import InputError
+
+
+class TypedCommand(msgspec.Struct, frozen=True):
+    """A command of a question without other splits.
+
+    Attributes:
+        words: as they were typed.
+        launch: the words taken apart.
+        split: of each start; as typed, its ranks alone.
+        command: the reading of braces or options; None where it starts as typed.
+        source: the settings of a known tool, some of which are others on the CPU.
+    """
+
+    words: tuple[str, ...]
+    launch: CommandLine
+    split: Split
+    command: Command | None = None
+    source: ToolSettings | None = None
+
+    def line(
+        self, launch: CommandLine, split: Split, folder: Path, device: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Returns the words and the environment of a start, with copies of files in `folder`."""
+        if self.command is not None:
+            return start_line(msgspec.structs.replace(self.command, launch=launch), split, folder, device)
+        return start_as_typed(launch, self.source, split.ranks, folder, device)
+
+
+def read_typed_command(words: Sequence[str], split: Split | None, tool: str | None) -> TypedCommand:
+    """Reads a command; a requested split needs braces in it, or a tool's options."""
+    require_command(words)
+    launch = read_launch(words)
+    if split is not None or braces_in(words, launch.environment):
+        command = read_command(words, tool=tool)
+        if command.in_code and split is not None:
+            raise InputError("--split needs braces in the command, or a tool's options", field="--split")
+        return TypedCommand(tuple(words), launch, split or command.default, command)
+    try:
+        source = read_source(launch.program, tool or launch.tool)
+    except InputError:  # the script says itself why a file cannot be read
+        source = None
+    ranks = launch.ranks or (1 if launch.name == "python" else 2)
+    return TypedCommand(tuple(words), launch, Split(min(ranks, MAX_RANKS), 1, 1), source=source)
+
+
+def as_observed(recording: Recording) -> Recording:
+    """Gives a recording the split of its first step."""
+    shape = recording.shape(next(iter(recording.steps)))
+    rows = max((count for rank in shape for count in rank), default=1)
+    loader = recording.training_loader()
+    drawn = [len(batch) for batch in loader.own] if loader is not None else []
+    split = Split(len(shape), max(map(len, shape), default=1), max(rows, 1, *drawn))
+    return msgspec.structs.replace(recording, split=split)
+
+
+class OrderedRuns:
+    """Starts of one command in several environments, each in a folder of its own."""
+
+    def __init__(self, typed: TypedCommand, settings: Recorded, limit: float, device: str) -> None:
+        self.typed, self.settings, self.limit, self.device = typed, settings, limit, device
+
+    def start(
+        self, environment: Environment, name: str, server: StartServer | None = None, **switches: bool
+    ) -> SplitRun:
+        """Starts the command once; `server` forks the start where that can be done."""
+        words, variables, settings = self._words(environment, name, **switches)
+        run = start_run(words, variables, settings, self.typed.split, self.limit, server)
+        if run.recording is None:
+            return run
+        return msgspec.structs.replace(run, recording=as_observed(run.recording))
+
+    def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
+        """Starts the command twice in one environment, the second time with noise of the size of rounding."""
+        words, variables, settings = self._words(environment, name)
+        server = start_server(words, variables, settings) if self.device == "cpu" else None
+        try:
+            runs = [self.start(environment, name, server)]
+            if runs[0].recording is not None and server is not None:
+                server.preload(read_modules(settings))
+            return [*runs, self.start(environment, f"{name}-again", server, shake=True)]
+        finally:
+            if server is not None:
+                end_server(server)
+
+    def _words(
+        self, environment: Environment, name: str, **switches: bool
+    ) -> tuple[list[str], dict[str, str], Recorded]:
+        folder = Path(self.settings.folder) / name
+        folder.mkdir(exist_ok=True)
+        launch = environment.launch(self.typed.launch)
+        words, variables = self.typed.line(launch, self.typed.split, folder, self.device)
+        settings = msgspec.structs.replace(self.settings, folder=str(folder / "record"), **switches)
+        return words, environment.variables(variables), settings

@@ -1,0 +1,54 @@
+"""A loop with checkpoints, right or with one fault in its restart."""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--fault", default="none")
+parser.add_argument("--resume")
+parser.add_argument("--every", type=int, default=1)
+args = parser.parse_args()
+fault = args.fault if args.resume else "none"
+if args.fault != "unseeded":
+    torch.manual_seed(0)
+data = torch.randint(1, 50, (24, 6), generator=torch.Generator().manual_seed(1))
+net = nn.Sequential(nn.Embedding(50, 16), nn.Flatten(), nn.Dropout(0.1), nn.Linear(96, 50))
+optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 50)
+epoch, offset, step = 0, 0, 0
+if args.resume and fault != "ignored":
+    state = torch.load(args.resume)
+    if fault != "weights":
+        net.load_state_dict(state["net"])
+    if fault != "optimizer":
+        optimizer.load_state_dict(state["optimizer"])
+    if fault != "schedule":
+        schedule.load_state_dict(state["schedule"])
+    epoch, offset, step = state["epoch"], state["offset"], state["step"]
+    epoch += fault == "epoch skipped"
+    offset = 0 if fault in ("epoch anew", "epoch skipped") else offset + (fault == "one skipped")
+    if fault != "random":
+        torch.set_rng_state(state["random"])
+    if fault == "finished":
+        epoch = 3
+while epoch < 3:
+    generator = torch.Generator().manual_seed(7 + epoch + 100 * (fault == "seed"))
+    batches = torch.randperm(24, generator=generator).split(4)
+    for number in range(offset, len(batches)):
+        rows = data[batches[number]]
+        nn.functional.cross_entropy(net(rows), rows[:, 0]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        step += 1
+        if step % args.every == 0:
+            Path("out").mkdir(exist_ok=True)
+            is_last = number + 1 == len(batches)
+            state = {"epoch": epoch + is_last, "offset": 0 if is_last else number + 1, "step": step}
+            states = {"net": net, "optimizer": optimizer, "schedule": schedule}
+            state |= {name: part.state_dict() for name, part in states.items()}
+            torch.save(state | {"random": torch.get_rng_state()}, f"out/step-{step}.pt")
+    epoch, offset = epoch + 1, 0
