@@ -198,7 +198,8 @@ def explained(plan: Any, tool: str | None) -> str:
     ways = [option for option in plan.options if not option.layout.irregular]
     if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
         return str(plan.explain())
-    return f"{plan.explanation(options=ways).text()}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
+    text = plan.explanation(options=ways).text()
+    return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
 def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:

@@ -84,7 +84,7 @@ def by_level(plan: Plan, tuned: Plan | None, texts: Sequence[str]) -> tuple[str,
 
 
 def sentences(explanation: Explanation, *left_out: Topic) -> list[str]:
-    """Lists the sentences of an explanation but those of a ramp's stages, and of other topics to leave out."""
+    """Lists the sentences of an explanation without a ramp's stages and the topics to leave out."""
     return [text for topic, text, _ in explanation.sentences if topic not in (Topic.STAGES, *left_out)]
 
 
