@@ -49,7 +49,7 @@ class Likeness(NamedTuple):
 
     @property
     def residual(self) -> float:
-        """The part of the gradient that no multiple of the reference explains."""
+        """The part of the gradient in another direction."""
         if not self.own or not self.reference:
             return math.nan
         # In this order NaN stays NaN.

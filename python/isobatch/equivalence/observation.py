@@ -14,7 +14,7 @@ BUCKETS = 256
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """A step of a process by its sketches, (buckets,) each, in which ranks can be added up.
+    """A step of a process by its sketches, (buckets,) each: those of ranks add up.
 
     Attributes:
         gradient: that the optimizer applies.
@@ -30,15 +30,15 @@ class Observation(msgspec.Struct, frozen=True):
 def sketched(tensors: Sequence[torch.Tensor | None], like: Sequence[torch.Tensor]) -> Vector:
     """Sketches tensors of the sizes of others; None counts as zeros."""
     parts = [torch.zeros(0, dtype=torch.float64)]
-    for number, (tensor, other) in enumerate(zip(tensors, like, strict=True)):
-        empty = torch.zeros(size_of(other, BUCKETS), dtype=torch.float64)
+    for number, (tensor, sized) in enumerate(zip(tensors, like, strict=True)):
+        empty = torch.zeros(size_of(sized, BUCKETS), dtype=torch.float64)
         parts.append(empty if tensor is None else sketch(number, tensor.detach(), BUCKETS))
     array: Vector = torch.cat(parts).numpy()
     return array
 
 
 def change_of(weights: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> Vector:
-    """Sketches the change of weights since a copy of them, which may lie in the host's memory."""
+    """Sketches the change of weights since a copy of them, on the device or the host."""
     parts = [np.zeros(0)]
     for number, (tensor, earlier) in enumerate(zip(weights, before, strict=True)):
         change = tensor.detach() - earlier.to(tensor.device)

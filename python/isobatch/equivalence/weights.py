@@ -64,7 +64,7 @@ def solve(changes: Vector, gradient: Vector) -> Solution | None:
 
 
 def distance(gradient: Vector, reference: Vector) -> float:
-    """Returns the relative L2 distance of a gradient to the reference; infinite if only the reference is 0."""
+    """Returns the relative L2 distance of a gradient; infinite if only the reference is 0."""
     return Likeness.of(gradient, reference).error
 
 

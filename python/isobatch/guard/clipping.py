@@ -37,7 +37,7 @@ class Clipped(NamedTuple):
 
     @classmethod
     def of(cls, like: Likeness, times: float = 1.0) -> Self:
-        """Reads a comparison of a gradient that clipping has made `times` smaller."""
+        """Reads a comparison of a gradient, made `times` smaller by clipping."""
         norm, planned = math.sqrt(max(like.own, 0.0)), math.sqrt(max(like.reference, 0.0))
         return cls(like.ratio, like.ratio * times, like.residual, norm, planned)
 

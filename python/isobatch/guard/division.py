@@ -15,7 +15,7 @@ from isobatch.limits import within
 
 
 class Division:
-    """Knows how the reference divides a step's gradient, and in which other ways a script may.
+    """Knows the reference's division of a step's gradient, and the others of scripts.
 
     `again` holds the reference loss with its weight; `owner` is the trainer that divides, if one does.
     """
@@ -81,7 +81,7 @@ class Division:
         return True
 
     def explain(self, ratio: float, gate: float, batches: list[Any] | None = None) -> Diagnosis | None:
-        """Diagnoses a gradient `ratio` times too large; with `batches`, by other units than the reference's."""
+        """Diagnoses a gradient `ratio` times too large; with `batches`, by the script's own units."""
         run, tolerance = self._run, max(0.02, gate / 3)
         share = Share(run.ranks, run.plan.accumulation or 1, self._units / len(run.planned) / run.ranks)
         if batches is not None:
@@ -91,7 +91,7 @@ class Division:
         return explain_factor(ratio, share, tolerance)
 
     def _weigh(self, batches: list[Any]) -> list[float]:
-        """Returns what each micro-batch's loss is a mean over; nothing where that is samples."""
+        """Returns the units under each micro-batch's loss; nothing where these are samples."""
         weight = self._again.reference.weight
         return [] if weight is None else [float(weight(batch)) for batch in batches]
 

@@ -36,7 +36,7 @@ def _own_buffers(model: nn.Module) -> list[Tensor]:
 
 
 States = tuple[list[RandomState], list[RandomState], list[RandomState]]
-"""The random states of each micro-batch: when the loader gave it, at the model's first call and at its last."""
+"""The random states of each micro-batch: as the loader gave it, at the model's first call and its last."""
 
 
 class Step(NamedTuple):
@@ -210,8 +210,8 @@ class Gradient:
         with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
         drawn = tuple(
-            any(a.digests() != b.digests() for a, b in zip(other, calls, strict=True))
-            for other in (starts, last_calls)
+            any(a.digests() != b.digests() for a, b in zip(drawn_at, calls, strict=True))
+            for drawn_at in (starts, last_calls)
         )
         before, after = map(any, zip(*run.exchange("drawn", drawn), strict=True))
         attempts = [starts] * before + [calls] + [last_calls] * after
@@ -304,13 +304,13 @@ class Gradient:
         for shares, cause in self._division.others(step.batches, step.shares):
             with self._again.replay():
                 own, _ = self._again.of(step.batches, step.states, shares)
-            other = self._compare(step, own).like
-            if within(other.residual, gate):
-                return explain(other.unclipped, gate) or cause.likely()
+            like = self._compare(step, own).like
+            if within(like.residual, gate):
+                return explain(like.unclipped, gate) or cause.likely()
         return ELSE
 
     def _compare(self, step: Step, own: list[Tensor]) -> Compared:
-        """Compares a gradient with the reference. `own`: this rank's part of it, which is averaged in place."""
+        """Compares a gradient with the reference; `own`, this rank's part of it, is averaged in place."""
         reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in reference:

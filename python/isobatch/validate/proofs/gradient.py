@@ -217,7 +217,7 @@ def _step(training: Training, how: _How, loss_weights: list[float], scale: float
 def _take_reference(
     training: Training, how: _How, scale: float, before: Sequence[Tensor]
 ) -> tuple[Observation | None, Likeness | None]:
-    """Takes the step of one process, on rank 0, which has its observation; clears the ranks' own gradients.
+    """Takes the step of one process, observed by rank 0; clears the ranks' own gradients.
 
     One process goes through the samples of the first ranks at most. Of more ranks the reference is the plain
     mean of all their own gradients; that of the first ones is compared with the one process.
@@ -298,7 +298,7 @@ def _gradient(training: Training, like: Likeness, noise: Likeness | None, how: _
 
 
 def _after(own: Observation, expected: Observation, how: _How, *, exact: bool) -> list[Proof]:
-    """Judges the weights after the step, and their change, by what the optimizer makes of the reference."""
+    """Judges the weights after the step, and their change, beside the reference's."""
     whole = Likeness.of(own.weights, expected.weights).error
     update = Likeness.of(own.update, expected.update).error
     # The weights may be off by as much as the update may: Adam's first step divides each gradient by itself.
