@@ -10,6 +10,7 @@ names.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -45,11 +46,24 @@ class Script:
     environment: str = "hf"
     stopped: str = ""
     """Why it cannot start on a CPU: the line that stops it."""
+    open: str = ""
+    """What the compared steps cannot show, so that the verdict is not counted as checked."""
 
     @property
     def words(self) -> list[str]:
         command = self.command if "…" in self.command else f"{self.command} …"
         return command.replace("…", self.added).split()
+
+    @property
+    def head(self) -> str:
+        """The command up to its first setting."""
+        return " ".join(itertools.takewhile(lambda word: "=" not in word and word[:2] != "--", self.words))
+
+    @property
+    def names_added(self) -> str:
+        words = [word.partition("=")[0] for word in self.added.split()]
+        named = [word for word in words if "=" in self.added or word.startswith("--")]
+        return f"added: {' '.join(named)}" if named else "unchanged"
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,8 @@ class Answer:
     """The split asked for; empty: the command's own."""
     text: str
     seconds: float
+    commit: str = "an older commit"
+    """Of isobatch."""
 
     @property
     def verdict(self) -> str:
@@ -144,7 +160,13 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
     splits = json.loads(output.read_text())["splits"] if output.exists() else []
     causes = [*dict.fromkeys(cause["name"] for part in splits for cause in part["causes"])]
     same = {0: True, 1: False}.get(process.returncode)
-    return Answer(same, causes, split, f"{process.stdout}\n{process.stderr}".strip(), seconds)
+    text = f"{process.stdout}\n{process.stderr}".strip()
+    return Answer(same, causes, split, text, seconds, head_commit())
+
+
+def head_commit() -> str:
+    words = ["git", "-C", str(HERE), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
@@ -158,11 +180,11 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
     for script in answered:
         answer = answers[script.name]
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
-        check = script.check if script in right else ""
-        added = f"added: `{' '.join(script.added.split())}`" if script.added else "unchanged"
-        cells = (f"{script.name}: `{' '.join(script.command.split())}`", added, answer.split or "its own")
-        cells += (answer.verdict, f"{place}: {check}" if check else place, f"{answer.seconds:.0f}")
+        check = (script.check or script.open) if script in right else ""
+        cells = (f"{script.name}: `{script.head}`", script.names_added, answer.verdict)
+        cells += (f"{place}: {check}" if check else place, f"{answer.seconds:.0f}")
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    commits = sorted({answer.commit for answer in answers.values()})
     return "\n".join(
         [
             "# `isobatch same` on scripts of the field",
@@ -171,24 +193,15 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()}. A command is as its document writes it, with braces in the place "
-            "of numbers where its flags are its own. Seconds are of all splits; a quiet machine is faster.",
+            f"{platform.python_version()}, at {', '.join(commits)}. Each is started as its document writes it "
+            "(commands, sources at their commits and packages: bench/same_field.toml), with braces in the "
+            "place of numbers where its flags are its own. Seconds are of all splits, two scripts at a time.",
             "",
-            "| script | what was added | split | verdict | checked by | s |",
-            "|---|---|---|---|---|---|",
+            "| script | what was added | verdict | checked by | s |",
+            "|---|---|---|---|---|",
             *lines,
             "",
             f"Not asked yet: {', '.join(unasked) or 'none'}.",
-            "",
-            *(
-                f"Environment {name}: {' '.join(table['packages'].split())} {table.get('alone', '')}".strip()
-                + "\n"
-                for name, table in TABLE["environments"].items()
-            ),
-            *(
-                f"- {name}: {repository} at {commit}"
-                for name, (repository, commit, _) in TABLE["sources"].items()
-            ),
             "",
         ]
     )

@@ -313,6 +313,15 @@ def test_ranks_that_start_apart_are_named_alone():
     assert names(Comparison(recording("1x1x8"), None, QUIET).compare(run)) == ["weights differ between ranks"]
 
 
+def test_a_split_with_other_first_weights_is_not_judged(comparison):
+    run = recording("2x2x2", factor=-0.05)
+    for step in run.steps.values():
+        step.weights[:] += 0.1
+    result = comparison.compare(run)
+    assert names(result) == ["other first weights"]
+    assert _part_results([result])[0] == []
+
+
 @pytest.mark.parametrize("norm", [0.7, float("nan")])
 def test_another_norm_of_the_same_gradient_is_named(norm):
     written = None if norm != norm else norm

@@ -155,6 +155,22 @@ def test_a_large_step_is_made_smaller(tmp_path):
     assert (typed.own, typed.asked) == (Split(2, 4, 32), Split(2, 4, 2))
 
 
+def test_a_step_of_many_passes_is_known_before_its_end(tmp_path):
+    """By the one flag that has the samples of so many passes."""
+    words = ("--global_batch_size", "64")
+    typed_file = tmp_path / "record" / "typed-0.json"
+    path = written(tmp_path, "FABRIC")
+    settings = Recorded(str(tmp_path / "record"), 1, split=Split(1, 1, 2), look=16)
+    run = start_run([sys.executable, str(path), *words], CPU, settings, Split(1, 1, 2), 300)
+    assert run.recording is None and json.loads(typed_file.read_text())["is_long"]
+    typed = read_typed(read_command(["python", "train.py"]), tmp_path / "record")
+    assert (typed.own, typed.asked) == (Split(1, 32, 2), Split(1, 8, 2))
+    assert typed.flags["global_batch_size"] == "effective_batch"
+    flags = {"kind": "flags", "numbers": {"batch_size": 8, "big_batch": 1024, "huge_batch": 2048}}
+    with pytest.raises(InputError, match="more than 16 passes a step, and no object or flag"):
+        seen(tmp_path, passes=0, is_long=True, loader=LOADER, objects=[flags])
+
+
 def test_a_loop_with_constants_is_asked_for_braces(tmp_path):
     with pytest.raises(
         InputError, match=r"(?s)takes 4 passes a step, and no object or flag.*\{micro_batch\}"
