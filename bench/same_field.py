@@ -47,7 +47,7 @@ class Script:
     stopped: str = ""
     """Why it cannot start on a CPU: the line that stops it."""
     open: str = ""
-    """What the compared steps cannot show, so that the verdict is not counted as checked."""
+    """A limit of the compared steps: the verdict is not counted as checked."""
 
     @property
     def words(self) -> list[str]:

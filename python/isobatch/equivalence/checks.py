@@ -63,7 +63,7 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
 
 
 def check_start(step: RecordedStep, reference: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
-    """Yields another set of first weights than the reference's, of which the gradient is another."""
+    """Yields first weights unlike the reference's: they have another gradient."""
     columns = step.first.columns
     apart = distance(step.weights[0][columns], reference.weights[0][columns])
     if not within(apart, tolerance):
