@@ -43,6 +43,8 @@ COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
 OTHER_SAMPLES = "another_samples"
+OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
+"""Laws of the ranks among themselves."""
 UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
 """Laws that say nothing about the training: the split has other samples, random draws or first weights."""
 

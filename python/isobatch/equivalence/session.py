@@ -13,6 +13,7 @@ import numpy as np
 
 from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import (
+    OF_RANKS,
     OTHER_SAMPLES,
     UNJUDGED,
     Comparison,
@@ -342,6 +343,10 @@ def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[s
     """Separates the splits to judge from those with other samples or random draws, each with its cause."""
     judged, unjudged = [], {}
     for result in results:
+        if any(cause.id in OF_RANKS for cause in result.causes):  # whatever the samples are
+            sure = [cause for cause in result.causes if cause.id not in UNJUDGED]
+            judged.append(msgspec.structs.replace(result, causes=sure))
+            continue
         causes = [cause for cause in result.causes if cause.id in UNJUDGED]
         if causes and (causes[0].id == OTHER_SAMPLES or len(causes) == len(result.causes)):
             unjudged[result.split] = causes[0]
