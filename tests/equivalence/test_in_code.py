@@ -211,6 +211,8 @@ def test_a_sum_over_ranks_alone_is_found(tmp_path):
 def test_a_script_without_braces_gets_a_verdict(tmp_path, name):
     answer = ask(tmp_path, name)
     assert answer.same, answer.text
+    no_group = {split for split, reason in answer.unasked.items() if "form no process group" in reason}
+    assert no_group == ({"2x1x4", "2x2x2"} if name == "FLAGS" else set())
     assert any(change.endswith("set by the split") for change in answer.changes)
 
 

@@ -165,6 +165,8 @@ class Session:
             raise whole.no_step(f"the command at {whole.split}")
         others = [split for split in further or splits.further if split not in (whole.split, single.split)]
         runs = [whole, *(self._run(split, "other") for split in dict.fromkeys(others))]
+        if requested.ranks == 1 and self.command.launch.name in ("", "python"):
+            runs = [_of_a_group(run) for run in runs]
         if not by_update:
             runs.append(single)
         recordings = {first.split: first}
@@ -337,6 +339,14 @@ class Session:
         if own is not None and own != recording.split:
             changes.append(f"{recording.split} in the place of {own}")
         return changes
+
+
+def _of_a_group(run: SplitRun) -> SplitRun:
+    """Leaves ranks without a process group out: the script, started as one process, is for one."""
+    if run.recording is None or run.recording.last.first.world >= run.split.ranks:
+        return run
+    left_out = f"its {run.split.ranks} processes form no process group: the script trains in one"
+    return msgspec.structs.replace(run, recording=None, left_out=left_out)
 
 
 def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, SplitCause]]:
