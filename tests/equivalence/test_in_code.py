@@ -113,6 +113,26 @@ def test_a_tree_of_flags_is_set_at_its_root(tmp_path):
     assert printed(code, msgspec.structs.replace(settings, flags=flags)) == 3
 
 
+COUNTED = """
+import torch
+net = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with torch.device("meta"):
+    copy, x, y = torch.nn.Linear(8, 3), torch.randn(4, 8), torch.randint(0, 1, (4,))
+    torch.nn.functional.cross_entropy(copy(x), y).backward()
+    assert {x.device.type, y.device.type, torch.rand(2).device.type} == {"meta"}
+net(torch.randn(2, 8)).mean().backward()
+optimizer.step()
+"""
+
+
+def test_a_count_of_operations_is_no_pass_and_random_draws_are_on_its_device(tmp_path):
+    settings = Recorded(str(tmp_path / "record"), 1, split=Split(1, 1, 2))
+    run = start_run([sys.executable, "-c", COUNTED], CPU, settings, Split(1, 1, 2), 120)
+    assert run.recording is not None, run.output
+    assert sizes(run.recording) == [2]
+
+
 def seen(folder, **changes):
     content = {"world": 1, "objects": [], "loader": None, "loaders": [], "splits_batches": False, "passes": 1}
     (folder / "typed-0.json").write_text(json.dumps(content | changes))
