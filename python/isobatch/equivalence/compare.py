@@ -46,7 +46,7 @@ OTHER_SAMPLES = "another_samples"
 OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
 """Laws of the ranks among themselves."""
 UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
-"""Laws that say nothing about the training: the split has other samples, random draws or first weights."""
+"""Laws of splits with other samples, random draws or first weights: they say nothing about a training."""
 
 ROUTERS = ("gate", "router", "gating")
 """Names of a router of experts, as a part of a tensor's name."""

@@ -27,7 +27,7 @@ UNIFORM: Any = torch.Tensor.uniform_
 def install(recorder: Recorder) -> None:
     """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
-    # torch lists the functions that follow `with torch.device(…)` once: its own ones, before they are wrapped.
+    # torch lists the functions under `with torch.device(…)` once: its own, before they are wrapped.
     getattr(importlib.import_module("torch.utils._device"), "_device_constructors", list)()
     _seed_rows(draws)
     exponential: Any = torch.Tensor.exponential_
