@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -61,9 +62,9 @@ class Script:
 
     @property
     def names_added(self) -> str:
-        words = [word.partition("=")[0] for word in self.added.split()]
-        named = [word for word in words if "=" in self.added or word.startswith("--")]
-        return f"added: {' '.join(named)}" if named else "unchanged"
+        settings = [word for word in self.added.split() if "=" in word or word.startswith("--")]
+        names = dict.fromkeys(re.split("[.=]", word)[0] for word in settings)
+        return f"added: {' '.join(names)}" if names else "unchanged"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Answer:
     """The split asked for; empty: the command's own."""
     text: str
     seconds: float
-    commit: str = "an older commit"
-    """Of isobatch."""
+    commit: str = ""
+    """Of isobatch; empty: an earlier one."""
 
     @property
     def verdict(self) -> str:
@@ -182,9 +183,11 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
         check = (script.check or script.open) if script in right else ""
         cells = (f"{script.name}: `{script.head}`", script.names_added, answer.verdict)
-        cells += (f"{place}: {check}" if check else place, f"{answer.seconds:.0f}")
+        cells += (
+            f"{place}: {check}" if check else place,
+            f"{answer.seconds:.0f}{'' if answer.commit else '*'}",
+        )
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    commits = sorted({answer.commit for answer in answers.values()})
     return "\n".join(
         [
             "# `isobatch same` on scripts of the field",
@@ -193,7 +196,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()}, at {', '.join(commits)}. Each is started as its document writes it "
+            f"{platform.python_version()} (*: asked at an earlier commit). Each is started as its document writes it "
             "(commands, sources at their commits and packages: bench/same_field.toml), with braces in the "
             "place of numbers where its flags are its own. Seconds are of all splits, two scripts at a time.",
             "",
