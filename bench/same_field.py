@@ -182,7 +182,8 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         answer = answers[script.name]
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
         check = (script.check or script.open) if script in right else ""
-        cells = (f"{script.name}: `{script.head}`", script.names_added, answer.verdict)
+        named = f"{script.name}: " if script.name != script.head else ""
+        cells = (f"{named}`{script.head}`", script.names_added, answer.verdict)
         cells += (
             f"{place}: {check}" if check else place,
             f"{answer.seconds:.0f}{'' if answer.commit else '*'}",
@@ -204,8 +205,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             "|---|---|---|---|---|",
             *lines,
             "",
-            f"Not asked yet: {', '.join(unasked) or 'none'}.",
-            "",
+            *([f"Not asked yet: {', '.join(unasked)}.", ""] if unasked else []),
         ]
     )
 
