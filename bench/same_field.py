@@ -10,9 +10,11 @@ names.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -45,11 +47,24 @@ class Script:
     environment: str = "hf"
     stopped: str = ""
     """Why it cannot start on a CPU: the line that stops it."""
+    open: str = ""
+    """A limit of the compared steps: the verdict is not counted as checked."""
 
     @property
     def words(self) -> list[str]:
         command = self.command if "…" in self.command else f"{self.command} …"
         return command.replace("…", self.added).split()
+
+    @property
+    def head(self) -> str:
+        """The command up to its first setting."""
+        return " ".join(itertools.takewhile(lambda word: "=" not in word and word[:2] != "--", self.words))
+
+    @property
+    def names_added(self) -> str:
+        settings = [word for word in self.added.split() if "=" in word or word.startswith("--")]
+        names = dict.fromkeys(re.split("[.=]", word)[0] for word in settings)
+        return f"added: {' '.join(names)}" if names else "unchanged"
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,8 @@ class Answer:
     """The split asked for; empty: the command's own."""
     text: str
     seconds: float
+    commit: str = ""
+    """Of isobatch; empty: an earlier one."""
 
     @property
     def verdict(self) -> str:
@@ -144,7 +161,13 @@ def ask(script: Script, cache: Path, split: str, *, plain: bool = False) -> Answ
     splits = json.loads(output.read_text())["splits"] if output.exists() else []
     causes = [*dict.fromkeys(cause["name"] for part in splits for cause in part["causes"])]
     same = {0: True, 1: False}.get(process.returncode)
-    return Answer(same, causes, split, f"{process.stdout}\n{process.stderr}".strip(), seconds)
+    text = f"{process.stdout}\n{process.stderr}".strip()
+    return Answer(same, causes, split, text, seconds, head_commit())
+
+
+def head_commit() -> str:
+    words = ["git", "-C", str(HERE), "rev-parse", "--short=8", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
@@ -158,10 +181,13 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
     for script in answered:
         answer = answers[script.name]
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
-        check = script.check if script in right else ""
-        added = f"added: `{' '.join(script.added.split())}`" if script.added else "unchanged"
-        cells = (f"{script.name}: `{' '.join(script.command.split())}`", added, answer.split or "its own")
-        cells += (answer.verdict, f"{place}: {check}" if check else place, f"{answer.seconds:.0f}")
+        check = (script.check or script.open) if script in right else ""
+        named = f"{script.name}: " if script.name != script.head else ""
+        cells = (f"{named}`{script.head}`", script.names_added, answer.verdict)
+        cells += (
+            f"{place}: {check}" if check else place,
+            f"{answer.seconds:.0f}{'' if answer.commit else '*'}",
+        )
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(
         [
@@ -171,25 +197,15 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()}. A command is as its document writes it, with braces in the place "
-            "of numbers where its flags are its own. Seconds are of all splits; a quiet machine is faster.",
+            f"{platform.python_version()} (*: asked at an earlier commit). Each is started as its document writes it "
+            "(commands, sources at their commits and packages: bench/same_field.toml), with braces in the "
+            "place of numbers where its flags are its own. Seconds are of all splits, two scripts at a time.",
             "",
-            "| script | what was added | split | verdict | checked by | s |",
-            "|---|---|---|---|---|---|",
+            "| script | what was added | verdict | checked by | s |",
+            "|---|---|---|---|---|",
             *lines,
             "",
-            f"Not asked yet: {', '.join(unasked) or 'none'}.",
-            "",
-            *(
-                f"Environment {name}: {' '.join(table['packages'].split())} {table.get('alone', '')}".strip()
-                + "\n"
-                for name, table in TABLE["environments"].items()
-            ),
-            *(
-                f"- {name}: {repository} at {commit}"
-                for name, (repository, commit, _) in TABLE["sources"].items()
-            ),
-            "",
+            *([f"Not asked yet: {', '.join(unasked)}.", ""] if unasked else []),
         ]
     )
 

@@ -118,6 +118,14 @@ def test_a_split_that_draws_not_comparable_is_not_judged(comparison):
     assert [result.split for result in judged] == ["1x4x2"] and list(unjudged) == ["2x2x2"]
 
 
+def test_ranks_that_train_alone_are_named_whatever_their_samples(comparison):
+    run = recording("2x2x2", samples=range(2, 10))
+    for step in run.steps.values():
+        step.ranks[:] = [msgspec.structs.replace(record, world=1) for record in step.ranks]
+    judged, unjudged = _part_results([comparison.compare(run)])
+    assert (names(judged[0]), unjudged) == (["ranks train alone"], {})
+
+
 def test_a_split_with_other_random_draws_is_not_judged(comparison):
     result = comparison.compare(recording("1x4x2"))
     draws, rate = break_of("randomness", "draws fall on other samples"), break_of("another_lr", "another")
@@ -311,6 +319,15 @@ def test_ranks_that_start_apart_are_named_alone():
     for step in run.steps.values():
         step.weights[1] += 0.1
     assert names(Comparison(recording("1x1x8"), None, QUIET).compare(run)) == ["weights differ between ranks"]
+
+
+def test_a_split_with_other_first_weights_is_not_judged(comparison):
+    run = recording("2x2x2", factor=-0.05)
+    for step in run.steps.values():
+        step.weights[:] += 0.1
+    result = comparison.compare(run)
+    assert names(result) == ["other first weights"]
+    assert _part_results([result])[0] == []
 
 
 @pytest.mark.parametrize("norm", [0.7, float("nan")])

@@ -113,6 +113,26 @@ def test_a_tree_of_flags_is_set_at_its_root(tmp_path):
     assert printed(code, msgspec.structs.replace(settings, flags=flags)) == 3
 
 
+COUNTED = """
+import torch
+net = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with torch.device("meta"):
+    copy, x, y = torch.nn.Linear(8, 3), torch.randn(4, 8), torch.randint(0, 1, (4,))
+    torch.nn.functional.cross_entropy(copy(x), y).backward()
+    assert {x.device.type, y.device.type, torch.rand(2).device.type} == {"meta"}
+net(torch.randn(2, 8)).mean().backward()
+optimizer.step()
+"""
+
+
+def test_a_count_of_operations_is_no_pass_and_random_draws_are_on_its_device(tmp_path):
+    settings = Recorded(str(tmp_path / "record"), 1, split=Split(1, 1, 2))
+    run = start_run([sys.executable, "-c", COUNTED], CPU, settings, Split(1, 1, 2), 120)
+    assert run.recording is not None, run.output
+    assert sizes(run.recording) == [2]
+
+
 def seen(folder, **changes):
     content = {"world": 1, "objects": [], "loader": None, "loaders": [], "splits_batches": False, "passes": 1}
     (folder / "typed-0.json").write_text(json.dumps(content | changes))
@@ -155,6 +175,22 @@ def test_a_large_step_is_made_smaller(tmp_path):
     assert (typed.own, typed.asked) == (Split(2, 4, 32), Split(2, 4, 2))
 
 
+def test_a_step_of_many_passes_is_known_before_its_end(tmp_path):
+    """By the one flag that has the samples of so many passes."""
+    words = ("--global_batch_size", "64")
+    typed_file = tmp_path / "record" / "typed-0.json"
+    path = written(tmp_path, "FABRIC")
+    settings = Recorded(str(tmp_path / "record"), 1, split=Split(1, 1, 2), look=16)
+    run = start_run([sys.executable, str(path), *words], CPU, settings, Split(1, 1, 2), 300)
+    assert run.recording is None and json.loads(typed_file.read_text())["is_long"]
+    typed = read_typed(read_command(["python", "train.py"]), tmp_path / "record")
+    assert (typed.own, typed.asked) == (Split(1, 32, 2), Split(1, 8, 2))
+    assert typed.flags["global_batch_size"] == "effective_batch"
+    flags = {"kind": "flags", "numbers": {"batch_size": 8, "big_batch": 1024, "huge_batch": 2048}}
+    with pytest.raises(InputError, match="more than 16 passes a step, and no object or flag"):
+        seen(tmp_path, passes=0, is_long=True, loader=LOADER, objects=[flags])
+
+
 def test_a_loop_with_constants_is_asked_for_braces(tmp_path):
     with pytest.raises(
         InputError, match=r"(?s)takes 4 passes a step, and no object or flag.*\{micro_batch\}"
@@ -195,6 +231,8 @@ def test_a_sum_over_ranks_alone_is_found(tmp_path):
 def test_a_script_without_braces_gets_a_verdict(tmp_path, name):
     answer = ask(tmp_path, name)
     assert answer.same, answer.text
+    no_group = {split for split, reason in answer.unasked.items() if "form no process group" in reason}
+    assert no_group == ({"2x1x4", "2x2x2"} if name == "FLAGS" else set())
     assert any(change.endswith("set by the split") for change in answer.changes)
 
 

@@ -62,6 +62,16 @@ def check_ranks(split: Split, step: RecordedStep, tolerance: float) -> Iterator[
         )
 
 
+def check_start(step: RecordedStep, reference: RecordedStep, tolerance: float) -> Iterator[SplitCause]:
+    """Yields first weights unlike the reference's: they have another gradient."""
+    columns = step.first.columns
+    apart = distance(step.weights[0][columns], reference.weights[0][columns])
+    if not within(apart, tolerance):
+        yield break_of(
+            "another_start", f"its weights differ by {apart:.1e} before the first step from those of one pass"
+        )
+
+
 def check_samples(recording: Recording, event: Event, expected: int) -> Iterator[SplitCause]:
     """Yields faults in the samples of a step; the reference takes `expected` samples."""
     count = recording.samples(event)

@@ -24,6 +24,7 @@ from isobatch.equivalence.checks import (
     check_rates,
     check_samples,
     check_settings,
+    check_start,
 )
 from isobatch.equivalence.laws import CLOCKS, SCALES, SplitCause, advise, break_of
 from isobatch.equivalence.likeness import Likeness
@@ -42,8 +43,10 @@ COUPLED = 1e-3
 """Residual above which weights of samples do not explain a gradient."""
 
 OTHER_SAMPLES = "another_samples"
-UNJUDGED = {OTHER_SAMPLES, "randomness"}
-"""Laws that say nothing about the training: the split has other samples, or other random draws."""
+OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
+"""Laws of the ranks among themselves."""
+UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
+"""Laws of splits with other samples, random draws or first weights: they say nothing about a training."""
 
 ROUTERS = ("gate", "router", "gating")
 """Names of a router of experts, as a part of a tensor's name."""
@@ -154,6 +157,8 @@ class Comparison:
         apart = bool(causes)
         if not any(cause.id in ("not_finite", "other_weights") for cause in causes):
             samples = list(check_samples(recording, event, self.reference.samples(event)))
+            if not samples and event[1] == 0:
+                samples = list(check_start(step, reference, self.tolerance))
             # Other samples have another gradient.
             if not samples and is_update and not within(difference, tolerance):
                 samples = [_name_update(step, reference, difference)]

@@ -317,6 +317,11 @@ class Cause(StrEnum):
         "ranks train alone",
         "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
     )
+    ANOTHER_START = (
+        "another_start",
+        "other first weights",
+        "draw them alike for any number of ranks: by a seed before the model is made, or from a checkpoint",
+    )
     NEVER_AVERAGED = (
         "never_averaged",
         "gradients not averaged",

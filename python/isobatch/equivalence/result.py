@@ -211,10 +211,13 @@ def _with_nan(content: Any) -> Any:
 def _weights_text(weights: list[float]) -> str:
     """Shows the weights of samples: one number where they are alike.
 
-    >>> _weights_text([1.0000001, 1.0]), _weights_text([4.2, 3.6])
-    ('1.0000', '4.20 3.60')
+    >>> _weights_text([1.0000001, 1.0]), _weights_text([1.002, 1.0]), _weights_text([4.2, 3.6])
+    ('1.0000', '1.00', '4.20 3.60')
     """
     if max(weights) - min(weights) < 1e-3 * max(1e-9, *map(abs, weights)):
         return f"{sum(weights) / len(weights):.4f}"
-    shown = " ".join(f"{weight:.2f}" for weight in weights[:WIDTH])
+    rounded = [f"{weight:.2f}" for weight in weights]
+    if len({*rounded}) == 1:
+        return rounded[0]
+    shown = " ".join(rounded[:WIDTH])
     return shown if len(weights) <= WIDTH else f"{shown} … ({len(weights)} samples)"

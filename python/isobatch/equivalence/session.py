@@ -13,6 +13,7 @@ import numpy as np
 
 from isobatch.equivalence.command import Command, read_command, start_line
 from isobatch.equivalence.compare import (
+    OF_RANKS,
     OTHER_SAMPLES,
     UNJUDGED,
     Comparison,
@@ -164,6 +165,8 @@ class Session:
             raise whole.no_step(f"the command at {whole.split}")
         others = [split for split in further or splits.further if split not in (whole.split, single.split)]
         runs = [whole, *(self._run(split, "other") for split in dict.fromkeys(others))]
+        if requested.ranks == 1 and self.command.launch.name in ("", "python"):
+            runs = [_of_a_group(run) for run in runs]
         if not by_update:
             runs.append(single)
         recordings = {first.split: first}
@@ -338,10 +341,22 @@ class Session:
         return changes
 
 
+def _of_a_group(run: SplitRun) -> SplitRun:
+    """Leaves ranks without a process group out: the script, started as one process, is for one."""
+    if run.recording is None or run.recording.last.first.world >= run.split.ranks:
+        return run
+    left_out = f"its {run.split.ranks} processes form no process group: the script trains in one"
+    return msgspec.structs.replace(run, recording=None, left_out=left_out)
+
+
 def _part_results(results: list[SplitResult]) -> tuple[list[SplitResult], dict[str, SplitCause]]:
     """Separates the splits to judge from those with other samples or random draws, each with its cause."""
     judged, unjudged = [], {}
     for result in results:
+        if any(cause.id in OF_RANKS for cause in result.causes):  # whatever the samples are
+            sure = [cause for cause in result.causes if cause.id not in UNJUDGED]
+            judged.append(msgspec.structs.replace(result, causes=sure))
+            continue
         causes = [cause for cause in result.causes if cause.id in UNJUDGED]
         if causes and (causes[0].id == OTHER_SAMPLES or len(causes) == len(result.causes)):
             unjudged[result.split] = causes[0]

@@ -28,7 +28,8 @@ class Seen(msgspec.Struct, frozen=True):
         loader: whose batches reached a backward pass; None where no loader of the code does.
         loaders: all that the code made.
         splits_batches: whether a loader's batch is that of all ranks.
-        passes: of a step; 0 where the run ended at its first pass.
+        passes: of a step; 0 where the run ended before one.
+        is_long: whether it did so after more passes than samples are compared.
     """
 
     world: int
@@ -37,6 +38,7 @@ class Seen(msgspec.Struct, frozen=True):
     loaders: list[dict[str, Any]]
     splits_batches: bool
     passes: int
+    is_long: bool = False
 
     @property
     def governing(self) -> dict[str, Any]:
@@ -62,7 +64,8 @@ class Seen(msgspec.Struct, frozen=True):
         flags = self.flags(accumulation or self.passes)
         if accumulation or flags:
             return int(accumulation or min(flags.values()))
-        return self.passes if self.passes > 1 and self.step_flags() else None
+        of_step = self.step_flags()
+        return min(of_step.values()) // self._of_ranks if of_step and self.passes != 1 else None
 
     @property
     def numbers(self) -> list[tuple[str, int]]:
@@ -75,7 +78,9 @@ class Seen(msgspec.Struct, frozen=True):
         return {
             name: value
             for name, value in self.numbers
-            if _ACCUMULATION.search(name) and value >= 1 and value == (passes or value)
+            if _ACCUMULATION.search(name)
+            and value > (MAX_SAMPLES if self.is_long else 0)
+            and value == (passes or value)
         }
 
     def batch_flags(self) -> dict[str, int]:
@@ -86,9 +91,17 @@ class Seen(msgspec.Struct, frozen=True):
 
     def step_flags(self) -> dict[str, int]:
         """Returns the flags with the samples of a step over all ranks, where a pass has fewer."""
-        passes = self.passes or self.governing.get("accumulation") or 0
-        samples = (self.micro_batch or 0) * passes * self.world
+        unit = self._of_ranks
+        if self.is_long:
+            values = [value for _, value in self.numbers if value > MAX_SAMPLES * unit and not value % unit]
+            return self._of_samples(values[0]) if len({*values}) == 1 else {}
+        samples = unit * (self.passes or self.governing.get("accumulation") or 0)
         return {} if samples == self.micro_batch else self._of_samples(samples)
+
+    @property
+    def _of_ranks(self) -> int:
+        """The samples of one pass on all ranks."""
+        return (self.micro_batch or 1) * self.world
 
     def rank_flags(self) -> dict[str, int]:
         """Returns the flags with the number of ranks."""
@@ -168,8 +181,9 @@ def read_typed(command: Command, folder: Path) -> TypedSplit | None:
     if micro_batch is None:
         why = "its batches come through no torch DataLoader whose batch size could be set"
         raise cannot_split(command.words, command.launch, why)
-    if accumulation is None and seen.passes > 1:
-        why = f"its loop takes {seen.passes} passes a step, and no object or flag says so"
+    if accumulation is None and (seen.passes > 1 or seen.is_long):
+        passes = seen.passes or f"more than {MAX_SAMPLES}"
+        why = f"its loop takes {passes} passes a step, and no object or flag says so"
         raise cannot_split(command.words, command.launch, why)
     sets, changes, flags = [], [], dict[str, int]()
     if not settled.accumulation and accumulation is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import sys
@@ -26,6 +27,8 @@ UNIFORM: Any = torch.Tensor.uniform_
 def install(recorder: Recorder) -> None:
     """Patches torch's random functions and the loading of rows."""
     draws = AlikeDraws(recorder)
+    # torch lists the functions under `with torch.device(…)` once: its own, before they are wrapped.
+    getattr(importlib.import_module("torch.utils._device"), "_device_constructors", list)()
     _seed_rows(draws)
     exponential: Any = torch.Tensor.exponential_
     for place, name, wrapped in (

@@ -43,7 +43,9 @@ def _watch_backward(recorder: Recorder) -> None:
 
     def backward_once(*args: Any, **kwargs: Any) -> Any:
         # A reentrant checkpoint calls it inside.
-        if recorder.in_backward or recorder.busy or not recorder.optimizers:
+        losses = _losses(args, kwargs)
+        records = not recorder.in_backward and not recorder.busy and recorder.optimizers
+        if not records or any(loss.is_meta for loss in losses):
             return backward(*args, **kwargs)
         recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None
@@ -53,7 +55,6 @@ def _watch_backward(recorder: Recorder) -> None:
         finally:
             recorder.in_backward = False
         change = None if before is None else recorder.gradient() - before
-        losses = args[0] if args else kwargs.get("tensors")
         recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses))
         generators.compare()
         return outcome
@@ -61,18 +62,21 @@ def _watch_backward(recorder: Recorder) -> None:
     torch.autograd.backward = backward_once
 
 
-def _are_finite(losses: Any) -> bool:
+def _losses(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    losses = args[0] if args else kwargs["tensors"]
+    return [losses] if isinstance(losses, torch.Tensor) else list(losses)
+
+
+def _are_finite(losses: list[torch.Tensor]) -> bool:
     """Tells whether the losses of a backward pass are numbers."""
-    tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses or ())
-    return all(bool(torch.isfinite(whole(tensor)).all()) for tensor in tensors)
+    return all(bool(torch.isfinite(whole(loss)).all()) for loss in losses)
 
 
-def _loss(losses: Any) -> float | None:
+def _loss(losses: list[torch.Tensor]) -> float | None:
     """Returns the loss of a backward pass; None where a gradient begins it."""
-    tensors = [losses] if isinstance(losses, torch.Tensor) else list(losses or ())
-    if not tensors or any(tensor.numel() != 1 for tensor in tensors):
+    if not losses or any(loss.numel() != 1 for loss in losses):
         return None
-    return json_number(sum(float(whole(tensor)) for tensor in tensors))
+    return json_number(sum(float(whole(loss)) for loss in losses))
 
 
 def _measure_clipping(recorder: Recorder) -> None:

@@ -45,7 +45,8 @@ class IndexDraws:
         if not recorder.optimizers or recorder.busy or recorder.drawn or not torch.is_grad_enabled():
             return False
         size = (recorder.settings["split"] or {}).get("micro_batch")
-        return getattr(numbers, "ndim", 0) == 1 and len(numbers) == size
+        has_values = not getattr(numbers, "is_meta", False)
+        return has_values and getattr(numbers, "ndim", 0) == 1 and len(numbers) == size
 
     def _rows(self, line: str, own: list[int], kind: type) -> Any:
         """Keeps the rows drawn by a line; returns those given in their place."""

@@ -158,6 +158,7 @@ class Recorder:
                 passes[-1]["loss"] += loss
             if change is not None:
                 gradients[-1] = gradients[-1] + change
+        self.typed.look_long(max(map(len, self.passes.values()), default=0))
 
     def number_of(self, optimizer: Any) -> int | None:
         """Returns the place of an optimizer among those of the script; None if it is none of them."""

@@ -26,7 +26,8 @@ def install(recorder: Recorder) -> None:
             and torch.is_grad_enabled()
             and not recorder.in_backward
         )
-        if trains and not recorder.busy and next(self.parameters(), None) is not None:
+        parameter = next(self.parameters(), None) if trains and not recorder.busy else None
+        if parameter is not None and not parameter.is_meta:  # a count of operations trains nothing
             recorder.forwards.append(read_pass(args, kwargs))
             if recorder.settings["details"]:
                 recorder.forwards[-1]["inputs"] = read_inputs(self, args, kwargs)

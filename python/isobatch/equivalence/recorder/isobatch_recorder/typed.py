@@ -62,7 +62,14 @@ class TypedNumbers:
             self.drawn_by["passes"] += 1
             self.drawn_by = None
 
-    def look(self, passes: int = 0) -> None:
+    def look_long(self, passes: int) -> None:
+        """Ends a script with more passes before a step than samples are compared."""
+        most = self._recorder.settings["look"]
+        if most and passes > most:
+            self._is_written = False
+            self.look(is_long=True)
+
+    def look(self, passes: int = 0, *, is_long: bool = False) -> None:
         """Writes the typed numbers, at the first backward pass and at each step, of `passes`.
 
         A script whose step has more samples than are compared ends.
@@ -83,10 +90,11 @@ class TypedNumbers:
             "loaders": self.loaders,
             "splits_batches": self.splits_batches,
             "passes": passes,
+            "is_long": is_long,
         }
         recorder.write(f"typed-{recorder.rank}.json", json.dumps(content, default=str))
         self._is_written = True
-        if _samples(content) > most:
+        if is_long or _samples(content) > most:
             recorder.end("typed-{rank}.json")
 
 
