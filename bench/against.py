@@ -46,18 +46,28 @@ GROUPS = (
             "half checkpoint": "dtype", "bert accumulated": "loss", "bart accumulated": "loss",
             "t5 accumulated": "loss", "llama": "", "bert": "", "qwen2 accumulated": "",
         },
-        "5.0's migration guide: dtype='auto' by default; the loss of encoders is divided by the Trainer no more",
+        "5.0's migration guide: dtype='auto' by default; encoders' losses are divided by the Trainer no more",
     ),
-    Group("transformers", "5.23.0", "5.24.0", {"llama accumulated": "", "gpt2": "", "t5": "", "llama cosine": ""}),
+    Group(
+        "transformers", "5.23.0", "5.24.0",
+        {"llama accumulated": "", "gpt2": "", "t5": "", "llama cosine": ""},
+    ),
     Group("transformers", "5.16.0", "5.22.0", {"llama accumulated": "", "bert": "", "qwen2": ""}),
     Group(
-        "trl", "0.27.2", "0.29.1", {"dpo long": "tokens", "dpo": ""}, "0.29: DPOConfig.truncation_mode 'keep_start'"
+        "trl", "0.27.2", "0.29.1", {"dpo long": "tokens", "dpo": ""},
+        "0.29: DPOConfig.truncation_mode 'keep_end' → 'keep_start'",
     ),
-    Group("trl", "1.4.0", "1.8.0", {"sft": "", "sft completion": "", "reward": ""}, "1.7: chunked_nll (trl #5846)"),
+    Group(
+        "trl", "1.4.0", "1.8.0", {"sft": "", "sft completion": "", "reward": ""},
+        "1.7: chunked_nll (trl #5846), the same loss in parts",
+    ),
     Group("trl", "1.14.2", "1.16.0", {"sft": "", "dpo": ""}, "1.16: pad_to_multiple_of 'auto'"),
     Group("peft", "0.14.0", "0.16.0", {"oft": "parameters"}, "0.16: OFTConfig.r 8 → 0, oft_block_size 0 → 32"),
     Group("peft", "0.20.0", "0.21.2", {"lora": "", "ia3": "", "oft": ""}),
-    Group("accelerate", "1.12.0", "1.15.0", {"accelerate": "", "accelerate accumulated": "", "llama accumulated": ""}),
+    Group(
+        "accelerate", "1.12.0", "1.15.0",
+        {"accelerate": "", "accelerate accumulated": "", "llama accumulated": ""},
+    ),
     Group("lightning", "2.5.6", "2.6.6", {"lightning": "", "lightning accumulated": ""}),
 )  # fmt: skip
 

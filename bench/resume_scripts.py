@@ -1,4 +1,4 @@
-"""Trainings with checkpoints, right or wrong after a restart: python resume_scripts.py NAME [--resume CHECKPOINT]."""
+"""Trainings, right or wrong after a restart: python resume_scripts.py NAME [--resume CHECKPOINT]."""
 
 import sys
 from pathlib import Path
