@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--fault", default="none")
@@ -21,6 +22,8 @@ schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 
 epoch, offset, step = 0, 0, 0
 if args.resume and fault != "ignored":
     state = torch.load(args.resume)
+    if fault == "made by a step":  # torch makes the optimizer's state by a step at a rate of 0
+        get_state_dict(net, optimizer)
     if fault != "weights":
         net.load_state_dict(state["net"])
     if fault != "optimizer":

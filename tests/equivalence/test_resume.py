@@ -74,10 +74,9 @@ def test_a_fault_of_a_restart_is_named(ask, fault, names):
 
 
 @pytest.mark.slow
-def test_a_script_without_a_seed_is_not_judged(ask):
-    answer = ask("unseeded", at_step=3, steps=6)
-    # The recorder seeds a script that does not: only its restart has other draws.
-    assert answer.same is not True or not answer.causes
+def test_a_step_that_makes_the_optimizers_state_is_no_step_of_the_training(ask):
+    answer = ask("made by a step", at_step=3, steps=6)
+    assert answer.same, answer.text
 
 
 def test_checkpoints_are_chosen_in_mid_epoch_and_at_an_epochs_end():

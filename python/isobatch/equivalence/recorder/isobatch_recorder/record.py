@@ -75,6 +75,7 @@ class Recorder:
         self.gradients: dict[int, list[torch.Tensor]] = {}
         self.norms: list[tuple[float, float]] = []
         self.forwards: list[dict[str, Any]] = []
+        self.makes_state = False
         self.dropouts: dict[str, int] = {}
         self.arguments: list[Any] = []
         self.written = WrittenFiles(settings["watched"])
@@ -178,6 +179,11 @@ class Recorder:
         number = self.number_of(optimizer)
         if self.busy or number is None:
             return
+        rates = [float(group.get("lr", 1.0)) for group in optimizer.param_groups]
+        # torch.distributed.checkpoint makes an optimizer's state by a step of its own, at a rate of 0.
+        self.makes_state = not any(rates) and not self.passes.get(number)
+        if self.makes_state:
+            return
         with self.unseen():
             if self.settings["watched"] and self.rank == 0:
                 self.written.look(max(self.steps.values(), default=0))
@@ -192,7 +198,7 @@ class Recorder:
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the weights after an optimizer step, and ends the script after the last requested step."""
         number = self.number_of(optimizer)
-        if self.busy or number is None or not self.steps.get(number):
+        if self.busy or number is None or not self.steps.get(number) or self.makes_state:
             return
         with self.unseen():
             self.save_weights(number, self.weights())
