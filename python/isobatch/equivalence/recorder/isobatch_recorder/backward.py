@@ -89,8 +89,8 @@ def _measure_clipping(recorder: Recorder) -> None:
     for place in (utils, module):
         place.clip_grad_norm_ = measure_norm
         place.clip_grad_value_ = note_value
-        if hasattr(module, "clip_grads_with_norm_"):
-            place.clip_grads_with_norm_ = note_scale
+    if hasattr(utils, "clip_grads_with_norm_"):  # the module has it by a private name
+        utils.clip_grads_with_norm_ = note_scale
 
 
 def _watch_steps(recorder: Recorder) -> None:
