@@ -19,6 +19,7 @@ EXAMPLES = (
     "--gradient_accumulation_steps 2",
     "isobatch same --split 2x2x2 -- torchrun --nproc-per-node {gpus} train.py --batch {micro_batch} --accum "
     "{accumulation}",
+    "isobatch same --across tp=2,pp=2 -- torchrun --nproc-per-node {world} train.py --tp {tp} --pp {pp}",
 )
 
 OPTIONS = {
@@ -28,6 +29,8 @@ OPTIONS = {
         "made smaller)",
         {"action": "append"},
     ),
+    "--across DIMENSIONS": "compare with the run without tensor, pipeline, context or expert parallelism, "
+    "such as tp=2,pp=2, each alone and all together; the command has {world} and {tp}, {pp}, {cp}, {ep}, {dp}",
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
     "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int}),
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
@@ -72,6 +75,8 @@ def _ask(args: argparse.Namespace) -> int:
         raise missing("COMMAND", "pass the training command after --")
     question = {name: getattr(args, name) for name in ("tool", "steps", "limit", "device")}
     if args.bits:
+        if args.across is not None:
+            raise InputError("--bits compares splits, and --across meshes: ask one of them")
         if args.output is not None or args.as_is:
             raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
         return _show(same_bits(args.command, args.split, say=say, **question), args)
@@ -82,7 +87,9 @@ def _ask(args: argparse.Namespace) -> int:
 
             require_extra()
     further = {name: getattr(args, name) for name in FURTHER}
-    answer = same(args.command, args.split, as_is=args.as_is, say=say, **question, **further)
+    answer = same(
+        args.command, args.split, across=args.across, as_is=args.as_is, say=say, **question, **further
+    )
     if args.output is not None:
         if args.output.endswith(".json"):
             answer.save(args.output)

@@ -616,6 +616,57 @@ class Cause(StrEnum):
         "state or randomness in the optimizer",
     )
     OTHER_UPDATE = ANOTHER_UPDATE
+    # Meshes: tensor, context, pipeline and expert parallelism.
+    MESH_MULTIPLIES = (
+        "mesh_multiplies",
+        "× a dimension of the mesh",
+        "look for a gradient that is summed over ranks with the same samples, or a backward of an all-reduce "
+        "that sums once more: along this dimension these tensors need the mean, or no reduction",
+    )
+    MESH_DIVIDES = (
+        "mesh_divides",
+        "1/a dimension of the mesh",
+        "look for a mean over ranks that each hold a part of the sum: leave this dimension out of the averaging "
+        "group, or multiply by its size",
+    )
+    MESH_FACTOR = (
+        "mesh_factor",
+        "another factor under the mesh",
+        "look at what these tensors' gradient is divided by, and over which group it is reduced",
+    )
+    PARTIAL_SUM = (
+        "partial_sum",
+        "a partial sum that is not reduced",
+        "all-reduce the gradient of these tensors over the ranks that each have a part of it, after the last "
+        "pass and before clipping: a tensor that all of them hold gets a gradient from each one's part alone",
+    )
+    PART_WITHOUT_GRADIENT = (
+        "part_without_gradient",
+        "no gradient under the mesh",
+        "let a gradient flow back through the collective: torch.distributed.nn.functional, or a function of "
+        "autograd, in the place of one of torch.distributed, and no detach()",
+    )
+    MESH_GRADIENT = (
+        "mesh_gradient",
+        "another gradient under the mesh",
+        "compare this layer's output with that of one rank: its mask, positions, heads and the total of its "
+        "loss are to be those of the whole sequence and of all ranks",
+    )
+    NORM_OF_SHARDS = (
+        "norm_of_shards",
+        "norm without the other ranks' shards",
+        "add the squares of all shards over their ranks before the root, and clip every rank by this norm",
+    )
+    NORM_OF_COPIES = (
+        "norm_of_copies",
+        "norm that counts copies",
+        "add the squares of a tensor once, whatever the number of ranks that hold it",
+    )
+    MESH_NORM = (
+        "mesh_norm",
+        "another norm under the mesh",
+        "compute it from the reduced gradients: the root of the sum of all squares, over all ranks",
+    )
     # Machine, memory, forecasts.
     OUT_OF_MEMORY = (
         "out_of_memory",

@@ -58,6 +58,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
     `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then
     read from the weights, and later ones stand for the change of the weights.
+    `shapes`, `held`, `held_norm`, `groups_made`: where whole tensors are kept, their shapes, the entries and
+    the norm of the gradient that this rank alone holds, and the sizes of meshes and process groups.
     """
 
     optimizer: int
@@ -80,6 +82,10 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     trainer: str = ""
     mesh: dict[str, tuple[int, int]] = {}
     measured: str = "gradient"
+    shapes: list[list[int]] = []
+    held: int = 0
+    held_norm: float = 0.0
+    groups_made: list[int] = []
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows of each pass, drawn by a loop without a loader."""

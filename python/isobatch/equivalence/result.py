@@ -33,8 +33,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         measured: the table of what must be measured, each with its state.
         measured_by: "gradient"; "update" where an engine keeps gradients to itself.
         command: as it was typed.
-        reference: the split that the others are compared with.
-        splits: a result for each split.
+        across: the sizes of a mesh's dimensions; empty where splits are compared.
+        reference: the split that the others are compared with, or "without" a mesh.
+        splits: a result for each split, or mesh.
         changes: what the runs changed in the script, such as dropout that was off.
         unasked: splits that could not be run, each with the reason.
         noise: relative distance of the gradients of the requested split, run twice.
@@ -49,6 +50,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     measured: list[Measured]
     measured_by: str = "gradient"
     command: list[str]
+    across: dict[str, int] = {}
     reference: str
     splits: list[SplitResult]
     changes: list[str]
@@ -115,6 +117,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         yield self._verdict()
         yield ""
         head = ("ranks × accumulation × micro-batch", "weight of each sample", "gradient", "learning rate")
+        if self.across:
+            head = ("mesh", "norm that clipping sees", "gradient", "learning rate")
         rows = [head, *(self._row(split) for split in self.splits)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
         for row in rows:
@@ -145,7 +149,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         parts = [
             f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"
         ]
-        if self.same and any(not split.weights for split in self.splits):
+        if self.same and not self.across and any(not split.weights for split in self.splits):
             parts.append("the weights of single samples, whose gradients are too alike or not to be had")
         parts += [row.measures for row in self.measured if row.holds is None]
         return "; ".join(parts)
@@ -154,6 +158,14 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         wrong = [split for split in self.splits if not split.same]
         if self.same is None:
             return f"Not measured, so neither the same nor another training: {'; '.join(self.unmeasured)}."
+        if self.across:
+            meshes = counted(len(self.splits), "mesh", "meshes")
+            if not wrong:
+                return (
+                    f"The same training at {meshes} as without: gradient, norm and update of the first step."
+                )
+            differ = "differs" if len(wrong) == 1 else "differ"
+            return f"Not the same training: {len(wrong)} of {meshes} {differ} from the run without."
         if not wrong:
             return (
                 f"The same training at {counted(len(self.splits) + 1, 'split')} of a batch of "
@@ -165,7 +177,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _row(self, split: SplitResult) -> tuple[str, str, str, str]:
-        if split.weights:
+        if self.across:
+            weights = " ".join(f"{norm:.4g}" for norm in split.norms) or "none"
+        elif split.weights:
             weights = _weights_text(split.weights)
         elif split.residual is None:
             weights = "not known"

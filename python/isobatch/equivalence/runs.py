@@ -60,6 +60,7 @@ class Recorded(msgspec.Struct, frozen=True):
     bits: bool = False
     shake: bool = False
     singles: bool = False
+    entries: bool = False
     rows: dict[str, Any] | None = None
     split: Split | None = None
     sets: tuple[str, ...] = ()

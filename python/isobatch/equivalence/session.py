@@ -3,7 +3,7 @@
 import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
+from isobatch.equivalence.meshes import same_across
 from isobatch.equivalence.records import Recording, as_passes
 from isobatch.equivalence.releases import compare_releases
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
@@ -59,6 +60,7 @@ def same(
     command: Sequence[str],
     split: str | Sequence[str] | None = None,
     *,
+    across: str | Mapping[str, int] | None = None,
     tool: str | None = None,
     steps: int | None = None,
     limit: float = LIMIT,
@@ -80,6 +82,7 @@ def same(
     Args:
         command: words, with braces such as `{micro_batch}`, or of a tool whose options are known.
         split: RANKSxACCUMULATIONxMICRO_BATCH, or several of the same batch; by default the command's own.
+        across: dimensions of a mesh, such as "tp=2,pp=2", compared with the run without in place of splits.
         tool: the tool's name, if it is not recognized.
         steps: optimizer steps to compare.
         limit: seconds of a run.
@@ -100,6 +103,10 @@ def same(
     Traceback (most recent call last):
     isobatch.errors.InputError: ...
     """
+    if across is not None:
+        if split:
+            raise InputError("--across compares meshes and --split splits of a batch: ask one of them")
+        return same_across(command, across, limit=limit, device=device, as_is=as_is, say=say)
     splits = [Split.parse(text) for text in ([split] if isinstance(split, str) else split or ())]
     for further in splits[1:]:
         if further.effective_batch != splits[0].effective_batch:

@@ -84,7 +84,7 @@ def _measure_clipping(recorder: Recorder) -> None:
     utils: Any = torch.nn.utils
     module: Any = utils.clip_grad
     clip_grad_norm_, clip_values = module.clip_grad_norm_, module.clip_grad_value_
-    scale = getattr(module, "clip_grads_with_norm_", None)
+    scale = getattr(utils, "clip_grads_with_norm_", None)  # the module has it by a private name
 
     def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> torch.Tensor:
         tensors = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -109,8 +109,8 @@ def _measure_clipping(recorder: Recorder) -> None:
     for place in (utils, module):
         place.clip_grad_norm_ = measure_norm
         place.clip_grad_value_ = note_value
-        if scale is not None:
-            place.clip_grads_with_norm_ = note_scale
+    if scale is not None:
+        utils.clip_grads_with_norm_ = note_scale
 
 
 def _watch_steps(recorder: Recorder) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from . import details
+from . import details, entries
 from .checkpoints import WrittenFiles
+from .gradients import gradient_of, gradients_as_weights
 from .rounding import shake
 from .running import describe, name_trainer
 from .sketch import size_of, sketch
@@ -39,7 +40,8 @@ class Recorder:
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
-            that are asked for, and changes no weight; `details`, whether inputs, losses and states are kept;
+            that are asked for, and changes no weight; `entries`, whether whole tensors are kept beside their
+            sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
             the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
             killed, or 0; `rows` to draw, or null; `split`, set in the code's
@@ -64,6 +66,7 @@ class Recorder:
         self.datasets: list[Any] = []
         self.indices: dict[str, list[list[int]]] = {}
         self.meshes: list[Any] = []
+        self.group_sizes: set[int] = set()
         self.in_backward = False
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()
@@ -129,7 +132,7 @@ class Recorder:
                 return self.weights()
         buckets, parts = self.settings["buckets"], [torch.zeros(0, dtype=torch.float64)]
         for number, parameter in enumerate(self.parameters):
-            gradient = _gradient_of(parameter)
+            gradient = gradient_of(parameter)
             if gradient is None:
                 parts.append(torch.zeros(size_of(parameter, buckets), dtype=torch.float64))
             else:
@@ -188,7 +191,11 @@ class Recorder:
             if self.settings["watched"] and self.rank == 0:
                 self.written.look(max(self.steps.values(), default=0))
             rows = [self.gradient(), self.weights(), *self.gradients.get(number, [])]
-            self.save(self.describe(number, optimizer), rows)
+            record = self.describe(number, optimizer)
+            if self.settings["entries"]:
+                record |= entries.describe_entries(self)
+                entries.write_entries(self, f"entries-{number}-{self.rank}.f32", with_gradient=True)
+            self.save(record, rows)
             if self.settings["shake"]:
                 gradients = [p.grad for p in self.parameters if p.grad is not None]
                 shake(gradients, self.steps[number] - 1)
@@ -201,12 +208,14 @@ class Recorder:
         if self.busy or number is None or not self.steps.get(number) or self.makes_state:
             return
         with self.unseen():
+            if self.settings["entries"]:
+                entries.write_entries(self, f"ended-{number}-{self.rank}.f32", with_gradient=False)
             self.save_weights(number, self.weights())
 
     def weights(self) -> torch.Tensor:
         """Sketches all parameters as they are now."""
         buckets = self.settings["buckets"]
-        tensors = enumerate(self._tensors())
+        tensors = enumerate(self.tensors())
         return torch.cat([sketch(self._sign_of(number, p), p, buckets) for number, (_, p) in tensors])
 
     def _sign_of(self, number: int, parameter: torch.Tensor) -> int:
@@ -214,7 +223,8 @@ class Recorder:
         name = self.names.get(id(parameter))
         return number if name is None or not self.settings["details"] else details.sign_of(name)
 
-    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the parameters with their names, an engine's whole."""
         if self.whole_tensors is not None:
             return self.whole_tensors()
         parameters = enumerate(self.parameters)
@@ -224,8 +234,7 @@ class Recorder:
         """Describes an optimizer's next step."""
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         tensors = [
-            (name, id(p), p.numel(), p.dtype in (torch.float16, torch.bfloat16))
-            for name, p in self._tensors()
+            (name, id(p), p.numel(), p.dtype in (torch.float16, torch.bfloat16)) for name, p in self.tensors()
         ]
         are_own = [key in own for _, key, _, _ in tensors]
         step = self.steps.get(number, 0)
@@ -259,9 +268,7 @@ class Recorder:
             },
         }
         if self.settings["details"]:
-            record["details"] = details.describe_step(
-                self, number, optimizer, [p for _, p in self._tensors()]
-            )
+            record["details"] = details.describe_step(self, number, optimizer, [p for _, p in self.tensors()])
             record["checkpoints"] = self.written.by_step
         if self.settings["describe"] and self.rank == 0:
             record["running"] = describe(optimizer, step, is_last=step + 1 >= self.settings["steps"])
@@ -304,33 +311,6 @@ class Recorder:
         if killed:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(0)
-
-
-@contextlib.contextmanager
-def gradients_as_weights(parameters: list[torch.Tensor]) -> Iterator[None]:
-    """Puts gradients in the place of weights for a while, where an engine gathers the weights alone."""
-    saved = [parameter.data.clone() for parameter in parameters]
-    for parameter in parameters:
-        put_gradient(parameter)
-    try:
-        yield
-    finally:
-        for parameter, entries in zip(parameters, saved):
-            parameter.data.copy_(entries)
-
-
-def put_gradient(parameter: torch.Tensor) -> None:
-    """Puts a gradient in the place of its weight: 0 without one."""
-    if parameter.grad is None:
-        parameter.data.zero_()
-    else:
-        parameter.data.copy_(parameter.grad)
-
-
-def _gradient_of(parameter: Any) -> Any:
-    """Returns the gradient of a parameter; Megatron keeps it in a buffer of its own."""
-    gradient = parameter.grad
-    return getattr(parameter, "main_grad", None) if gradient is None else gradient
 
 
 def _libraries() -> list[str]:

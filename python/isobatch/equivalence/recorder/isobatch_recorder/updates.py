@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from .after_import import AfterImport
-from .record import Recorder, json_number, put_gradient
+from .gradients import put_gradient
+from .record import Recorder, json_number
 from .rounding import shake
 
 ENGINE = "deepspeed.runtime.engine"

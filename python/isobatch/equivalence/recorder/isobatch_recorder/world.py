@@ -21,7 +21,7 @@ def install(recorder: Recorder) -> None:
         if torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
             os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     if torch.distributed.is_available():
-        _note_meshes(recorder)
+        _note_groups(recorder)
     if not recorder.settings["as_is"]:
         _switch_autocast_off(recorder)
 
@@ -41,7 +41,7 @@ def _use_gloo(recorder: Recorder) -> None:
     distributed.distributed_c10d.init_process_group = init_with_gloo
 
 
-def _note_meshes(recorder: Recorder) -> None:
+def _note_groups(recorder: Recorder) -> None:
     meshes: Any = torch.distributed.device_mesh.DeviceMesh
     initialize = meshes.__init__
 
@@ -50,6 +50,13 @@ def _note_meshes(recorder: Recorder) -> None:
         recorder.meshes.append(self)
 
     meshes.__init__ = __init__
+    new_group = torch.distributed.new_group
+
+    def note_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        recorder.group_sizes.add(recorder.world if ranks is None else len(ranks))
+        return new_group(ranks, *args, **kwargs)
+
+    torch.distributed.new_group = note_group
 
 
 def _switch_autocast_off(recorder: Recorder) -> None:
