@@ -26,6 +26,8 @@ TARGETS = {"start_positions", "return_loss", "future_values", "target_values", "
 """Arguments of a forward that a loss is made of, beside those with `label` in their names."""
 GENERIC = ("GenericForSequenceClassification", "GenericForQuestionAnswering", "GenericForTokenClassification")
 """Bases of transformers that have the forward of many heads."""
+PARTS = ("Loss", "PreTrainedModel", "Matcher", "SQuADHead")
+"""Ends of the names of classes that are parts of a head, or bases."""
 ROUTED = "+router"
 """A head's name with its balance loss of experts on."""
 
@@ -58,7 +60,7 @@ def _heads_of(path: Path) -> Iterator[Head]:
     source = path.read_text(encoding="utf-8")
     lines, codes = source.splitlines(), dict.fromkeys(GENERIC, "")
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef) or node.name.endswith(("Loss", "PreTrainedModel")):
+        if not isinstance(node, ast.ClassDef) or node.name.endswith(PARTS):
             continue
         forward = _forward(node)
         base = next((name for part in node.bases if (name := ast.unparse(part)) in codes), None)
