@@ -1,5 +1,6 @@
 """Runs the census: each head in a fork of one process that has imported what all need."""
 
+import ast
 import gc
 import hashlib
 import json
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from census import losses, trl_heads
+from census import losses, page, trl_heads
 from census.ask import ask_head
 from census.heads import ORDER, ROUTED, Head, list_heads
 
@@ -29,6 +30,8 @@ ANSWERS = Path(__file__).resolve().parents[1] / "results" / "census.jsonl"
 SECONDS, PROCESSOR, MEMORY = 300, 40, 6 << 30
 """Limits of a head: seconds on the wall and of processor, and address space above today's."""
 WORKERS = 2
+SHARED = ("package", "release", "builder", "verdict", "cause", "ranks")
+"""What heads of one loss code share."""
 BUILDERS = {
     "transformers": ("tiny.py", "families.py", "rows.py"),
     "trl": ("trl_heads.py",),
@@ -39,10 +42,10 @@ BUILDERS = {
 
 @cache
 def digest(package: str) -> str:
-    """Digests the files that build and ask a package's heads."""
-    names = BUILDERS.get(package, ("losses.py",))
-    content = b"".join((Path(__file__).parent / name).read_bytes() for name in (*names, "ask.py"))
-    return hashlib.sha256(content).hexdigest()[:8]
+    """Digests the code, without comments, that builds and asks a package's heads."""
+    folder, names = Path(__file__).parent, BUILDERS.get(package, ("losses.py",))
+    trees = [ast.parse((folder / name).read_text(encoding="utf-8")) for name in (*names, "ask.py")]
+    return hashlib.sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:8]
 
 
 def read_answers() -> dict[str, dict[str, Any]]:
@@ -79,17 +82,20 @@ def add_same_code() -> None:
     answers, groups = read_answers(), defaultdict(list)
     for head in list_heads():
         groups[head.code].append(head.name)
-    for names in groups.values():
-        run = [answers[name] for name in names if answers.get(name, {}).get("asked") == "run"]
-        if len({(record["verdict"], record["cause"], record["ranks"]) for record in run}) != 1:
-            continue
-        shared = {
-            name: run[0][name] for name in ("package", "release", "builder", "verdict", "cause", "ranks")
-        }
+    for code, names in groups.items():
         for name in names:
-            if answers.get(name, {}).get("asked") != "run":
-                weights = {"weights": {}, "as": run[0]["head"]}
-                answers[name] = {"head": name, **shared, "asked": "same code", **weights}
+            answers.get(name, {})["code"] = code
+        run = [answers[name] for name in names if answers.get(name, {}).get("asked") == "run"]
+        run = [record for record in run if not record["cause"].endswith(page.UNKNOWN)] or run
+        agree = len({(record["verdict"], record["cause"], record["ranks"]) for record in run}) == 1
+        for name in names:
+            known = answers.get(name, {"asked": "same code"})
+            if known["asked"] == "same code":
+                answers.pop(name, None)
+            if agree and known["asked"] != "run":
+                shared = {field: run[0][field] for field in SHARED}
+                judged = {"head": name, **shared, "asked": "same code", "code": code, "as": run[0]["head"]}
+                answers[name] = judged | ({"why": known["why"]} if "why" in known else {})
     _write(answers)
 
 

@@ -218,7 +218,7 @@ def _put(config: Any, name: str, value: Any) -> None:
         return
     try:
         setattr(config, name, value)
-    except (AttributeError, ValueError, TypeError, RuntimeError):  # some names are properties, some values are checked
+    except (AttributeError, ValueError, TypeError, RuntimeError):  # a property, or a value that is checked
         return
 
 

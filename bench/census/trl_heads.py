@@ -26,7 +26,7 @@ def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """Yields each trainer and loss type: its name, its package, and how it is asked."""
     makers = {
         **{f"SFTTrainer, loss_type={kind}": partial(_sft, loss_type=kind) for kind in ("nll", "dft")},
-        **{f"DPOTrainer, loss_type={kind}": partial(_dpo, loss_type=[kind]) for kind in DPO},
+        **{f"DPOTrainer, loss_type={kind}": partial(_dpo, **_dpo_kind(kind)) for kind in DPO},
         **{f"KTOTrainer, loss_type={kind}": partial(_kto, loss_type=kind) for kind in KTO},
         "RewardTrainer": _reward,
         "ORPOTrainer": partial(_experimental, "orpo", "ORPO"),
@@ -121,6 +121,10 @@ def _dpo(**arguments: Any) -> Any:
 
     trainer = partial(DPOTrainer, ref_model=language_model(1), processing_class=tokenizer())
     return language_model(), _pairs(), trainer, arguments
+
+
+def _dpo_kind(kind: str) -> dict[str, Any]:
+    return {"loss_type": [kind], **({"label_smoothing": 1e-3} if kind in ("exo_pair", "robust") else {})}
 
 
 def _kto(**arguments: Any) -> Any:
