@@ -5,7 +5,8 @@ from typing import Any
 import transformers as tf
 
 SMALL = {"BeitConfig", "Data2VecVisionConfig", "ConvNextConfig", "ConvNextV2Config", "ResNetConfig",
-         "DPTConfig", "EomtConfig", "EomtDinov3Config", "SegformerConfig", "HGNetV2Config", "BrosConfig"}  # fmt: skip
+         "DPTConfig", "EomtConfig", "EomtDinov3Config", "SegformerConfig", "HGNetV2Config",
+         "BrosConfig"}  # fmt: skip
 """Configs that are small as `config_of` makes them."""
 FIXED = {"HGNetV2Config"}
 """Configs that are small as made here, as a part of another config too."""

@@ -19,7 +19,7 @@ REMEDIES = {
         ISSUE,
     ),
     "mean of passes' means, × accumulation": (
-        "the same with a mean over the pass's tokens: after that remedy a mean of passes' means is left (tried)",
+        "the same, of a mean over tokens: after that remedy a mean of passes' means is left (tried)",
         ISSUE,
     ),
     "mean of passes' means": ("a mean over each pass's tokens, averaged: [found](found.md)", "none found"),
@@ -65,7 +65,7 @@ def text_of(records: list[dict[str, Any]]) -> str:
             f"| {verdict} | {_count(judged, verdict, 'run')} | {_count(judged, verdict, 'same code')} |"
             for verdict in (SAME, "not the same")
         ),
-        f"| not built, so not judged: {counts['not built']} | | |",
+        f"| not built or not asked, so not judged: {counts['not built']} | | |",
         "",
         "Each head was built tiny and asked by [`ib.same_model`](same-in-tests.md): eight rows in one pass, "
         "against four passes of two, two passes of four, and two ranks. Heads of transformers ran under its "
@@ -84,7 +84,7 @@ def text_of(records: list[dict[str, Any]]) -> str:
         "## Heads by cause",
         "",
         *(line for cause, group in groups.items() for line in _names(cause, group)),
-        "## Not built",
+        "## Not judged",
         "",
         *_unbuilt(records),
         "",
@@ -115,9 +115,9 @@ def compare_codes(records: list[dict[str, Any]]) -> tuple[int, list[tuple[str, s
         if record["asked"] == "run" and (code := record.get("code")):
             if code in first:
                 count += 1
-                other = first[code]
-                if any(record[name] != other[name] for name in ("verdict", "cause", "ranks")):
-                    differing.append((other["head"], record["head"]))
+                earlier = first[code]
+                if any(record[name] != earlier[name] for name in ("verdict", "cause", "ranks")):
+                    differing.append((earlier["head"], record["head"]))
             first.setdefault(code, record)
     return count, differing
 
@@ -139,8 +139,8 @@ def _bar(same: int, different: int, unknown: int) -> str:
     return "".join(mark * size for mark, size in zip("█▒·", sizes, strict=True))
 
 
-def _count(records: list[dict[str, Any]], verdict: str, asked: str) -> int:
-    return sum(record["verdict"] == verdict and record["asked"] == asked for record in records)
+def _count(records: list[dict[str, Any]], verdict: str, way: str) -> int:
+    return sum(record["verdict"] == verdict and record["asked"] == way for record in records)
 
 
 def _releases(records: list[dict[str, Any]]) -> list[str]:
@@ -155,8 +155,8 @@ def _cause_line(cause: str, group: list[dict[str, Any]]) -> str:
 
 def _names(cause: str, group: list[dict[str, Any]]) -> list[str]:
     lines = [f"### {cause[0].upper()}{cause[1:]}", ""]
-    for asked, start in (("run", ""), ("same code", "Same code: ")):
-        names = ", ".join(record["head"] for record in group if record["asked"] == asked)
+    for way, start in (("run", ""), ("same code", "Same code: ")):
+        names = "; ".join(record["head"] for record in group if record["asked"] == way)
         lines += [f"{start}{names}", ""] if names else []
     return lines
 
@@ -166,7 +166,7 @@ def _unbuilt(records: list[dict[str, Any]]) -> list[str]:
     for record in records:
         if record["asked"] == "not built":
             groups[_plain(record["why"])].append(record["head"])
-    return [f"- {', '.join(heads)}: {why}" for why, heads in groups.items()]
+    return [f"- {'; '.join(heads)}: {why}" for why, heads in groups.items()]
 
 
 def _plain(why: str) -> str:

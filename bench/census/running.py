@@ -30,6 +30,7 @@ ANSWERS = Path(__file__).resolve().parents[1] / "results" / "census.jsonl"
 SECONDS, PROCESSOR, MEMORY = 300, 40, 6 << 30
 """Limits of a head: seconds on the wall and of processor, and address space above today's."""
 WORKERS = 2
+UNASKED = {"package": "transformers", "builder": "none", "asked": "not built", "why": "not asked yet"}
 SHARED = ("package", "release", "builder", "verdict", "cause", "ranks")
 """What heads of one loss code share."""
 BUILDERS = {
@@ -56,21 +57,21 @@ def read_answers() -> dict[str, dict[str, Any]]:
 
 def run(pattern: str, limit: float) -> None:
     """Asks heads without an answer of this release and builder, until all have one or the time is over."""
-    began, answers, asked = time.monotonic(), read_answers(), {}
+    began, answers, forks = time.monotonic(), read_answers(), {}
     questions = _questions(answers, pattern)
     _import_all()
     while True:
-        while len(asked) < WORKERS and time.monotonic() - began < 60 * limit:
+        while len(forks) < WORKERS and time.monotonic() - began < 60 * limit:
             if (question := next(questions, None)) is None:
                 break
             start = _Asked(*question)
-            asked[start.reader] = start
-        if not asked:
+            forks[start.reader] = start
+        if not forks:
             return
-        ready = wait(list(asked), timeout=1)
-        for reader, head in list(asked.items()):
+        ready = wait(list(forks), timeout=1)
+        for reader, head in list(forks.items()):
             if reader in ready or time.monotonic() - head.began > SECONDS:
-                record = asked.pop(reader).end()
+                record = forks.pop(reader).end()
                 answers[record["head"]] = record
                 _write(answers)
                 answer = record.get("verdict") or record.get("why")
@@ -90,12 +91,15 @@ def add_same_code() -> None:
         agree = len({(record["verdict"], record["cause"], record["ranks"]) for record in run}) == 1
         for name in names:
             known = answers.get(name, {"asked": "same code"})
-            if known["asked"] == "same code":
+            if known["asked"] == "same code" or known["builder"] == "none":
                 answers.pop(name, None)
+                known = {"asked": "same code"}
             if agree and known["asked"] != "run":
                 shared = {field: run[0][field] for field in SHARED}
                 judged = {"head": name, **shared, "asked": "same code", "code": code, "as": run[0]["head"]}
                 answers[name] = judged | ({"why": known["why"]} if "why" in known else {})
+            elif name not in answers:
+                answers[name] = {"head": name, **UNASKED, "release": version("transformers")}
     _write(answers)
 
 

@@ -65,7 +65,7 @@ def test_a_head_is_counted_under_its_verdict_and_its_cause():
     unbuilt = RECORD | {"head": "C", "asked": "not built", "why": "rows: no | loss"}
     text = page.text_of([answer("A"), answer("B", "x", "y"), answer("D", ranks="z"), unbuilt])
     assert "| the same | 1 | 0 |" in text and "| not the same | 2 | 0 |" in text
-    assert "not built, so not judged: 1" in text and "- C: no / loss" in text
+    assert "not built or not asked, so not judged: 1" in text and "- C: no / loss" in text
     assert "| x | 1 | 0 |" in text and "| ranks: z | 1 | 0 |" in text
     assert "█" * 15 + "▒" * 30 + "·" * 15 in text
     assert "### X\n\nB\n" in text and "### Ranks: z\n\nD\n" in text
