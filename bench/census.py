@@ -2,6 +2,7 @@
 
     python bench/census.py run [--only PATTERN] [--limit MINUTES]   asks what has no answer yet
     python bench/census.py one HEAD                                 asks one head, and prints its answer
+    python bench/census.py long [--limit MINUTES] [--count N]       asks N heads by `isobatch same`, too
     python bench/census.py page                                     writes docs/census.md
 
 `bench/results/census.jsonl` has one line a head, with a digest of the builder and the release: a head whose
@@ -12,7 +13,7 @@ import argparse
 import json
 import sys
 
-from census import page, running
+from census import long, page, running
 
 
 def main() -> None:
@@ -24,10 +25,15 @@ def main() -> None:
     run.add_argument("--limit", type=float, default=1e9, help="minutes after which no head is begun")
     single = commands.add_parser("one")
     single.add_argument("head")
+    longer = commands.add_parser("long")
+    longer.add_argument("--limit", type=float, default=1e9, help="minutes after which no head is begun")
+    longer.add_argument("--count", type=int, default=40, help="heads, in turn over all causes")
     commands.add_parser("page")
     options = parser.parse_args()
     if options.command == "run":
         running.run(options.only, options.limit)
+    elif options.command == "long":
+        long.run(options.limit, options.count)
     elif options.command == "one":
         json.dump(running.ask_one(options.head), sys.stdout, indent=1, ensure_ascii=False)
         print()

@@ -5,10 +5,36 @@ from typing import Any
 import transformers as tf
 
 SMALL = {"BeitConfig", "Data2VecVisionConfig", "ConvNextConfig", "ConvNextV2Config", "ResNetConfig",
-         "DPTConfig", "EomtConfig", "EomtDinov3Config", "SegformerConfig"}  # fmt: skip
+         "DPTConfig", "EomtConfig", "EomtDinov3Config", "SegformerConfig", "HGNetV2Config",
+         "BrosConfig"}  # fmt: skip
 """Configs that are small as `config_of` makes them."""
+FIXED = {"HGNetV2Config"}
+"""Configs that are small as made here, as a part of another config too."""
 VISION = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": 4}
 STAGES = ["stage1", "stage2", "stage3", "stage4"]
+HYBRID = {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}
+BROS = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 64}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "HunYuanDenseV1Config": {"head_dim": 32},
+    "HunYuanMoEV1Config": {"head_dim": 32},
+    "BambaConfig": {"attn_layer_indices": [1]},
+    "GraniteMoeHybridConfig": {"layer_types": ["linear_attention", "full_attention"] * 16},
+    "JambaConfig": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "Lfm2MoeConfig": HYBRID,
+    "BrosConfig": BROS,
+    "ChameleonConfig": {"vocabulary_map": {"<image>": 4}},
+    "Emu3Config": {"vocabulary_map": {"<image>": 4}},
+    "EsmConfig": {"vocab_size": 128},
+    "DeepseekV2Config": {"num_experts_per_tok": 2},
+    "Dots1Config": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "DeepseekOcr2Config": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "Granite4VisionConfig": {"deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1]},
+    "Blip2Config": {"image_token_index": 100},
+    "InstructBlipConfig": {"image_token_index": 100},
+    "InstructBlipVideoConfig": {"video_token_index": 100},
+    "BridgeTowerConfig": {"contrastive_hidden_size": 16},
+}
+"""Arguments of configs that need no other config."""
 
 
 def config_of(model_class: Any) -> Any:
@@ -37,6 +63,20 @@ def _resnet(*stages: int) -> dict[str, Any]:
         "hidden_sizes": [8, 8, 16, 16],
         "depths": [1, 1, 1, 1],
         "out_features": [f"stage{stage}" for stage in stages],
+    }
+
+
+def _hgnet() -> dict[str, Any]:
+    return {
+        "embedding_size": 8,
+        "hidden_sizes": [16, 16, 32, 32],
+        "depths": [1, 1, 1, 1],
+        "stem_channels": [3, 8, 8],
+        "stage_in_channels": [8, 16, 16, 32],
+        "stage_mid_channels": [8, 8, 8, 8],
+        "stage_out_channels": [16, 16, 32, 32],
+        "stage_num_blocks": [1, 1, 1, 1],
+        "stage_numb_of_layers": [1, 1, 1, 1],
     }
 
 
@@ -91,6 +131,11 @@ def _settings(name: str) -> dict[str, Any]:
         return {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "image_size": 32}
     if name == "ResNetConfig":
         return _resnet(4)
+    if name in ("DFineConfig", "Deimv2Config"):
+        backbone = tf.HGNetV2Config(**_hgnet(), out_features=STAGES[1:])
+        return {"backbone_config": backbone, "encoder_in_channels": [16, 32, 32], "num_denoising": 4}
+    if name == "HGNetV2Config":
+        return _hgnet()
     if name == "DPTConfig":
         neck = {"backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 8, 16, 16]}
         return {**VISION, **neck, "fusion_hidden_size": 16, "image_size": 32, "patch_size": 8}
@@ -100,6 +145,4 @@ def _settings(name: str) -> dict[str, Any]:
     if name == "SegformerConfig":
         heads = {"num_attention_heads": [1, 1, 2, 2], "decoder_hidden_size": 16, "image_size": 64}
         return {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], **heads}
-    if name in ("HunYuanDenseV1Config", "HunYuanMoEV1Config"):
-        return {"head_dim": 32}
-    return {}
+    return dict(SETTINGS.get(name, {}))

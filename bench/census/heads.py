@@ -26,6 +26,8 @@ TARGETS = {"start_positions", "return_loss", "future_values", "target_values", "
 """Arguments of a forward that a loss is made of, beside those with `label` in their names."""
 GENERIC = ("GenericForSequenceClassification", "GenericForQuestionAnswering", "GenericForTokenClassification")
 """Bases of transformers that have the forward of many heads."""
+PARTS = ("Loss", "PreTrainedModel", "Matcher", "SQuADHead")
+"""Ends of the names of classes that are parts of a head, or bases."""
 ROUTED = "+router"
 """A head's name with its balance loss of experts on."""
 
@@ -57,13 +59,18 @@ def _heads_of(path: Path) -> Iterator[Head]:
     """Yields the heads of a file; one without a forward of its own has that of its base."""
     source = path.read_text(encoding="utf-8")
     lines, codes = source.splitlines(), dict.fromkeys(GENERIC, "")
+    refusing: set[str] = set()
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef) or node.name.endswith(("Loss", "PreTrainedModel")):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        if _refuses(node) or refusing & {ast.unparse(part) for part in node.bases}:
+            refusing.add(node.name)
+        if node.name.endswith(PARTS):
             continue
         forward = _forward(node)
         base = next((name for part in node.bases if (name := ast.unparse(part)) in codes), None)
         if forward is not None and _has_loss(forward, lines):
-            codes[node.name] = _loss_code(node, forward, path.parent.name)
+            codes[node.name] = _loss_code(node, forward, path.parent.name, refuses=node.name in refusing)
         elif forward is None and base is not None:
             codes[node.name] = codes[base] or base
         else:
@@ -82,10 +89,18 @@ def _forward(node: ast.stmt) -> ast.FunctionDef | None:
     return next((part for part in body if isinstance(part, ast.FunctionDef) and part.name == "forward"), None)
 
 
-def _loss_code(node: ast.ClassDef, forward: ast.FunctionDef, folder: str) -> str:
+def _refuses(node: ast.ClassDef) -> bool:
+    """Tells whether a class says itself that it refuses the Trainer's count of tokens."""
+    return any(
+        isinstance(part, ast.Assign) and ast.unparse(part) == "accepts_loss_kwargs = False"
+        for part in node.body
+    )
+
+
+def _loss_code(node: ast.ClassDef, forward: ast.FunctionDef, folder: str, *, refuses: bool) -> str:
     """Hashes the lines that touch the loss or the labels, without the model's own names.
 
-    A class that refuses the Trainer's count of tokens has another key than one that takes it.
+    A class that refuses the Trainer's count of tokens, or inherits that, has another key.
     """
     forward.returns, forward.decorator_list = None, []
     for argument in [*forward.args.args, *forward.args.kwonlyargs]:
@@ -96,10 +111,6 @@ def _loss_code(node: ast.ClassDef, forward: ast.FunctionDef, folder: str) -> str
     text = text.replace(node.name.split("For")[0], "X").replace(folder, "x")
     text = re.sub(r"self\.(\w+)\(", "self.m(", text)
     text = re.sub(r"\b[A-Z]\w+(?:Output|OutputWith\w+|With\w+)\b", "O", text)
-    refuses = any(
-        isinstance(part, ast.Assign) and ast.unparse(part) == "accepts_loss_kwargs = False"
-        for part in node.body
-    )
     takes = "kwargs" if forward.args.kwarg is not None and not refuses else "none"
     kind = next((kind for kind in ORDER if kind in node.name), node.name)
     return f"{kind}:{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]}:{takes}"

@@ -66,6 +66,11 @@ class Embedder(nn.Module):
         """Returns the features with their embedding."""
         return {**features, "sentence_embedding": self.layer(features["x"])}
 
+    @property
+    def device(self) -> torch.device:
+        """Returns the device of the layer."""
+        return self.layer.weight.device
+
     def get_embedding_dimension(self) -> int:
         """Returns the embedding's width."""
         return 8
@@ -120,7 +125,8 @@ def _timm() -> dict[str, Any]:
     from timm import loss
 
     plain = ("LabelSmoothingCrossEntropy", "AsymmetricLossSingleLabel")
-    spread = ("SoftTargetCrossEntropy", "BinaryCrossEntropy", "AsymmetricLossMultiLabel")
+    spread = ("SoftTargetCrossEntropy", "BinaryCrossEntropy", "AsymmetricLossMultiLabel", "PolyCrossEntropy",
+              "PolyBinaryCrossEntropy", "TwoWayLoss", "ZlprLoss")  # fmt: skip
     return {
         **{name: lambda name=name: (Scored(getattr(loss, name)()), _classes()) for name in plain},
         **{name: lambda name=name: (Scored(getattr(loss, name)()), _classes(True)) for name in spread},
@@ -155,7 +161,7 @@ def _clip() -> dict[str, Any]:
 
     return {
         "ClipLoss in a plain loop": lambda: (Towers(open_clip.ClipLoss()), rows()),
-        "SigLipLoss in a plain loop": lambda: (Towers(open_clip.SigLipLoss(), biased=True), rows()),
+        "SigLipLoss in a plain loop": lambda: (Towers(open_clip.loss.SigLipLoss(), biased=True), rows()),
     }
 
 
@@ -163,10 +169,10 @@ def _detection() -> dict[str, Any]:
     from torchvision.models import detection
     from torchvision.models.detection.anchor_utils import AnchorGenerator, DefaultBoxGenerator
 
-    def backbone() -> Any:
+    def backbone(width: int = 16, *, listed: bool = False) -> Any:
         torch.manual_seed(0)
-        body = nn.Sequential(nn.Conv2d(3, 8, 3, 8, 1), nn.ReLU(), nn.Conv2d(8, 16, 3, 2, 1))
-        body.out_channels = 16
+        body = nn.Sequential(nn.Conv2d(3, 8, 3, 8, 1), nn.ReLU(), nn.Conv2d(8, width, 3, 2, 1))
+        body.out_channels = [width] if listed else width
         return body
 
     def rows(**further: Any) -> Any:
@@ -199,11 +205,13 @@ def _detection() -> dict[str, Any]:
             rows(),
         ),
         "FCOS": lambda: (
-            detection.FCOS(backbone(), 3, anchor_generator=AnchorGenerator(((16,),), ((1.0,),)), **sizes),
+            detection.FCOS(backbone(32), 3, anchor_generator=AnchorGenerator(((16,),), ((1.0,),)), **sizes),
             rows(),
         ),
         "SSD": lambda: (
-            detection.ssd.SSD(backbone(), DefaultBoxGenerator([[2]], scales=[0.3, 0.6]), (96, 96), 3),
+            detection.ssd.SSD(
+                backbone(listed=True), DefaultBoxGenerator([[2]], scales=[0.3, 0.6]), (96, 96), 3
+            ),
             rows(),
         ),
     }

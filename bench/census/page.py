@@ -1,4 +1,4 @@
-"""Writes docs/census.md from the answers alone: counts, a line for each cause, and a list by head."""
+"""Writes docs/census.md from the answers alone: counts, a line for each cause, and the heads of each."""
 
 import json
 from collections import Counter, defaultdict
@@ -8,29 +8,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = ROOT / "bench" / "results" / "census.jsonl"
 PAGE = ROOT / "docs" / "census.md"
-SHOWN = 12
-"""Heads that a cause's line names; the list below it has all."""
+UNKNOWN = "; weights not known"
+"""End of a cause that equal rows name alone: the gradients of unequal rows are too alike to be told apart."""
+SAME = "the same"
+ISSUE = "[transformers #47688](https://github.com/huggingface/transformers/issues/47688)"
 REMEDIES = {
     "× ranks × accumulation": (
-        "the model takes a mean over its own pass, and the Trainer divides by neither accumulation nor ranks",
-        "[transformers #47688](https://github.com/huggingface/transformers/issues/47688)",
+        "a mean over the model's own pass, which the Trainer divides by neither accumulation nor ranks. "
+        "`type(model).accepts_loss_kwargs = False` before the Trainer is made (tried)",
+        ISSUE,
     ),
     "mean of passes' means, × accumulation": (
-        "the same, and the pass's mean is over its tokens: samples weigh as 1/tokens of their pass",
-        "[transformers #47688](https://github.com/huggingface/transformers/issues/47688)",
+        "the same, of a mean over tokens: after that remedy a mean of passes' means is left (tried)",
+        ISSUE,
     ),
     "mean of passes' means": ("a mean over each pass's tokens, averaged: [found](found.md)", "none found"),
     "a term of the loss, × ranks × accumulation": (
-        "a term such as a balance loss is not divided as the rest: divide its coefficient",
+        "a balance or penalty term is added in each pass: divide its coefficient by accumulation × ranks",
         "transformers #48690 (ranks)",
     ),
     "coupled samples": (
-        "samples of a pass act on one another: keep the micro-batch",
-        "a property of the loss",
+        "samples of a pass act on one another, by the loss's definition: keep the micro-batch",
+        "",
     ),
-    "summed loss": ("the loss is a sum over the pass: use a mean", "a choice of the loss"),
+    "summed loss": ("passes are summed, then divided: [found](found.md) for GOLD", "none found"),
+    "ranks: 1/ranks": ("[found](found.md)", "[trl #6006](https://github.com/huggingface/trl/pull/6006)"),
 }
-"""By cause, what it is or what to do, and where it is discussed."""
+"""By cause, what it is with the remedy, and where it is discussed."""
 
 
 def write() -> None:
@@ -45,118 +49,126 @@ def read() -> list[dict[str, Any]]:
 
 def text_of(records: list[dict[str, Any]]) -> str:
     """Makes the page of answers."""
+    records = sorted(records, key=lambda record: record["head"].lower())
     counts = Counter(record["asked"] for record in records)
-    releases = sorted({f"{record['package']} {record['release']}" for record in records})
     judged = [record for record in records if record["asked"] != "not built"]
-    same = [record for record in judged if record["verdict"] == "the same"]
+    same = sum(record["verdict"] == SAME for record in judged)
+    groups = group_by_cause(judged)
     lines = [
         "# The census",
         "",
-        "Is the training the same at another split of the batch? Each head below was built tiny and asked by "
-        "[`ib.same_model`](same-in-tests.md): eight rows in one pass, against four passes of two, two "
-        "passes of four, and two ranks. Heads of transformers ran under its Trainer, other losses in a plain "
-        "loop. Dropout is off and batch norm uses its running statistics.",
+        f"`{_bar(same, len(judged) - same, counts['not built'])}`",
         "",
-        f"`{_bar(len(same), len(judged) - len(same), counts['not built'])}`",
+        "| is the training the same at another split of the batch? | run | same code |",
+        "|---|---|---|",
+        *(
+            f"| {verdict} | {_count(judged, verdict, 'run')} | {_count(judged, verdict, 'same code')} |"
+            for verdict in (SAME, "not the same")
+        ),
+        f"| not built or not asked, so not judged: {counts['not built']} | | |",
         "",
-        "| | heads |",
-        "|---|---|",
-        f"| the same at every split | {len(same)} |",
-        f"| not the same | {len(judged) - len(same)} |",
-        f"| not built, so not judged | {counts['not built']} |",
+        "Each head was built tiny and asked by [`ib.same_model`](same-in-tests.md): eight rows in one pass, "
+        "against four passes of two, two passes of four, and two ranks. Heads of transformers ran under its "
+        "Trainer, losses of other packages in a plain loop. Dropout is off, batch norm uses its running "
+        "statistics.",
         "",
-        f"{counts['run']} heads were run. {counts['same code']} more have the loss code of heads that ran "
-        'and agreed with each other ("same code"): they were not run.',
-        f"Releases: {', '.join(releases)}.",
+        *_key_lines(records),
+        f"Releases: {', '.join(_releases(records))}.",
         "",
         "## Causes",
         "",
-        "| cause by accumulation | heads run | same code | what it is, what to do | thread | such as |",
-        "|---|---|---|---|---|---|",
-        *_causes(judged),
+        "| cause | run | same code | what it is, what to do | thread |",
+        "|---|---|---|---|---|",
+        *(_cause_line(cause, group) for cause, group in groups.items() if cause != SAME),
         "",
-        "By ranks alone, where accumulation is the same:",
+        "## Heads by cause",
         "",
-        "| cause by ranks | heads run | same code | such as |",
-        "|---|---|---|---|",
-        *_causes_by_ranks(judged),
+        *(line for cause, group in groups.items() for line in _names(cause, group)),
+        "## Not judged",
         "",
-        "## By head",
-        "",
-        "Weights are those of the eight samples at 1 × 4 × 2 (ranks × accumulation × micro-batch); one "
-        "number "
-        "where they are alike, – where no weights explain the gradient.",
-        "",
-        "| head | package | asked | accumulation | ranks | weights |",
-        "|---|---|---|---|---|---|",
-        *(_line(record) for record in sorted(judged, key=lambda record: record["head"].lower())),
-        "",
-        "## Not built",
-        "",
-        "| head | package | why |",
-        "|---|---|---|",
-        *(
-            f"| {record['head']} | {record['package']} | {_plain(record['why'])} |"
-            for record in sorted(records, key=lambda record: record["head"].lower())
-            if record["asked"] == "not built"
-        ),
+        *_unbuilt(records),
         "",
         "`python bench/census.py run` asks heads without an answer of this release; `page` writes this page.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _bar(same: int, different: int, unknown: int) -> str:
-    total = max(1, same + different + unknown)
-    return (
-        "█" * round(60 * same / total)
-        + "▒" * round(60 * different / total)
-        + "·" * round(60 * unknown / total)
-    )
+def group_by_cause(judged: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Groups heads by the cause under accumulation, or by that of ranks alone; the largest group first."""
+    groups = defaultdict(list)
+    for record in judged:
+        is_by_ranks = record["ranks"] not in ("", "not asked")
+        by_ranks = f"ranks: {record['ranks']}" if is_by_ranks else SAME
+        groups[record["cause"].removesuffix(UNKNOWN) or by_ranks].append(record)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
-def _causes(judged: list[dict[str, Any]]) -> list[str]:
-    groups = _groups([record for record in judged if record["cause"]], "cause")
-    lines = []
-    for cause, records in groups:
-        remedy, thread = REMEDIES.get(cause, ("", ""))
-        lines.append(f"| {cause} | {_counts(records)} | {remedy} | {thread} | {_few(records)} |")
-    return lines
+def compare_codes(records: list[dict[str, Any]]) -> tuple[int, list[tuple[str, str]]]:
+    """Holds "same code" against runs: each head that ran, with the first that ran of its code.
+
+    Returns:
+        The number of pairs, and those with different answers.
+    """
+    first: dict[str, dict[str, Any]] = {}
+    count, differing = 0, []
+    for record in records:
+        if record["asked"] == "run" and (code := record.get("code")):
+            if code in first:
+                count += 1
+                earlier = first[code]
+                if any(record[name] != earlier[name] for name in ("verdict", "cause", "ranks")):
+                    differing.append((earlier["head"], record["head"]))
+            first.setdefault(code, record)
+    return count, differing
 
 
-def _causes_by_ranks(judged: list[dict[str, Any]]) -> list[str]:
-    alone = [record for record in judged if not record["cause"] and record["ranks"] not in ("", "not asked")]
+def _key_lines(records: list[dict[str, Any]]) -> list[str]:
+    count, differing = compare_codes(records)
+    pairs = "; ".join(f"{first}, {second}" for first, second in differing)
     return [
-        f"| {cause} | {_counts(records)} | {_few(records)} |" for cause, records in _groups(alone, "ranks")
+        '"Same code": the head has the loss code of heads that ran and agreed with each other; it was not '
+        f"run. What that is worth: of {count} pairs of heads with one code that both ran, "
+        f"{count - len(differing)} have one answer{f' (not: {pairs})' if pairs else ''}.",
+        "",
     ]
 
 
-def _groups(records: list[dict[str, Any]], field: str) -> list[tuple[str, list[dict[str, Any]]]]:
+def _bar(same: int, different: int, unknown: int) -> str:
+    total = max(1, same + different + unknown)
+    sizes = (round(60 * count / total) for count in (same, different, unknown))
+    return "".join(mark * size for mark, size in zip("█▒·", sizes, strict=True))
+
+
+def _count(records: list[dict[str, Any]], verdict: str, way: str) -> int:
+    return sum(record["verdict"] == verdict and record["asked"] == way for record in records)
+
+
+def _releases(records: list[dict[str, Any]]) -> list[str]:
+    return sorted({f"{record['package']} {record['release']}" for record in records})
+
+
+def _cause_line(cause: str, group: list[dict[str, Any]]) -> str:
+    run = sum(record["asked"] == "run" for record in group)
+    remedy, thread = REMEDIES.get(cause, ("", ""))
+    return f"| {cause} | {run} | {len(group) - run} | {remedy} | {thread} |"
+
+
+def _names(cause: str, group: list[dict[str, Any]]) -> list[str]:
+    lines = [f"### {cause[0].upper()}{cause[1:]}", ""]
+    for way, start in (("run", ""), ("same code", "Same code: ")):
+        names = "; ".join(record["head"] for record in group if record["asked"] == way)
+        lines += [f"{start}{names}", ""] if names else []
+    return lines
+
+
+def _unbuilt(records: list[dict[str, Any]]) -> list[str]:
     groups = defaultdict(list)
     for record in records:
-        groups[record[field]].append(record)
-    return sorted(groups.items(), key=lambda group: -len(group[1]))
-
-
-def _counts(records: list[dict[str, Any]]) -> str:
-    run = sum(record["asked"] == "run" for record in records)
-    return f"{run} | {len(records) - run}"
-
-
-def _few(records: list[dict[str, Any]]) -> str:
-    names = sorted((record["asked"] != "run", record["head"]) for record in records)
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(name for _, name in names[:SHOWN]) + rest
-
-
-def _line(record: dict[str, Any]) -> str:
-    weights = record["weights"].get(
-        "1x4x2", [] if record["asked"] == "same code" and record["cause"] else 1.0
-    )
-    shown = " ".join(map(str, weights)) or "–" if isinstance(weights, list) else f"{weights:g}"
-    causes = f"{record['cause'] or 'the same'} | {record['ranks'] or 'the same'}"
-    return f"| {record['head']} | {record['package']} | {record['asked']} | {causes} | {shown} |"
+        if record["asked"] == "not built":
+            groups[_plain(record["why"])].append(record["head"])
+    return [f"- {'; '.join(heads)}: {why}" for why, heads in groups.items()]
 
 
 def _plain(why: str) -> str:
-    return why.replace("|", "/").replace("\n", " ").replace("<", "&lt;")[:110]
+    text = " ".join(why.replace("|", "/").replace("<", "&lt;").split())
+    return text.split(": ", 1)[-1][:90]

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 COUNT, LENGTH = 8, 16
 LENGTHS = (16, 5, 9, 12, 6, 15, 7, 10)
 """Tokens of each row."""
-VARIANTS = (0, 1, 3)
+VARIANTS = (0, 3, 1)
 WAVE = 8000
 
 
@@ -65,7 +65,8 @@ class _Maker:
             self._add_text(row, count)
         elif self.is_audio:
             self._add_audio(row, number)
-        if self.is_image or ("pixel_values" in self.arguments and (not self.is_text or self.variant == 3)):
+        needs_image = self.variant == 3 or "return_loss" in self.arguments or not self.is_text
+        if self.is_image or ("pixel_values" in self.arguments and needs_image):
             self._add_image(row)
         self._add_masks(row, number)
         if "past_values" in self.arguments:
@@ -114,6 +115,20 @@ class _Maker:
         mask[..., :count] = 1
         if "attention_mask" in self.arguments:
             row["attention_mask"] = mask
+        if "qformer_input_ids" in self.arguments:
+            row["qformer_input_ids"] = self._ints(LENGTH)
+            row["qformer_attention_mask"] = torch.ones(LENGTH, dtype=torch.long)
+        if "visual_feats" in self.arguments:
+            row["visual_feats"] = self._reals(3, setting(self.config, "visual_feat_dim", default=2048))
+            row["visual_pos"] = self._reals(3, 4)
+        if "entity_ids" in self.arguments and "Entity" in self.name:
+            row["entity_ids"] = self._ints(2, low=1, high=5)
+            row["entity_position_ids"] = torch.arange(4).reshape(2, 2)
+            row["entity_attention_mask"] = torch.ones(2, dtype=torch.long)
+            if "entity_start_positions" in self.arguments:
+                row["entity_start_positions"], row["entity_end_positions"] = torch.tensor([[0, 2], [1, 3]])
+        if "Longformer" in self.name:
+            row["input_ids"][..., [1, 2, 4]] = self.config.sep_token_id
         end = getattr(self.config, "eos_token_id", None)
         is_decoder = bool(getattr(self.config, "is_encoder_decoder", False))
         if is_decoder and "SequenceClassification" in self.name and isinstance(end, int):
@@ -227,6 +242,8 @@ class _Maker:
             return torch.tensor(number % 2)
         if any(kind in name for kind in ("CTC", "RNNT", "TDT")):
             return _ignored_after(self._ints(4), 1 + number % 3)
+        if "MaskedImageModeling" in name and "bool_masked_pos" in row:
+            return self._ints(int(row["bool_masked_pos"].sum()))
         if self.is_image and not self.is_text:
             return _ignored_after(self._ints(LENGTH), count)
         copies = ("CausalLM" in name or "LMHead" in name) and self.is_text
@@ -262,7 +279,8 @@ def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for name in rows[0]:
         values = [row[name] for row in rows]
         if isinstance(values[0], torch.Tensor) and name not in ("mask_labels", "class_labels"):
-            batch[name] = torch.stack(values)
+            is_list = name == "labels" and "bool_masked_pos" in rows[0]  # one label for each masked patch
+            batch[name] = torch.cat(values) if is_list else torch.stack(values)
         else:
             batch[name] = values[0] if isinstance(values[0], bool) else values
     return batch

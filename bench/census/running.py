@@ -1,5 +1,7 @@
 """Runs the census: each head in a fork of one process that has imported what all need."""
 
+import ast
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -10,28 +12,41 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from census import losses, trl_heads
+from census import losses, page, trl_heads
 from census.ask import ask_head
 from census.heads import ORDER, ROUTED, Head, list_heads
 
 ANSWERS = Path(__file__).resolve().parents[1] / "results" / "census.jsonl"
-SECONDS, MEMORY = 240, 6 << 30
-"""Limits of a head: wall time, since other work may share the cores, and address space above today's."""
-BUILDER = ("tiny.py", "families.py", "rows.py", "ask.py")
+SECONDS, PROCESSOR, MEMORY = 300, 40, 6 << 30
+"""Limits of a head: seconds on the wall and of processor, and address space above today's."""
+WORKERS = 2
+UNASKED = {"package": "transformers", "builder": "none", "asked": "not built", "why": "not asked yet"}
+SHARED = ("package", "release", "builder", "verdict", "cause", "ranks")
+"""What heads of one loss code share."""
+BUILDERS = {
+    "transformers": ("tiny.py", "families.py", "rows.py"),
+    "trl": ("trl_heads.py",),
+    "peft": ("trl_heads.py",),
+}
+"""Files by package that build its heads; others are built by losses.py."""
 
 
-def digest() -> str:
-    """Digests the files that build and ask a head."""
-    content = b"".join((Path(__file__).parent / name).read_bytes() for name in BUILDER)
-    return hashlib.sha256(content).hexdigest()[:8]
+@cache
+def digest(package: str) -> str:
+    """Digests the code, without comments, that builds and asks a package's heads."""
+    folder, names = Path(__file__).parent, BUILDERS.get(package, ("losses.py",))
+    trees = [ast.parse((folder / name).read_text(encoding="utf-8")) for name in (*names, "ask.py")]
+    return hashlib.sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:8]
 
 
 def read_answers() -> dict[str, dict[str, Any]]:
@@ -42,18 +57,25 @@ def read_answers() -> dict[str, dict[str, Any]]:
 
 def run(pattern: str, limit: float) -> None:
     """Asks heads without an answer of this release and builder, until all have one or the time is over."""
-    began, answers = time.monotonic(), read_answers()
-    for name, package, ask in _questions(answers, pattern):
-        if time.monotonic() - began > 60 * limit:
-            break
-        record = {"head": name, "package": package, "release": version(package), "builder": digest()}
-        record |= _ask_apart(ask)
-        answers[name] = record
-        _write(answers)
-        print(
-            f"{time.monotonic() - began:6.0f} s  {name}: {record.get('verdict') or record.get('why')}",
-            flush=True,
-        )
+    began, answers, forks = time.monotonic(), read_answers(), {}
+    questions = _questions(answers, pattern)
+    _import_all()
+    while True:
+        while len(forks) < WORKERS and time.monotonic() - began < 60 * limit:
+            if (question := next(questions, None)) is None:
+                break
+            start = _Asked(*question)
+            forks[start.reader] = start
+        if not forks:
+            return
+        ready = wait(list(forks), timeout=1)
+        for reader, head in list(forks.items()):
+            if reader in ready or time.monotonic() - head.began > SECONDS:
+                record = forks.pop(reader).end()
+                answers[record["head"]] = record
+                _write(answers)
+                answer = record.get("verdict") or record.get("why")
+                print(f"{time.monotonic() - began:6.0f} s  {record['head']}: {answer}", flush=True)
 
 
 def add_same_code() -> None:
@@ -61,53 +83,60 @@ def add_same_code() -> None:
     answers, groups = read_answers(), defaultdict(list)
     for head in list_heads():
         groups[head.code].append(head.name)
-    for names in groups.values():
-        run = [answers[name] for name in names if answers.get(name, {}).get("asked") == "run"]
-        if len({(record["verdict"], record["cause"], record["ranks"]) for record in run}) != 1:
-            continue
-        shared = {
-            name: run[0][name] for name in ("package", "release", "builder", "verdict", "cause", "ranks")
-        }
+    for code, names in groups.items():
         for name in names:
-            if answers.get(name, {}).get("asked") != "run":
-                weights = {"weights": {}, "as": run[0]["head"]}
-                answers[name] = {"head": name, **shared, "asked": "same code", **weights}
+            answers.get(name, {})["code"] = code
+        run = [answers[name] for name in names if answers.get(name, {}).get("asked") == "run"]
+        run = [record for record in run if not record["cause"].endswith(page.UNKNOWN)] or run
+        agree = len({(record["verdict"], record["cause"], record["ranks"]) for record in run}) == 1
+        for name in names:
+            known = answers.get(name, {"asked": "same code"})
+            if known["asked"] == "same code" or known["builder"] == "none":
+                answers.pop(name, None)
+                known = {"asked": "same code"}
+            if agree and known["asked"] != "run":
+                shared = {field: run[0][field] for field in SHARED}
+                judged = {"head": name, **shared, "asked": "same code", "code": code, "as": run[0]["head"]}
+                answers[name] = judged | ({"why": known["why"]} if "why" in known else {})
+            elif name not in answers:
+                answers[name] = {"head": name, **UNASKED, "release": version("transformers")}
     _write(answers)
 
 
 def ask_one(name: str) -> dict[str, Any]:
     """Asks one head in this process."""
-    questions = {question[0]: question[2] for question in _all_questions({})}
-    if name not in questions:
-        raise SystemExit(f"no head {name!r}: its name is as in bench/results/census.jsonl")
-    return questions[name]()
+    for known, _, ask in _all_questions(read_answers()):
+        if known == name:
+            return ask()
+    raise SystemExit(f"no head {name!r}: its name is as in bench/results/census.jsonl")
 
 
 Question = tuple[str, str, Callable[[], dict[str, Any]]]
 
 
 def _all_questions(answers: dict[str, dict[str, Any]]) -> Iterator[Question]:
-    """Yields every head: losses, one of each loss code of transformers, and the rest, among them TRL's."""
-    yield from losses.questions()
+    """Yields one head of each loss code of transformers and the rest, among them TRL's, then losses."""
     trainers = trl_heads.questions()
-    for number, head in enumerate(_in_order(list_heads())):
+    heads = _in_order(list_heads())
+    for number, head in enumerate(heads):
         yield head.name, "transformers", partial(ask_head, head)
-        if answers.get(head.name, {}).get("router"):
-            yield head.name + ROUTED, "transformers", partial(ask_head, head, routed=True)
         if number % 3 == 0:
             yield from islice(trainers, 1)
     yield from trainers
+    yield from losses.questions()
+    for head in heads:
+        if answers.get(head.name, {}).get("router"):
+            yield head.name + ROUTED, "transformers", partial(ask_head, head, routed=True)
 
 
 def _questions(answers: dict[str, dict[str, Any]], pattern: str) -> Iterator[Question]:
-    current = digest()
     for name, package, ask in _all_questions(answers):
         known = answers.get(name)
         is_known = (
             known is not None
             and known["asked"] != "same code"
             and known["release"] == version(package)
-            and known["builder"] == current
+            and known["builder"] == digest(package)
         )
         if not is_known and re.search(pattern, name):
             yield name, package, ask
@@ -123,23 +152,44 @@ def _in_order(heads: list[Head]) -> list[Head]:
     return [group[turn] for turn in range(turns) for group in codes if turn < len(group)]
 
 
-def _ask_apart(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Asks in a fork with limits of time and memory: whatever happens there is a record here."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_answer_to, args=(writer, ask))
-    process.start()
-    writer.close()
-    try:
-        record = reader.recv() if reader.poll(SECONDS) else {"why": f"took more than {SECONDS} s"}
-    except EOFError:
-        process.join()
-        record = {"why": f"ended with exit code {process.exitcode}"}
-    if process.is_alive():
-        process.join(1)
-        _end_group(process.pid)
-    process.join()
-    return {"asked": "not built", **record}
+def _import_all() -> None:
+    """Imports what heads need before they are forked, out of reach of their collections of garbage."""
+    for name in ("isobatch.equivalence.models", "torch.distributed", "accelerate.state", "datasets", "trl"):
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+class _Asked:
+    """A head asked in a fork with limits of time and memory: whatever happens there is a record here."""
+
+    def __init__(self, name: str, package: str, ask: Callable[[], dict[str, Any]]) -> None:
+        self.record = {
+            "head": name,
+            "package": package,
+            "release": version(package),
+            "builder": digest(package),
+            "asked": "not built",
+        }
+        context = multiprocessing.get_context("fork")
+        self.reader, writer = context.Pipe(duplex=False)
+        self.process = context.Process(target=_answer_to, args=(writer, ask))
+        self.began = time.monotonic()
+        self.process.start()
+        writer.close()
+
+    def end(self) -> dict[str, Any]:
+        """Reads the answer, and ends the fork."""
+        try:
+            answer = self.reader.recv() if self.reader.poll() else {"why": f"took more than {SECONDS} s"}
+            self.process.join(1)
+        except EOFError:
+            self.process.join()
+            answer = {"why": f"ended with exit code {self.process.exitcode}"}
+        _end_group(self.process.pid)
+        self.process.join()
+        self.reader.close()
+        return self.record | answer
 
 
 def _end_group(pid: int | None) -> None:
@@ -153,6 +203,8 @@ def _end_group(pid: int | None) -> None:
 def _answer_to(writer: Any, ask: Callable[[], dict[str, Any]]) -> None:
     os.setpgid(0, 0)
     torch.set_num_threads(1)
+    spent = int(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (spent + PROCESSOR, -1))
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY, -1))
     with Path(os.devnull).open("wb") as quiet:
         os.dup2(quiet.fileno(), 1)
@@ -161,7 +213,9 @@ def _answer_to(writer: Any, ask: Callable[[], dict[str, Any]]) -> None:
         record = ask()
     except BaseException as error:  # whatever a head raises is its answer
         record = {"why": f"{type(error).__name__}: {str(error)[:160]}"}
-    writer.send(record)
+    used = os.times()
+    seconds = used.user + used.system + used.children_user + used.children_system
+    writer.send({**record, "seconds": round(seconds, 2)})
 
 
 def _address_space() -> int:

@@ -12,12 +12,12 @@ from transformers import PretrainedConfig
 from census import families
 
 VOCABULARY = 128
-LARGEST = 12e6
+LARGEST = 16e6
 """Parameters of a model that is still tiny."""
 LAYERS = re.compile(r"^(n_layers?|depth|(num_)?(.*_)?layers|num_.*blocks)$")
 NO_LAYERS = re.compile(
     r"feature_levels|num_feat_extract|conv_|projection|_to_|start|first|dense|intermediate|adapter|stem|"
-    r"vision_feature_layer|feature_layer"
+    r"vision_feature_layer|feature_layer|shared"
 )
 WIDTH = re.compile(
     r"size|dim|embd|d_model|d_ff|d_kv|d_head|ffn|channels|width|n_inner|rank|d_inner|d_embed|n_embed|d_state|"
@@ -29,6 +29,7 @@ NO_WIDTH = re.compile(
     r"spatial_merge|temporal|embeddings_size|list_size|tile|grid|bos|eos|rate|queue|scale|_ids?$|partial|"
     r"rescale|downsample|upsample|resolution|dimension|mrope|fft|hop|sequence|segment"
 )
+EXPERTS, NO_EXPERTS = re.compile(r"experts?$"), re.compile(r"_per_|shared")
 PROBABILITY = re.compile(
     r"drop|jitter|mask_time_prob|mask_feature_prob|mask_channel_prob|noise|stochastic|layerdrop"
 )
@@ -64,6 +65,7 @@ def build(model_class: Any, divisor: int, layers: int, *, routed: bool = False) 
         and "Image" not in model_class.__name__
     ):
         config.num_labels = 3
+    config._experts_implementation = "eager"  # grouped kernels ask for widths of 16 bytes
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in model_class(copy.deepcopy(config)).parameters())
     if count > LARGEST:
@@ -96,7 +98,8 @@ def shrink(config: Any, divisor: int, layers: int) -> None:
         if name.startswith("_") or name in ("architectures", "id2label", "label2id", "transformers_version"):
             continue
         if isinstance(value, PretrainedConfig):
-            shrink(value, divisor, layers)
+            if type(value).__name__ not in families.FIXED:
+                shrink(value, divisor, layers)
         elif isinstance(value, bool):
             if name in ("apply_spec_augment", "use_pretrained_backbone"):
                 _put(config, name, False)
@@ -116,8 +119,12 @@ def _shrunk(name: str, value: int, divisor: int, layers: int) -> int:
         return min(value, VOCABULARY)
     if TOKEN.search(name):
         return value if value < 100 else 100 + zlib.crc32(name.encode()) % 20
-    if re.search(r"experts?$", name) and "per" not in name and "shared" not in name:
+    if EXPERTS.search(name) and not NO_EXPERTS.search(name):
         return min(value, 4)
+    if "kv_shared" in name:
+        return 0
+    if name == "base_channels":
+        return min(value, 32)  # group norm has 32 groups
     if name in PER_TOKEN:
         return min(value, 2)
     if name in ("n_group", "topk_group"):
@@ -135,6 +142,10 @@ def _shrunk_list(name: str, values: Any, divisor: int, layers: int) -> Any:
         return [*kinds, *values][:layers] if layers >= len(kinds) else kinds[-layers:]
     if name in BY_LAYER:
         return list(values)[:layers]
+    if EXPERTS.search(name) and not NO_EXPERTS.search(name):
+        return [min(value, 4) for value in values]
+    if name == "channel_multiplier":
+        return [1] * min(2, len(values))
     if name == "depths":
         return [min(2, value) if isinstance(value, int) else value for value in values]
     is_width = WIDTH.search(name) and not NO_WIDTH.search(name)
@@ -149,22 +160,22 @@ def _divides(value: int, divisor: int) -> bool:
 
 def _fit_heads(config: Any) -> None:
     """Makes the attention heads divide the width, and the sections of a rotary embedding fit a head."""
-    size, heads = getattr(config, "hidden_size", None), getattr(config, "num_attention_heads", None)
-    try:
-        head = getattr(config, "head_dim", None)
-    except (AttributeError, TypeError, ZeroDivisionError):  # a property of what is not set yet
-        head = None
+    size, heads, head = (_read(config, name) for name in ("hidden_size", "num_attention_heads", "head_dim"))
     if not (isinstance(size, int) and isinstance(heads, int) and heads):
         return
     if size % heads or (size // heads < 8 and not isinstance(head, int)):
         heads = max(1, size // 16) if size % 16 == 0 else 2 if size % 2 == 0 else 1
         _put(config, "num_attention_heads", heads)
-        shared = getattr(config, "num_key_value_heads", None)
+        shared = _read(config, "num_key_value_heads")
         if isinstance(shared, int) and (shared > heads or heads % shared):
             _put(config, "num_key_value_heads", heads)
+    if head is None and "head_dim" in vars(config):
+        head = size // heads
+        _put(config, "head_dim", head)
+    has_sections = "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ())
     for name in ("rope_parameters", "rope_scaling"):
         rope = getattr(config, name, None)
-        if isinstance(rope, dict) and "mrope_section" in rope:
+        if isinstance(rope, dict) and ("mrope_section" in rope or has_sections):
             entries = head if isinstance(head, int) else size // heads
             half = int(entries * rope.get("partial_rotary_factor", 1)) // 2
             rope["mrope_section"] = [half - 2 * (half // 3), half // 3, half // 3]
@@ -172,6 +183,8 @@ def _fit_heads(config: Any) -> None:
 
 def _fit_tokens(config: Any) -> None:
     """Keeps special tokens inside the vocabulary."""
+    if "vocab_size" in vars(config) and config.vocab_size is None:
+        _put(config, "vocab_size", VOCABULARY)
     decodes = getattr(config, "is_encoder_decoder", False)
     if decodes and getattr(config, "decoder_start_token_id", None) is None:
         _put(config, "decoder_start_token_id", 2)
@@ -181,6 +194,14 @@ def _fit_tokens(config: Any) -> None:
         needed = value is None and name in ("pad_token_id", "decoder_start_token_id")
         if needed or (isinstance(value, int) and value >= VOCABULARY):
             _put(config, name, token)
+
+
+def _read(config: Any, name: str) -> Any:
+    """Reads a value; None of one that is not set yet, or another in each layer."""
+    try:
+        return getattr(config, name, None)
+    except (AttributeError, TypeError, ZeroDivisionError, RuntimeError):
+        return None
 
 
 def _add_router_loss(config: Any) -> None:
@@ -193,11 +214,11 @@ def _add_router_loss(config: Any) -> None:
 
 
 def _put(config: Any, name: str, value: Any) -> None:
-    if getattr(config, name, None) is value:
+    if _read(config, name) is value:
         return
     try:
         setattr(config, name, value)
-    except (AttributeError, ValueError, TypeError):  # some names are properties, some values are checked
+    except (AttributeError, ValueError, TypeError, RuntimeError):  # a property, or a value that is checked
         return
 
 

@@ -10,27 +10,35 @@ from census.ask import answer
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 WORDS = [f"w{number}" for number in range(40)]
+TEMPLATE = "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
 LENGTHS = (12, 5, 9, 3, 6, 11, 7, 10)
 DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
        "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm")  # fmt: skip
 GRPO = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 CPO = ("sigmoid", "hinge", "ipo", "simpo")
 KTO = ("kto", "apo_zero_unpaired")
+TPO = ("sigmoid", "hinge", "ipo", "tpo-l")
+SEQUENCES = ("grpo", "sapo")
+"""Losses of GRPO that importance sampling by sequences may have, beside luspo, which must have it."""
 
 
 def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """Yields each trainer and loss type: its name, its package, and how it is asked."""
     makers = {
         **{f"SFTTrainer, loss_type={kind}": partial(_sft, loss_type=kind) for kind in ("nll", "dft")},
-        **{f"DPOTrainer, loss_type={kind}": partial(_dpo, loss_type=[kind]) for kind in DPO},
+        **{f"DPOTrainer, loss_type={kind}": partial(_dpo, **_dpo_kind(kind)) for kind in DPO},
         **{f"KTOTrainer, loss_type={kind}": partial(_kto, loss_type=kind) for kind in KTO},
         "RewardTrainer": _reward,
         "ORPOTrainer": partial(_experimental, "orpo", "ORPO"),
         **{f"CPOTrainer, loss_type={k}": partial(_experimental, "cpo", "CPO", loss_type=k) for k in CPO},
-        "GKDTrainer": _gkd,
+        **{f"TPOTrainer, loss_type={k}": partial(_tpo, loss_type=k) for k in TPO},
+        "GKDTrainer": partial(_distill, "trl.experimental.gkd", "GKDTrainer"),
+        "GOLDTrainer": partial(_distill, "trl.experimental.gold", "GOLDTrainer", max_completion_length=32),
+        "DistillationTrainer": _distillation,
         "OnlineDPOTrainer": _online_dpo,
-        **{f"GRPOTrainer, loss_type={kind}": partial(_grpo, "GRPO", **_level(kind)) for kind in GRPO},
+        **{f"GRPOTrainer, {_words(kind)}": partial(_grpo, "GRPO", **kind) for kind in _grpo_kinds()},
         "RLOOTrainer": partial(_grpo, "RLOO"),
+        "RLOOTrainer, normalize_advantages=True": partial(_grpo, "RLOO", normalize_advantages=True),
     }
     for name, maker in makers.items():
         yield name, "trl", partial(_ask, maker)
@@ -48,14 +56,26 @@ def language_model(seed: int = 0, kind: str = "LlamaForCausalLM", **further: Any
     import transformers
 
     torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=len(WORDS) + 2, pad_token_id=0, eos_token_id=1, bos_token_id=1, **SIZES, **further
-    )
+    tokens = {"vocab_size": len(WORDS) + 2, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    config = transformers.LlamaConfig(**{**tokens, **SIZES, **further})
     model = getattr(transformers, kind)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)
     return model
+
+
+def byte_tokenizer() -> Any:
+    """Makes a tokenizer of bytes, of 258 tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<pad>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    text = Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
+    text.pre_tokenizer, text.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=text, pad_token="<pad>", eos_token="<eos>", chat_template=TEMPLATE
+    )
 
 
 def tokenizer() -> Any:
@@ -67,9 +87,8 @@ def tokenizer() -> Any:
         models.WordLevel({"<pad>": 0, "<eos>": 1, **{w: 2 + n for n, w in enumerate(WORDS)}}, "<eos>")
     )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    template = "{% for message in messages %}{{ message['content'] + ' ' }}{% endfor %}"
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", chat_template=template
+        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", chat_template=TEMPLATE
     )
 
 
@@ -104,6 +123,10 @@ def _dpo(**arguments: Any) -> Any:
     return language_model(), _pairs(), trainer, arguments
 
 
+def _dpo_kind(kind: str) -> dict[str, Any]:
+    return {"loss_type": [kind], **({"label_smoothing": 1e-3} if kind in ("exo_pair", "robust") else {})}
+
+
 def _kto(**arguments: Any) -> Any:
     from trl import KTOTrainer
 
@@ -129,17 +152,46 @@ def _experimental(folder: str, name: str, **arguments: Any) -> Any:
     return language_model(), _pairs(), partial(kind, processing_class=tokenizer()), arguments
 
 
-def _gkd() -> Any:
-    from trl.experimental.gkd import GKDTrainer
+def _tpo(**arguments: Any) -> Any:
+    from trl.experimental.tpo import TPOTrainer
 
-    class Whole(GKDTrainer):  # its collator asks for chats: the rows are tokens already
-        pass
+    rows = [{**row, "reference": " " + _text(8, 70 + n)} for n, row in enumerate(_pairs())]
+    return language_model(), rows, partial(TPOTrainer, processing_class=tokenizer()), arguments
+
+
+def _distill(module: str, name: str, **arguments: Any) -> Any:
+    """The rows' own completions are learned from a teacher: nothing is generated."""
+    from importlib import import_module
+
+    class Bound(getattr(import_module(module), name)):  # type: ignore[misc]
+        """The trainer with a class of its own: its arguments' annotation is found in its module."""
 
     rows = [{"messages": [{"role": "user", "content": _text(3, n)},
                           {"role": "assistant", "content": _text(count, 50 + n)}]}
             for n, count in enumerate(LENGTHS)]  # fmt: skip
-    trainer = partial(Whole, teacher_model=language_model(1), processing_class=tokenizer())
-    return language_model(), rows, trainer, {"lmbda": 0.0, "max_length": 64}
+    words, size = (byte_tokenizer(), 258) if name == "GOLDTrainer" else (tokenizer(), len(WORDS) + 2)
+    teacher = language_model(1, vocab_size=size)
+    trainer = partial(Bound, teacher_model=teacher, processing_class=words)
+    return language_model(vocab_size=size), rows, trainer, {"lmbda": 0.0, "max_length": 64, **arguments}
+
+
+def _distillation() -> Any:
+    from trl import DistillationTrainer
+
+    class Fixed(DistillationTrainer):  # type: ignore[misc]
+        """Answers each prompt with a text that follows from the prompt."""
+
+        def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:
+            return [_completion(sum(prompt)) for prompt in prompt_ids]
+
+    trainer = partial(Fixed, teacher_model=language_model(1), processing_class=tokenizer())
+    rows = [{"prompt": [{"role": "user", "content": _text(3, n)}]} for n in range(8)]
+    return language_model(), rows, trainer, {"max_completion_length": 16}
+
+
+def _completion(seed: int) -> list[int]:
+    count = 3 + seed % 5
+    return [2 + (seed * place) % 30 for place in range(1, count)] + [1]
 
 
 def _online_dpo() -> Any:
@@ -162,9 +214,18 @@ def _online_dpo() -> Any:
     return language_model(), [{"prompt": _text(1, n)} for n in range(8)], trainer, {}
 
 
-def _level(kind: str) -> dict[str, Any]:
-    levels = {"luspo": "sequence"}
-    return {"loss_type": kind, **({"importance_sampling_level": levels[kind]} if kind in levels else {})}
+def _grpo_kinds() -> Iterator[dict[str, Any]]:
+    """Yields GRPO's losses with each scale of the rewards, and importance sampling by sequences."""
+    for loss in GRPO:
+        level = {"importance_sampling_level": "sequence"} if loss == "luspo" else {}
+        for scale in ("group", "batch", "none"):
+            yield {"loss_type": loss, **({"scale_rewards": scale} if scale != "group" else {}), **level}
+    for loss in SEQUENCES:
+        yield {"loss_type": loss, "importance_sampling_level": "sequence"}
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _grpo(name: str, **arguments: Any) -> Any:
@@ -177,11 +238,7 @@ def _grpo(name: str, **arguments: Any) -> Any:
         """Answers each prompt with a text that follows from the prompt and its place in its group."""
 
         def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:
-            completions = []
-            for number, prompt in enumerate(prompt_ids):
-                seed = sum(prompt) + 7 * (number % 2)
-                count = 3 + seed % 5
-                completions.append([2 + (seed * place) % 30 for place in range(1, count)] + [1])
+            completions = [_completion(sum(prompt) + 7 * (n % 2)) for n, prompt in enumerate(prompt_ids)]
             return completions, None, *([{}] if keywords.get("extra") else ())
 
     trainer = partial(

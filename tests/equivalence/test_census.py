@@ -11,7 +11,7 @@ SPEC = importlib.util.spec_from_file_location("census_page", ROOT / "bench" / "c
 page = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(page)
 
-RECORD = {"package": "transformers", "release": "5.24.0", "builder": "0", "weights": {}}
+RECORD = {"package": "transformers", "release": "5.24.0", "builder": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +49,42 @@ def test_the_answers_stay_small():
     assert page.ANSWERS.stat().st_size < 500_000
 
 
+def answer(head, cause="", ranks="", **further):
+    verdict = "not the same" if cause or ranks else "the same"
+    return RECORD | {
+        "head": head,
+        "asked": "run",
+        "verdict": verdict,
+        "cause": cause,
+        "ranks": ranks,
+        **further,
+    }
+
+
 def test_a_head_is_counted_under_its_verdict_and_its_cause():
-    text = page.text_of(
-        [
-            RECORD | {"head": "A", "asked": "run", "verdict": "the same", "cause": "", "ranks": ""},
-            RECORD | {"head": "B", "asked": "run", "verdict": "not the same", "cause": "x", "ranks": "y"},
-            RECORD | {"head": "C", "asked": "not built", "why": "no | loss"},
-        ]
-    )
-    assert "| the same at every split | 1 |" in text and "| not the same | 1 |" in text
-    assert "| not built, so not judged | 1 |" in text and "| C | transformers | no / loss |" in text
-    assert "| x | 1 | 0 |" in text and "█" * 20 + "▒" * 20 + "·" * 20 in text
+    unbuilt = RECORD | {"head": "C", "asked": "not built", "why": "rows: no | loss"}
+    text = page.text_of([answer("A"), answer("B", "x", "y"), answer("D", ranks="z"), unbuilt])
+    assert "| the same | 1 | 0 |" in text and "| not the same | 2 | 0 |" in text
+    assert "not built or not asked, so not judged: 1" in text and "- C: no / loss" in text
+    assert "| x | 1 | 0 |" in text and "| ranks: z | 1 | 0 |" in text
+    assert "█" * 15 + "▒" * 30 + "·" * 15 in text
+    assert "### X\n\nB\n" in text and "### Ranks: z\n\nD\n" in text
+
+
+def test_heads_that_ran_tell_what_one_code_is_worth():
+    heads = [
+        answer("A", code="1"),
+        answer("B", code="1"),
+        answer("C", "x", "x", code="1"),
+        answer("D", code="2"),
+    ]
+    assert page.compare_codes(heads) == (2, [("A", "C")])
+    assert "of 2 pairs" in page.text_of(heads) and "1 have one answer (not: A, C)" in page.text_of(heads)
+
+
+def test_weights_that_are_not_known_are_with_the_cause_that_equal_rows_name():
+    groups = page.group_by_cause([answer("A", "x", "y"), answer("B", "x; weights not known", "y")])
+    assert [record["head"] for record in groups["x"]] == ["A", "B"]
 
 
 def test_the_answers_are_json_lines():
