@@ -2,8 +2,8 @@
 
 python bench/against.py PYTHON RESULTS.md [GROUP...]
 
-PYTHON is an interpreter with torch, transformers, accelerate, TRL, PEFT and Lightning. Groups of scripts share
-one process for each of their two environments, which imports the libraries once.
+PYTHON is an interpreter with torch, transformers, accelerate, TRL, PEFT and Lightning. The scripts of a group
+share one process for each of their two environments, which imports the libraries once.
 """
 
 import json
@@ -62,7 +62,7 @@ GROUPS = (
         "1.7: chunked_nll (trl #5846), the same loss in parts",
     ),
     Group("trl", "1.14.2", "1.16.0", {"sft": "", "dpo": ""}, "1.16: pad_to_multiple_of 'auto'"),
-    Group("peft", "0.14.0", "0.16.0", {"oft": "parameters"}, "0.16: OFTConfig.r 8 → 0, oft_block_size 0 → 32"),
+    Group("peft", "0.14.0", "0.16.0", {"oft": "parameters"}, "0.16: OFTConfig: r 8 → 0, block size 0 → 32"),
     Group("peft", "0.20.0", "0.21.2", {"lora": "", "ia3": "", "oft": ""}),
     Group(
         "accelerate", "1.12.0", "1.15.0",

@@ -19,6 +19,7 @@ EXPECTED = {
     "Lightning": "",
     "Accelerate": "",
     "Accelerate without skip_first_batches": "resume_epoch_anew",
+    "Accelerate without a seedable sampler": "resume_other_order",
     "StatefulDataLoader and DCP": "",
     "ElasticRun": "",
     "loop": "",

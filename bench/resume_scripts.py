@@ -42,8 +42,8 @@ def transformers(**settings):
     set_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2))
     arguments = TrainingArguments(
-        output_dir="out", per_device_train_batch_size=BATCH, num_train_epochs=2, save_steps=1, report_to="none",
-        learning_rate=1e-3, **settings,
+        output_dir="out", per_device_train_batch_size=BATCH, num_train_epochs=2, save_steps=1,
+        report_to="none", learning_rate=1e-3, **settings,
     )  # fmt: skip
     Trainer(model, arguments, train_dataset=Words()).train(resume_from_checkpoint=CHECKPOINT)
 
@@ -75,13 +75,14 @@ def lightning():
     trainer.fit(Module(), DataLoader(data(), BATCH), ckpt_path=CHECKPOINT)
 
 
-def accelerate(*, skips=True):
+def accelerate(*, skips=True, seedable=True):
     """Trains with Accelerate; `skips`: the batches of the epoch before the checkpoint."""
     from accelerate import Accelerator
-    from accelerate.utils import set_seed
+    from accelerate.utils import DataLoaderConfiguration, set_seed
 
     set_seed(0)
-    accelerator = Accelerator()
+    # Without a seedable sampler a restart in mid-epoch draws another order.
+    accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(use_seedable_sampler=seedable))
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     loader = DataLoader(data(), BATCH, shuffle=True)
@@ -92,7 +93,6 @@ def accelerate(*, skips=True):
         step = int(Path(CHECKPOINT).name.rpartition("-")[2])
     batches = len(loader)
     for epoch in range(step // batches, 3):
-        set_seed(100 + epoch) if not CHECKPOINT or step % batches == 0 else None
         done = step % batches if skips else 0
         loader.set_epoch(epoch)
         for x, y in accelerator.skip_first_batches(loader, done) if done else loader:
@@ -213,6 +213,7 @@ SCRIPTS = {
     "Lightning": lightning,
     "Accelerate": accelerate,
     "Accelerate without skip_first_batches": lambda: accelerate(skips=False),
+    "Accelerate without a seedable sampler": lambda: accelerate(seedable=False),
     "StatefulDataLoader and DCP": stateful,
     "ElasticRun": elastic,
     "loop": lambda: loop("none"),

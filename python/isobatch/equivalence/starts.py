@@ -86,7 +86,7 @@ class OrderedRuns:
     def start(
         self, environment: Environment, name: str, server: StartServer | None = None, **switches: bool
     ) -> SplitRun:
-        """Starts the command once; `server` forks the start where that can be done."""
+        """Starts the command once, as a fork of `server` where it can be."""
         words, variables, settings = self._words(environment, name, **switches)
         run = start_run(words, variables, settings, self.typed.split, self.limit, server)
         if run.recording is None:
