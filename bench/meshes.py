@@ -110,8 +110,8 @@ def ask(runs: MeshRuns, case: Case) -> tuple[Same | None, str, float]:
     except InputError as error:
         return None, " ".join(str(error).split())[-600:], time.monotonic() - began
     names = dict.fromkeys(cause.name for split in answer.splits for cause in split.causes)
-    said = "; ".join(names) or "; ".join(f"{mesh}: {why}" for mesh, why in answer.unasked.items())
-    return answer, said, time.monotonic() - began
+    named_faults = "; ".join(names) or "; ".join(f"{mesh}: {why}" for mesh, why in answer.unasked.items())
+    return answer, named_faults, time.monotonic() - began
 
 
 def _meshes(case, words):
@@ -122,13 +122,13 @@ def _meshes(case, words):
 def write_results(rows: dict[str, tuple[str, str, float]]) -> str:
     right = [case for case in RIGHT if rows[case.name][0] == "the same"]
     alarms = [case for case in RIGHT if rows[case.name][0] == "not the same"]
-    found = [case for case in FAULTS if rows[case.name][0] == "not the same"]
-    named = [case for case in found if case.cause in rows[case.name][1]]
+    shown = [case for case in FAULTS if rows[case.name][0] == "not the same"]
+    named = [case for case in shown if case.cause in rows[case.name][1]]
     lines = [
         "# `isobatch same --across` on meshes",
         "",
-        f"> Of {len(RIGHT)} right scripts {len(right)} are the same, {len(alarms)} false alarms; of {len(FAULTS)} "
-        f"published faults {len(found)} are found and {len(named)} named.",
+        f"> Of {len(RIGHT)} right scripts {len(right)} are the same, {len(alarms)} false alarms; of "
+        f"{len(FAULTS)} published faults {len(shown)} are found and {len(named)} named.",
         "",
         f"`python bench/meshes.py` on {os.cpu_count()} cores, Python {platform.python_version()}, torch "
         f"{version('torch')}, gloo. The faults are rebuilt in `bench/same/mesh_by_hand.py`, one at a time.",
@@ -137,14 +137,16 @@ def write_results(rows: dict[str, tuple[str, str, float]]) -> str:
         "|---|---|---|---|",
     ]
     for case in RIGHT:
-        verdict, said, seconds = rows[case.name]
-        text = verdict + (f": {said}" if verdict != "the same" else "")
+        verdict, named_faults, seconds = rows[case.name]
+        text = verdict + (f": {named_faults}" if verdict != "the same" else "")
         lines.append(f"| {case.name} | {case.across} | {text} | {seconds:.0f} |")
     lines += ["", "| thread | across | verdict | named | seconds |", "|---|---|---|---|---|"]
     for case in FAULTS:
-        verdict, said, seconds = rows[case.name]
-        missed = "" if case.cause in said else " (not named)"
-        lines.append(f"| {case.thread} | {case.across} | {verdict} | {said[:90]}{missed} | {seconds:.0f} |")
+        verdict, named_faults, seconds = rows[case.name]
+        missed = "" if case.cause in named_faults else " (not named)"
+        lines.append(
+            f"| {case.thread} | {case.across} | {verdict} | {named_faults[:90]}{missed} | {seconds:.0f} |"
+        )
     return "\n".join([*lines, ""])
 
 
@@ -156,12 +158,12 @@ def main() -> int:
             for case in RIGHT + FAULTS:
                 if sys.argv[1:] and case.name not in sys.argv[1:]:
                     continue
-                answer, said, seconds = ask(runs, case)
+                answer, named_faults, seconds = ask(runs, case)
                 verdict = {True: "the same", False: "not the same", None: "not measured"}[
                     answer and answer.same
                 ]
-                rows[case.name] = verdict, said, seconds
-                print(f"{seconds:4.0f} s  {case.name:45} {verdict:14} {said[:600]}", flush=True)
+                rows[case.name] = verdict, named_faults, seconds
+                print(f"{seconds:4.0f} s  {case.name:45} {verdict:14} {named_faults[:600]}", flush=True)
         finally:
             runs.close()
     if not sys.argv[1:]:

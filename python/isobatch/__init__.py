@@ -11,8 +11,7 @@ _NAMES = {
     "isobatch._core": "__version__",
     "isobatch.allocation.allocate": "Allocation allocate",
     "isobatch.equivalence.models": "same_model",
-    "isobatch.equivalence.result": "Same",
-    "isobatch.equivalence.session": "same",
+    "isobatch.equivalence.session": "Same same",  # with every kind of answer that Same.load reads
     "isobatch.errors": "InputError",
     "isobatch.fleet.counts": "Counts counts",
     "isobatch.fleet.explain": "explain",

@@ -626,8 +626,8 @@ class Cause(StrEnum):
     MESH_DIVIDES = (
         "mesh_divides",
         "1/a dimension of the mesh",
-        "look for a mean over ranks that each hold a part of the sum: leave this dimension out of the averaging "
-        "group, or multiply by its size",
+        "look for a mean over ranks that each hold a part of the sum: leave this dimension out of the "
+        "averaging group, or multiply by its size",
     )
     MESH_FACTOR = (
         "mesh_factor",

@@ -1,4 +1,4 @@
-"""Names what differs under a mesh: a factor by a dimension, a sum that is not reduced, a norm of shards."""
+"""Names a difference under a mesh: a factor by a dimension, a sum that is not reduced, a norm of shards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 def compare_steps(
     step: MeshStep, reference: Recording, tensors: Sequence[Tensor]
 ) -> tuple[list[SplitCause], list[GroupDifference], tuple[float, float | None]]:
-    """Compares gradient, norm and update; returns the causes, the tensors that differ, and the distances."""
+    """Compares gradient, norm and update; returns the causes, the differing tensors, and the distances."""
     whole = {tensor.name: tensor for tensor in tensors}
     half = next(iter(reference.steps.values())).first.half
     rounding = ROUNDING * (30 if half else 1)
@@ -86,7 +86,7 @@ def compare_steps(
 
 
 def starts_apart(reference: Sequence[Tensor], ranks: Sequence[Sequence[Tensor]]) -> SplitCause | None:
-    """Names tensors that ranks hold whole and begin with different weights; None without any."""
+    """Names tensors held whole by ranks with different first weights; None without any."""
     whole = {tensor.name: tensor.weights for tensor in reference}
     apart: dict[str, list[str]] = {}
     for name, weights in whole.items():
@@ -170,7 +170,7 @@ def _dimension(factor: float, sizes: Mapping[str, int], rounding: float) -> tupl
 
 
 def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
-    """Tells whether the ranks that hold a place have parts of a sum there; else empty."""
+    """Tells whether the ranks of a place have parts of a sum there; else empty."""
     holders: dict[bytes, list[Part]] = {}
     for part in parts:
         holders.setdefault(part.places.tobytes(), []).append(part)
@@ -182,7 +182,7 @@ def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
         size = _norm([target])
         for part in group:
             gradient = _gradient(part)
-            if all(_norm([gradient - other]) > rounding * size for other in different):
+            if all(_norm([gradient - earlier]) > rounding * size for earlier in different):
                 different.append(gradient)
         total = np.sum(different, axis=0)
         factor = float(total @ target) / (size**2 or 1.0)
@@ -212,7 +212,7 @@ def _by_cause(differences: Sequence[Difference], tensors: int) -> Iterator[Split
 
 
 def _norm_cause(step: MeshStep, reference: Recording, rounding: float) -> SplitCause | None:
-    """Compares the norm that each rank's clipping saw with the one without the mesh."""
+    """Compares the norm seen by each rank's clipping with the one without the mesh."""
     ranks = next(iter(step.recording.steps.values())).ranks
     norms, expected = [record.clips for record in ranks], next(iter(reference.steps.values())).first.clips
     if any(len(clips) != len(expected) for clips in norms):

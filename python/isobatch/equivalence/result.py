@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import msgspec
 
@@ -101,14 +101,11 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         try:
             content: Any = msgspec.json.decode(read_whole(path))
             schema = content.get("schema") if isinstance(content, dict) else None
-            if str(schema).startswith("isobatch.order/") and cls is Same:
-                from isobatch.equivalence.ordered import OrderedSame
-
-                return cast("Self", OrderedSame.load(path))
-            expected = next(field.default for field in msgspec.structs.fields(cls) if field.name == "schema")
-            if schema != expected:
-                raise must_be(repr(expected), schema, file=str(path), field="schema")
-            return msgspec.convert(_with_nan(content), cls)
+            kinds = {_schema(kind): kind for kind in (cls, *cls.__subclasses__())}
+            if schema not in kinds:
+                expected = " or ".join(repr(name) for name in kinds)
+                raise must_be(expected, schema, file=str(path), field="schema")
+            return msgspec.convert(_with_nan(content), kinds[schema])
         except msgspec.MsgspecError as error:
             raise InputError(f"not an answer of this version: {error}", file=str(path)) from None
 
@@ -205,6 +202,11 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             for text, splits in texts.items():
                 yield f"  {', '.join(splits)}: {text}"
             yield f"  → {remedy}" + (f" (docs/{page})" if page else "")
+
+
+def _schema(kind: type[Same]) -> str:
+    """Returns the schema of a kind of answer."""
+    return str(next(field.default for field in msgspec.structs.fields(kind) if field.name == "schema"))
 
 
 def _with_nan(content: Any) -> Any:

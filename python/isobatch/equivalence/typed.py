@@ -69,7 +69,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> list[tuple[str, int]]:
-        """Returns the flags that may have a number of a split."""
+        """Returns the flags for numbers of a split."""
         flags = [entry["numbers"] for entry in self.objects if entry["kind"] == "flags"]
         return [item for numbers in flags for item in numbers.items()]
 

@@ -14,7 +14,7 @@ from isobatch.guard.trainers import Owner, counted_labels, every_label, takes_la
 from isobatch.limits import within
 
 
-class Division:
+class LossDivision:
     """Knows the reference's division of a step's gradient, and the others of scripts.
 
     `again` holds the reference loss with its weight; `owner` is the trainer that divides, if one does.

@@ -11,7 +11,7 @@ from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS
 from isobatch.errors import first_line
 from isobatch.guard.calls import MicroBatches
 from isobatch.guard.clipping import EXACT, Clipped, Clipping, beside_weights, compare
-from isobatch.guard.division import Division
+from isobatch.guard.division import LossDivision
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
@@ -39,7 +39,7 @@ States = tuple[list[RandomState], list[RandomState], list[RandomState]]
 """The random states of each micro-batch: as the loader gave it, at the model's first call and its last."""
 
 
-class Step(NamedTuple):
+class GuardedStep(NamedTuple):
     """A step of the script: its gradient, and what the reference computes it from again.
 
     `states` and `shares` are the random state and the factor of the loss of each of the `batches`.
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 class Compared(NamedTuple):
     """A step's gradient beside a reference."""
 
-    step: Step
+    step: GuardedStep
     reference: list[Tensor]
     like: Clipped
 
@@ -85,7 +85,7 @@ class Gradient:
         self._scaled = self._precision == torch.float16
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
-        self._division = Division(run, self._again, owner)
+        self._division = LossDivision(run, self._again, owner)
         self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
             watch.on_batch = self._random.begin
@@ -217,7 +217,7 @@ class Gradient:
         attempts = [starts] * before + [calls] + [last_calls] * after
         likes: list[tuple[Clipped, list[RandomState]]] = []
         for number, attempt in enumerate(attempts):
-            step = Step(grads, batches, attempt, shares)
+            step = GuardedStep(grads, batches, attempt, shares)
             own, error, same = self._recomputed(step)
             answers = run.exchange("reference", (error, same))
             if why := next((error for error, _ in answers if error), None):
@@ -235,7 +235,7 @@ class Gradient:
             self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
         _, best = min(likes, key=lambda pair: pair[0].residual)
-        step = Step(grads, batches, best, shares)
+        step = GuardedStep(grads, batches, best, shares)
         self._explain(self._compare(step, self._recomputed(step)[0]))
 
     def _check_reduction(self, summed: bool | None) -> None:
@@ -247,7 +247,7 @@ class Gradient:
             text = f"the loss is a sum over the {micro} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
 
-    def _recomputed(self, step: Step) -> tuple[list[Tensor], str | None, bool]:
+    def _recomputed(self, step: GuardedStep) -> tuple[list[Tensor], str | None, bool]:
         """Returns the rank's reference, an error if any, and whether the model got the script's inputs."""
         try:
             with self._again.replay():
@@ -294,7 +294,7 @@ class Gradient:
             return
         run.stop(why, text)
 
-    def _why(self, step: Step, like: Clipped) -> Diagnosis:
+    def _why(self, step: GuardedStep, like: Clipped) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         gate, explain = self._gate, self._division.explain
         if within(like.residual, gate):
@@ -309,7 +309,7 @@ class Gradient:
                 return explain(like.unclipped, gate) or cause.likely()
         return ELSE
 
-    def _compare(self, step: Step, own: list[Tensor]) -> Compared:
+    def _compare(self, step: GuardedStep, own: list[Tensor]) -> Compared:
         """Compares a gradient with the reference; `own`, this rank's part of it, is averaged in place."""
         reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
@@ -323,7 +323,7 @@ class Gradient:
     def _gate(self) -> float:
         return GATES[self._precision]
 
-    def _meant(self, step: Step) -> str | None:
+    def _meant(self, step: GuardedStep) -> str | None:
         """Returns a healthy script's reason for a gradient unlike the reference; None without one."""
         run, reasons = self._run, list[str]()
         if self._clipping.changed(step.grads):

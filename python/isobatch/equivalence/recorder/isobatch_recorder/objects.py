@@ -128,7 +128,7 @@ def _placed(recorder: Recorder, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class DeepSpeedConfig:
-    """A dictionary or file, by which an engine is made."""
+    """A dictionary or file for an engine."""
 
 
 def _patch_deepspeed(module: ModuleType) -> None:
