@@ -30,7 +30,7 @@ OPTIONS = {
         {"action": "append"},
     ),
     "--across DIMENSIONS": "compare with the run without tensor, pipeline, context or expert parallelism, "
-    "such as tp=2,pp=2, each alone and all together; the command has {world} and {tp}, {pp}, {cp}, {ep}, {dp}",
+    "such as tp=2,pp=2, each alone and all together; the command has {world} and {tp}, {pp}, {cp} or {ep}",
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
     "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int}),
     "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),

@@ -1,4 +1,4 @@
-"""Names what differs under a mesh: a factor by a dimension, a sum that is not reduced, a norm of shards."""
+"""Names the differences under a mesh: a dimension's factor, a sum that is not reduced, a norm of shards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
@@ -36,7 +36,7 @@ class MeshStep(NamedTuple):
     parts: list[Part]
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """A tensor with another gradient: the law, the name by the dimension, and what was seen."""
 
     law: str
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 def compare_steps(
     step: MeshStep, reference: Recording, tensors: Sequence[Tensor]
 ) -> tuple[list[SplitCause], list[GroupDifference], tuple[float, float | None]]:
-    """Compares gradient, norm and update; returns the causes, the tensors that differ, and the distances."""
+    """Compares gradient, norm and update; returns causes, differing tensors and distances."""
     whole = {tensor.name: tensor for tensor in tensors}
     half = next(iter(reference.steps.values())).first.half
     rounding = ROUNDING * (30 if half else 1)
@@ -86,7 +86,7 @@ def compare_steps(
 
 
 def starts_apart(reference: Sequence[Tensor], ranks: Sequence[Sequence[Tensor]]) -> SplitCause | None:
-    """Names tensors that ranks hold whole and begin with different weights; None without any."""
+    """Names tensors held whole by all ranks, with different first weights; None without any."""
     whole = {tensor.name: tensor.weights for tensor in reference}
     apart: dict[str, list[str]] = {}
     for name, weights in whole.items():
@@ -96,7 +96,12 @@ def starts_apart(reference: Sequence[Tensor], ranks: Sequence[Sequence[Tensor]])
             for tensor in tensors
             if tensor.name == name and tensor.weights.shape == weights.shape
         ]
-        wrong = [str(rank) for rank, copy in copies if not np.array_equal(copy, weights)]
+        # A stage may count its layers anew: weights of another place are not wrong.
+        wrong = [
+            str(rank)
+            for rank, copy in copies
+            if not any(np.array_equal(copy, placed) for placed in whole.values())
+        ]
         if len(copies) == len(ranks) and 0 < len(wrong) < len(copies):
             apart[name] = wrong
     if not apart:
@@ -118,7 +123,7 @@ def _norm(arrays: Sequence[npt.NDArray[Any]]) -> float:
 
 def _name(
     name: str, parts: Sequence[Part], whole: Vector, sizes: Mapping[str, int], rounding: float, total: float
-) -> Difference:
+) -> TensorDifference:
     """Names the difference of one tensor's gradient."""
     factors: dict[int, float] = {}
     residuals, worst = list[float](), 0.0
@@ -126,7 +131,7 @@ def _name(
         gradient, target = _gradient(part), whole[part.places]
         size = _norm([target])
         if not np.isfinite(gradient).all():
-            return Difference(
+            return TensorDifference(
                 "not_finite", "", name, f"rank {part.rank}'s is not finite", float("nan"), float("inf")
             )
         factor = float(gradient @ target) / (size**2 or 1.0)
@@ -138,18 +143,18 @@ def _name(
     if explained and within(spread(values), 5 * rounding):
         factor = values[0]
         law, word = _dimension(factor, sizes, rounding)
-        return Difference(law, word, name, f"× {factor:.4g}", factor, worst)
+        return TensorDifference(law, word, name, f"× {factor:.4g}", factor, worst)
     reduced = _partial(parts, whole, rounding)
     if reduced:
-        return Difference("partial_sum", "", name, reduced, float("nan"), worst)
+        return TensorDifference("partial_sum", "", name, reduced, float("nan"), worst)
     zero = [rank for rank, factor in factors.items() if within(factor, rounding)]
     if explained and zero:
         text = f"none on rank{'s' if zero[1:] else ''} {few([str(rank) for rank in zero])}"
-        return Difference("part_without_gradient", "", name, text, float("nan"), worst)
+        return TensorDifference("part_without_gradient", "", name, text, float("nan"), worst)
     if explained:
         text = few([f"× {factor:.3g} on rank {rank}" for rank, factor in factors.items()])
-        return Difference("mesh_factor", "", name, text, float("nan"), worst)
-    return Difference("mesh_gradient", "", name, f"by {worst:.2g}", float("nan"), worst)
+        return TensorDifference("mesh_factor", "", name, text, float("nan"), worst)
+    return TensorDifference("mesh_gradient", "", name, f"by {worst:.2g}", float("nan"), worst)
 
 
 def _dimension(factor: float, sizes: Mapping[str, int], rounding: float) -> tuple[str, str]:
@@ -170,7 +175,7 @@ def _dimension(factor: float, sizes: Mapping[str, int], rounding: float) -> tupl
 
 
 def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
-    """Tells whether the ranks that hold a place have parts of a sum there; else empty."""
+    """Tells whether the ranks of a place have parts of a sum there; else empty."""
     holders: dict[bytes, list[Part]] = {}
     for part in parts:
         holders.setdefault(part.places.tobytes(), []).append(part)
@@ -182,7 +187,7 @@ def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
         size = _norm([target])
         for part in group:
             gradient = _gradient(part)
-            if all(_norm([gradient - other]) > rounding * size for other in different):
+            if all(_norm([gradient - earlier]) > rounding * size for earlier in different):
                 different.append(gradient)
         total = np.sum(different, axis=0)
         factor = float(total @ target) / (size**2 or 1.0)
@@ -196,9 +201,9 @@ def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
     return text
 
 
-def _by_cause(differences: Sequence[Difference], tensors: int) -> Iterator[SplitCause]:
+def _by_cause(differences: Sequence[TensorDifference], tensors: int) -> Iterator[SplitCause]:
     """Yields each cause once, with its tensors."""
-    causes: dict[tuple[str, str], list[Difference]] = {}
+    causes: dict[tuple[str, str], list[TensorDifference]] = {}
     for difference in differences:
         causes.setdefault((difference.law, difference.name), []).append(difference)
     for (law, name), members in causes.items():
@@ -212,7 +217,7 @@ def _by_cause(differences: Sequence[Difference], tensors: int) -> Iterator[Split
 
 
 def _norm_cause(step: MeshStep, reference: Recording, rounding: float) -> SplitCause | None:
-    """Compares the norm that each rank's clipping saw with the one without the mesh."""
+    """Compares the norm seen by each rank's clipping with the one without the mesh."""
     ranks = next(iter(step.recording.steps.values())).ranks
     norms, expected = [record.clips for record in ranks], next(iter(reference.steps.values())).first.clips
     if any(len(clips) != len(expected) for clips in norms):

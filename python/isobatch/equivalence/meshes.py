@@ -215,9 +215,9 @@ class MeshRuns:
     def _differs_from_itself(self, without: Mesh, tensors: Sequence[Tensor]) -> str:
         """Runs the reference again: tells what differs where it is not the same twice."""
         _, again = self._run(without, "again")
-        for tensor, other in zip(tensors, again[0], strict=True):
+        for tensor, repeated in zip(tensors, again[0], strict=True):
             if not np.allclose(
-                tensor.gradient, other.gradient, rtol=1e-3, atol=1e-5 * np.abs(tensor.gradient).max()
+                tensor.gradient, repeated.gradient, rtol=1e-3, atol=1e-5 * np.abs(tensor.gradient).max()
             ):
                 return (
                     f"two runs without the mesh differ in the gradient of {tensor.name}: seed what the "
@@ -237,7 +237,7 @@ def _check_reference(tensors: Sequence[Tensor]) -> str:
 
 
 def _check_mesh(mesh: Mesh, recording: Recording, reference: Recording) -> None:
-    """Refuses a run that has not the ranks of its mesh, or shows nothing of its dimensions."""
+    """Refuses a run without the ranks of its mesh, or without a sign of its dimensions."""
     ranks = next(iter(recording.steps.values())).ranks
     if ranks[0].world != mesh.world:
         raise InputError(
@@ -257,7 +257,7 @@ def _check_mesh(mesh: Mesh, recording: Recording, reference: Recording) -> None:
 
 
 def _check_rows(mesh: Mesh, recording: Recording, reference: Recording) -> None:
-    """Refuses a difference that comes of other samples."""
+    """Refuses a difference made by other samples."""
     drawn = []
     for run in (recording, reference):
         event = next(iter(run.steps))
@@ -271,7 +271,7 @@ def _check_rows(mesh: Mesh, recording: Recording, reference: Recording) -> None:
     if expected <= taken and taken > expected and not {"pp", "cp"} & mesh.inside.keys():
         raise InputError(
             f"a step takes {len(taken)} different samples, and {len(expected)} without the mesh: keep the "
-            "batch of a step, whatever the mesh (divide it by {ep} or {world} where ranks have samples of their own)"
+            "batch of a step, whatever the mesh (divide it by {ep} where ranks have samples of their own)"
         )
 
 
@@ -303,7 +303,7 @@ def _result(
 def _measure(
     trusted: str, unasked: Mapping[str, str], results: Sequence[SplitResult], *, has_norm: bool
 ) -> list[Measured]:
-    """Tables what was measured."""
+    """Tables the measurements."""
     broken: dict[str, dict[str, None]] = {}
     for result in results:
         for cause in result.causes:

@@ -1,4 +1,4 @@
-"""The whole tensors of a step, entry by entry, by which a mesh's parts are placed."""
+"""The whole tensors of a step, entry by entry, to place a mesh's parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe_entries(recorder: Recorder) -> dict[str, Any]:
-    """Describes the tensors of this rank, and what it alone holds of them."""
+    """Describes the tensors of this rank, and its own part of them."""
     own = [_local(parameter) for parameter in recorder.parameters]
     gradients = [gradient_of(parameter) for parameter in recorder.parameters]
     squares = [float(_local(g).double().square().sum()) for g in gradients if g is not None]
@@ -23,7 +23,7 @@ def describe_entries(recorder: Recorder) -> dict[str, Any]:
         "shapes": [list(tensor.shape) for _, tensor in recorder.tensors()],
         "held": sum(tensor.numel() for tensor in own),
         "held_norm": math.sqrt(sum(squares)),
-        "groups_made": sorted({*recorder.group_sizes, *(n for mesh in recorder.meshes for n in mesh.shape)}),
+        "groups_made": sorted([*recorder.group_sizes, *(n for mesh in recorder.meshes for n in mesh.shape)]),
     }
 
 
