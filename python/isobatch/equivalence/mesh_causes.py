@@ -1,5 +1,6 @@
 """Names the differences under a mesh: a dimension's factor, a sum that is not reduced, a norm of shards."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from math import isfinite, sqrt
@@ -207,12 +208,12 @@ def _by_cause(differences: Sequence[TensorDifference], tensors: int) -> Iterator
     for difference in differences:
         causes.setdefault((difference.law, difference.name), []).append(difference)
     for (law, name), members in causes.items():
-        groups = dict.fromkeys(member.tensor for member in members)
-        of = "all tensors" if len(members) == tensors > 1 else few([*groups])
+        groups = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", member.tensor) for member in members)
+        of = "all tensors" if len(members) == tensors > 1 else few([*groups], 4)
         texts = dict.fromkeys(member.text for member in members)
         cause = break_of(law, f"the gradient of {of}: {few([*texts])}")
         label = name or cause.name
-        label = label if len(members) == tensors > 1 else f"{label}: {few([*groups])}"
+        label = label if len(members) == tensors > 1 else f"{label}: {of}"
         yield msgspec.structs.replace(cause, name=label)
 
 

@@ -160,7 +160,8 @@ class MeshRuns:
                     _check_rows(mesh, recording, reference)
                 results.append(_result(mesh, recording, causes, groups, figures))
             except InputError as error:
-                unasked[str(mesh)] = str(error)
+                first, *further = str(error).splitlines()
+                unasked[str(mesh)] = " … ".join([first, *further[-1:]])
         if any(result.causes for result in results):
             trusted = trusted or self._differs_from_itself(without, tensors[0])
         measured = _measure(trusted, unasked, results, has_norm=bool(reference.last.first.norms))
