@@ -1,8 +1,9 @@
 """Asks `isobatch same --across` about right scripts of two dimensions, and about published faults.
 
-python bench/meshes.py [CASE...]    writes bench/results/meshes.md; with names it asks these alone
+python bench/meshes.py [CASE...]    writes bench/results/meshes.md; with names it asks these anew
 """
 
+import json
 import os
 import platform
 import sys
@@ -19,6 +20,7 @@ from isobatch.errors import InputError
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "meshes.md"
+STORE = HERE.parent / "build" / "meshes.json"
 TORCHRUN = ("torchrun", "--nproc-per-node", "{world}")
 
 
@@ -65,7 +67,7 @@ FAULTS = [
         "tp=2",
         f"{HAND} --fault head-norm",
         "Megatron-LM #7452",
-        "not reduced: layers.0.attention.head_norm",
+        "not reduced: layers.*.attention.head_norm",
     ),
     Case("no reduction backward", "tp=2", f"{HAND} --fault no-copy", "torchtitan #1805", "not reduced"),
     Case("loss × cp", "cp=2", f"{HAND} --fault times-cp", "Megatron-LM #906", "× cp"),
@@ -77,7 +79,7 @@ FAULTS = [
         "ep=2",
         f"{HAND} --moe --fault experts-times-ep",
         "pytorch #160285",
-        "× ep: layers.0.mlp.experts",
+        "× ep: layers.*.mlp.experts",
     ),
     Case(
         "norm of some experts",
@@ -110,8 +112,8 @@ def ask(runs: MeshRuns, case: Case) -> tuple[Same | None, str, float]:
     except InputError as error:
         return None, " ".join(str(error).split())[-600:], time.monotonic() - began
     names = dict.fromkeys(cause.name for split in answer.splits for cause in split.causes)
-    named_faults = "; ".join(names) or "; ".join(f"{mesh}: {why}" for mesh, why in answer.unasked.items())
-    return answer, named_faults, time.monotonic() - began
+    causes = "; ".join(names) or "; ".join(f"{mesh}: {why}" for mesh, why in answer.unasked.items())
+    return answer, causes, time.monotonic() - began
 
 
 def _meshes(case, words):
@@ -122,13 +124,13 @@ def _meshes(case, words):
 def write_results(rows: dict[str, tuple[str, str, float]]) -> str:
     right = [case for case in RIGHT if rows[case.name][0] == "the same"]
     alarms = [case for case in RIGHT if rows[case.name][0] == "not the same"]
-    shown = [case for case in FAULTS if rows[case.name][0] == "not the same"]
-    named = [case for case in shown if case.cause in rows[case.name][1]]
+    differing = [case for case in FAULTS if rows[case.name][0] == "not the same"]
+    named = [case for case in differing if case.cause in rows[case.name][1]]
     lines = [
         "# `isobatch same --across` on meshes",
         "",
         f"> Of {len(RIGHT)} right scripts {len(right)} are the same, {len(alarms)} false alarms; of "
-        f"{len(FAULTS)} published faults {len(shown)} are found and {len(named)} named.",
+        f"{len(FAULTS)} published faults {len(differing)} are found and {len(named)} named.",
         "",
         f"`python bench/meshes.py` on {os.cpu_count()} cores, Python {platform.python_version()}, torch "
         f"{version('torch')}, gloo. The faults are rebuilt in `bench/same/mesh_by_hand.py`, one at a time.",
@@ -137,36 +139,36 @@ def write_results(rows: dict[str, tuple[str, str, float]]) -> str:
         "|---|---|---|---|",
     ]
     for case in RIGHT:
-        verdict, named_faults, seconds = rows[case.name]
-        text = verdict + (f": {named_faults}" if verdict != "the same" else "")
+        verdict, causes, seconds = rows[case.name]
+        text = verdict + (f": {causes}" if verdict != "the same" else "")
         lines.append(f"| {case.name} | {case.across} | {text} | {seconds:.0f} |")
     lines += ["", "| thread | across | verdict | named | seconds |", "|---|---|---|---|---|"]
     for case in FAULTS:
-        verdict, named_faults, seconds = rows[case.name]
-        missed = "" if case.cause in named_faults else " (not named)"
-        lines.append(
-            f"| {case.thread} | {case.across} | {verdict} | {named_faults[:90]}{missed} | {seconds:.0f} |"
-        )
+        verdict, causes, seconds = rows[case.name]
+        missed = "" if case.cause in causes else " (not named)"
+        lines.append(f"| {case.thread} | {case.across} | {verdict} | {causes}{missed} | {seconds:.0f} |")
     return "\n".join([*lines, ""])
 
 
 def main() -> int:
-    rows = {}
+    rows = json.loads(STORE.read_text()) if STORE.exists() else {}
+    STORE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         runs = MeshRuns(Recorded(folder, 1, entries=True), 300)
         try:
             for case in RIGHT + FAULTS:
-                if sys.argv[1:] and case.name not in sys.argv[1:]:
+                if case.name not in sys.argv[1:] if sys.argv[1:] else case.name in rows:
                     continue
-                answer, named_faults, seconds = ask(runs, case)
+                answer, causes, seconds = ask(runs, case)
                 verdict = {True: "the same", False: "not the same", None: "not measured"}[
                     answer and answer.same
                 ]
-                rows[case.name] = verdict, named_faults, seconds
-                print(f"{seconds:4.0f} s  {case.name:45} {verdict:14} {named_faults[:600]}", flush=True)
+                rows[case.name] = verdict, causes, seconds
+                STORE.write_text(json.dumps(rows))
+                print(f"{seconds:4.0f} s  {case.name:45} {verdict:14} {causes[:600]}", flush=True)
         finally:
             runs.close()
-    if not sys.argv[1:]:
+    if all(case.name in rows for case in RIGHT + FAULTS):
         RESULTS.write_text(write_results(rows))
     return 0
 

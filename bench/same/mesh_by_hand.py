@@ -61,6 +61,19 @@ class Gather(torch.autograd.Function):
         return gradient.chunk(ctx.group.size(), ctx.dim)[ctx.group.rank()], None, None, None
 
 
+class Slice(torch.autograd.Function):
+    """The own part of a tensor that all ranks have; back come the gradients of all parts."""
+
+    @staticmethod
+    def forward(ctx, x, group, dim):
+        ctx.group, ctx.dim = group, dim
+        return x.chunk(group.size(), dim)[group.rank()].clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Gather.apply(gradient, ctx.group, ctx.dim), None, None
+
+
 class Scatter(torch.autograd.Function):
     """The own part of the sum over ranks; back come the gradients of all parts."""
 
@@ -156,7 +169,7 @@ class Model(nn.Module):
         if self.head is None:
             return x
         sp = self.options.sp
-        x = x.chunk(sp.size(), 1)[sp.rank()] if sp else x
+        x = Slice.apply(x, sp, 1) if sp else x
         x = self.norm(x)
         x = Gather.apply(x, sp, 1, False) if sp else x
         return torch.stack([self.head(x), self.next_head(x)])

@@ -1,5 +1,6 @@
-"""Names a difference under a mesh: a factor by a dimension, a sum that is not reduced, a norm of shards."""
+"""Names the differences under a mesh: a dimension's factor, a sum that is not reduced, a norm of shards."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product
 from math import isfinite, sqrt
@@ -36,7 +37,7 @@ class MeshStep(NamedTuple):
     parts: list[Part]
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """A tensor with another gradient: the law, the name by the dimension, and what was seen."""
 
     law: str
@@ -50,7 +51,7 @@ class Difference(NamedTuple):
 def compare_steps(
     step: MeshStep, reference: Recording, tensors: Sequence[Tensor]
 ) -> tuple[list[SplitCause], list[GroupDifference], tuple[float, float | None]]:
-    """Compares gradient, norm and update; returns the causes, the differing tensors, and the distances."""
+    """Compares gradient, norm and update; returns causes, differing tensors and distances."""
     whole = {tensor.name: tensor for tensor in tensors}
     half = next(iter(reference.steps.values())).first.half
     rounding = ROUNDING * (30 if half else 1)
@@ -86,7 +87,7 @@ def compare_steps(
 
 
 def starts_apart(reference: Sequence[Tensor], ranks: Sequence[Sequence[Tensor]]) -> SplitCause | None:
-    """Names tensors held whole by ranks with different first weights; None without any."""
+    """Names tensors held whole by all ranks, with different first weights; None without any."""
     whole = {tensor.name: tensor.weights for tensor in reference}
     apart: dict[str, list[str]] = {}
     for name, weights in whole.items():
@@ -96,7 +97,12 @@ def starts_apart(reference: Sequence[Tensor], ranks: Sequence[Sequence[Tensor]])
             for tensor in tensors
             if tensor.name == name and tensor.weights.shape == weights.shape
         ]
-        wrong = [str(rank) for rank, copy in copies if not np.array_equal(copy, weights)]
+        # A stage may count its layers anew: weights of another place are not wrong.
+        wrong = [
+            str(rank)
+            for rank, copy in copies
+            if not any(np.array_equal(copy, placed) for placed in whole.values())
+        ]
         if len(copies) == len(ranks) and 0 < len(wrong) < len(copies):
             apart[name] = wrong
     if not apart:
@@ -118,7 +124,7 @@ def _norm(arrays: Sequence[npt.NDArray[Any]]) -> float:
 
 def _name(
     name: str, parts: Sequence[Part], whole: Vector, sizes: Mapping[str, int], rounding: float, total: float
-) -> Difference:
+) -> TensorDifference:
     """Names the difference of one tensor's gradient."""
     factors: dict[int, float] = {}
     residuals, worst = list[float](), 0.0
@@ -126,7 +132,7 @@ def _name(
         gradient, target = _gradient(part), whole[part.places]
         size = _norm([target])
         if not np.isfinite(gradient).all():
-            return Difference(
+            return TensorDifference(
                 "not_finite", "", name, f"rank {part.rank}'s is not finite", float("nan"), float("inf")
             )
         factor = float(gradient @ target) / (size**2 or 1.0)
@@ -138,18 +144,18 @@ def _name(
     if explained and within(spread(values), 5 * rounding):
         factor = values[0]
         law, word = _dimension(factor, sizes, rounding)
-        return Difference(law, word, name, f"× {factor:.4g}", factor, worst)
+        return TensorDifference(law, word, name, f"× {factor:.4g}", factor, worst)
     reduced = _partial(parts, whole, rounding)
     if reduced:
-        return Difference("partial_sum", "", name, reduced, float("nan"), worst)
+        return TensorDifference("partial_sum", "", name, reduced, float("nan"), worst)
     zero = [rank for rank, factor in factors.items() if within(factor, rounding)]
     if explained and zero:
         text = f"none on rank{'s' if zero[1:] else ''} {few([str(rank) for rank in zero])}"
-        return Difference("part_without_gradient", "", name, text, float("nan"), worst)
+        return TensorDifference("part_without_gradient", "", name, text, float("nan"), worst)
     if explained:
         text = few([f"× {factor:.3g} on rank {rank}" for rank, factor in factors.items()])
-        return Difference("mesh_factor", "", name, text, float("nan"), worst)
-    return Difference("mesh_gradient", "", name, f"by {worst:.2g}", float("nan"), worst)
+        return TensorDifference("mesh_factor", "", name, text, float("nan"), worst)
+    return TensorDifference("mesh_gradient", "", name, f"by {worst:.2g}", float("nan"), worst)
 
 
 def _dimension(factor: float, sizes: Mapping[str, int], rounding: float) -> tuple[str, str]:
@@ -196,18 +202,18 @@ def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
     return text
 
 
-def _by_cause(differences: Sequence[Difference], tensors: int) -> Iterator[SplitCause]:
+def _by_cause(differences: Sequence[TensorDifference], tensors: int) -> Iterator[SplitCause]:
     """Yields each cause once, with its tensors."""
-    causes: dict[tuple[str, str], list[Difference]] = {}
+    causes: dict[tuple[str, str], list[TensorDifference]] = {}
     for difference in differences:
         causes.setdefault((difference.law, difference.name), []).append(difference)
     for (law, name), members in causes.items():
-        groups = dict.fromkeys(member.tensor for member in members)
-        of = "all tensors" if len(members) == tensors > 1 else few([*groups])
+        groups = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", member.tensor) for member in members)
+        of = "all tensors" if len(members) == tensors > 1 else few([*groups], 4)
         texts = dict.fromkeys(member.text for member in members)
         cause = break_of(law, f"the gradient of {of}: {few([*texts])}")
         label = name or cause.name
-        label = label if len(members) == tensors > 1 else f"{label}: {few([*groups])}"
+        label = label if len(members) == tensors > 1 else f"{label}: {of}"
         yield msgspec.structs.replace(cause, name=label)
 
 

@@ -160,7 +160,8 @@ class MeshRuns:
                     _check_rows(mesh, recording, reference)
                 results.append(_result(mesh, recording, causes, groups, figures))
             except InputError as error:
-                unasked[str(mesh)] = str(error)
+                first, *further = str(error).splitlines()
+                unasked[str(mesh)] = " … ".join([first, *further[-1:]])
         if any(result.causes for result in results):
             trusted = trusted or self._differs_from_itself(without, tensors[0])
         measured = _measure(trusted, unasked, results, has_norm=bool(reference.last.first.norms))
@@ -215,9 +216,9 @@ class MeshRuns:
     def _differs_from_itself(self, without: Mesh, tensors: Sequence[Tensor]) -> str:
         """Runs the reference again: tells what differs where it is not the same twice."""
         _, again = self._run(without, "again")
-        for tensor, repeat in zip(tensors, again[0], strict=True):
+        for tensor, repeated in zip(tensors, again[0], strict=True):
             if not np.allclose(
-                tensor.gradient, repeat.gradient, rtol=1e-3, atol=1e-5 * np.abs(tensor.gradient).max()
+                tensor.gradient, repeated.gradient, rtol=1e-3, atol=1e-5 * np.abs(tensor.gradient).max()
             ):
                 return (
                     f"two runs without the mesh differ in the gradient of {tensor.name}: seed what the "
@@ -257,7 +258,7 @@ def _check_mesh(mesh: Mesh, recording: Recording, reference: Recording) -> None:
 
 
 def _check_rows(mesh: Mesh, recording: Recording, reference: Recording) -> None:
-    """Refuses a difference caused by other samples."""
+    """Refuses a difference made by other samples."""
     drawn = []
     for run in (recording, reference):
         event = next(iter(run.steps))
@@ -271,8 +272,7 @@ def _check_rows(mesh: Mesh, recording: Recording, reference: Recording) -> None:
     if expected <= taken and taken > expected and not {"pp", "cp"} & mesh.inside.keys():
         raise InputError(
             f"a step takes {len(taken)} different samples, and {len(expected)} without the mesh: keep the "
-            "batch of a step, whatever the mesh (divide it by {ep} or {world} where ranks have samples of "
-            "their own)"
+            "batch of a step, whatever the mesh (divide it by {ep} where ranks have samples of their own)"
         )
 
 
@@ -304,7 +304,7 @@ def _result(
 def _measure(
     trusted: str, unasked: Mapping[str, str], results: Sequence[SplitResult], *, has_norm: bool
 ) -> list[Measured]:
-    """Makes the table of measurements."""
+    """Tables the measurements."""
     broken: dict[str, dict[str, None]] = {}
     for result in results:
         for cause in result.causes:

@@ -80,7 +80,9 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     def unmeasured(self) -> list[str]:
         """Why the training is not called the same although no split differs."""
         texts = [row.text for row in self.measured if row.holds is None and row.text != WITHOUT_GRADIENT]
-        return texts or [f"{split} was not compared: {reason}" for split, reason in self.unasked.items()]
+        return [*dict.fromkeys(texts)] or [
+            f"{split} was not compared: {reason}" for split, reason in self.unasked.items()
+        ]
 
     def require(self) -> None:
         """Passes where the training is the same.

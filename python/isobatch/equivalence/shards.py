@@ -183,7 +183,7 @@ def _is_distinct(weights: Entries) -> bool:
 
 
 def _renamed(name: str, reference: str) -> dict[str, str]:
-    """Lists prefixes of one meaning: two names end alike.
+    """Lists prefixes standing for one another, where two names end alike.
 
     >>> _renamed("layers.0.up.weight", "layers.2.up.weight")
     {'layers.0.up': 'layers.2.up', 'layers.0': 'layers.2'}
@@ -215,9 +215,9 @@ def _of_equal_entries(
     if target.shape == tensor.weights.shape:
         return np.arange(target.size)
     module = tensor.name.rpartition(".")[0]
-    for name_there, part in placed.items():
+    for label, part in placed.items():
         sibling, shape = part.tensor.weights, whole[part.name].weights.shape
-        if name_there.rpartition(".")[0] != module or not (sibling.ndim > target.ndim == 1):
+        if label.rpartition(".")[0] != module or not (sibling.ndim > target.ndim == 1):
             continue
         if len(sibling) == len(tensor.weights) and shape[0] == len(target):
             return part.places.reshape(len(sibling), -1)[:, 0] // int(np.prod(shape[1:]))

@@ -1,4 +1,4 @@
-"""The whole tensors of a step, entry by entry, to place a mesh's parts by."""
+"""The whole tensors of a step, entry by entry, to place a mesh's parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def describe_entries(recorder: Recorder) -> dict[str, Any]:
         "shapes": [list(tensor.shape) for _, tensor in recorder.tensors()],
         "held": sum(tensor.numel() for tensor in own),
         "held_norm": math.sqrt(sum(squares)),
-        "groups_made": sorted({*recorder.group_sizes, *(n for mesh in recorder.meshes for n in mesh.shape)}),
+        "groups_made": sorted([*recorder.group_sizes, *(n for mesh in recorder.meshes for n in mesh.shape)]),
     }
 
 

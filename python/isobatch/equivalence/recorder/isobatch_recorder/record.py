@@ -66,7 +66,7 @@ class Recorder:
         self.datasets: list[Any] = []
         self.indices: dict[str, list[list[int]]] = {}
         self.meshes: list[Any] = []
-        self.group_sizes: set[int] = set()
+        self.group_sizes: list[int] = []
         self.in_backward = False
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()

@@ -53,7 +53,7 @@ def _note_groups(recorder: Recorder) -> None:
     new_group = torch.distributed.new_group
 
     def note_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
-        recorder.group_sizes.add(recorder.world if ranks is None else len(ranks))
+        recorder.group_sizes.append(recorder.world if ranks is None else len(ranks))
         return new_group(ranks, *args, **kwargs)
 
     torch.distributed.new_group = note_group
