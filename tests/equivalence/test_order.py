@@ -61,7 +61,14 @@ def run(steps: int = 2, **changes) -> Recording:
             passes=[taken],
             norms=[(1.0, changes.get("clip", 1.0))],
             drawn=[
-                LoaderDraws("rows", steps, 8, [[0, 1], [2, 3]], changes.get("rows", [[0, 1], [2, 3]]), [0])
+                LoaderDraws(
+                    "rows",
+                    steps,
+                    8,
+                    changes.get("rows", [[0, 1], [2, 3]]),
+                    changes.get("rows", [[0, 1], [2, 3]]),
+                    [0],
+                )
             ],
             notes=changes.get("notes", {}),
             seconds=1.0 + number,
@@ -153,3 +160,11 @@ def test_nothing_is_called_the_same_that_was_not_measured():
     assert compare_in_order(run(), run(), run(gradient=2.0)).same is None  # two starts of one side differ
     assert compare_in_order(run(loss=None), run(loss=None), run()).same is None
     assert compare_in_order(run(), run(steps=1), run()).same is False
+
+
+def test_rows_of_a_restart_are_counted_from_its_own_first_step():
+    """A loader that begins an epoch anew has drawn, by its fourth step, the rows of the fourth step."""
+    rows = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    whole, again = run(steps=4, rows=rows), run(steps=4, rows=rows)
+    moved = msgspec.structs.replace(again, steps={(0, 2 + at): step for (_, at), step in again.steps.items()})
+    assert whole.rows((0, 2), own=True) == [[[4, 5]]] and moved.rows((0, 2), own=True) == [[[0, 1]]]

@@ -152,6 +152,10 @@ class Recording(msgspec.Struct, frozen=True):
         """Lists the steps of one optimizer."""
         return [step for (number, _), step in self.steps.items() if number == optimizer]
 
+    def before(self, event: Event) -> list[RecordedStep]:
+        """Lists the steps of an optimizer before one of them: a restart's first step need not be 0."""
+        return [step for (number, at), step in self.steps.items() if number == event[0] and at < event[1]]
+
     def update(self, optimizer: int) -> Vector | None:
         """Returns the change of an optimizer's weights over all steps; None where one did not end."""
         steps = self.of(optimizer)
@@ -200,7 +204,7 @@ class Recording(msgspec.Struct, frozen=True):
         """
         by_rank = []
         for rank, record in enumerate(self.steps[event].ranks):
-            before = sum(len(earlier.ranks[rank].passes) for earlier in self.of(event[0])[: event[1]])
+            before = sum(len(earlier.ranks[rank].passes) for earlier in self.before(event))
             loader = self.training_loader(rank)
             if loader is None:
                 return None
@@ -229,7 +233,7 @@ class Recording(msgspec.Struct, frozen=True):
         """Returns the samples of each pass, by rank: dataset rows as drawn, else rows of the input."""
         by_rank = []
         for rank, record in enumerate(self.steps[event].ranks):
-            before = sum(len(earlier.ranks[rank].passes) for earlier in self.of(event[0])[: event[1]])
+            before = sum(len(earlier.ranks[rank].passes) for earlier in self.before(event))
             loader = self.training_loader(rank)
             batches = [] if loader is None else loader.own[before : before + len(record.passes)]
             drawn = len(batches) == len(record.passes)
