@@ -9,7 +9,7 @@ from isobatch._core import __version__ as __version__
 from isobatch.allocation.allocate import Allocation as Allocation
 from isobatch.allocation.allocate import allocate as allocate
 from isobatch.equivalence.models import same_model as same_model
-from isobatch.equivalence.result import Same as Same
+from isobatch.equivalence.session import Same as Same
 from isobatch.equivalence.session import same as same
 from isobatch.errors import InputError as InputError
 from isobatch.fleet.counts import Counts as Counts

@@ -48,6 +48,8 @@ from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
 
 _SAID = (" written by the script", " written over what was there", "continued from a checkpoint")
+__all__ = ["Same", "same"]
+
 CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", *_SAID)
 """Ends of the recorder's notes that say what a run changes."""
 _REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)

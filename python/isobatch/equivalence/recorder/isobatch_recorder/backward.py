@@ -63,7 +63,7 @@ def _watch_backward(recorder: Recorder) -> None:
 
 
 def _losses(args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Lists the tensors of a backward pass: a pipeline's stage goes back from an edge of the graph, without."""
+    """Lists the tensors of a backward pass: a pipeline's stage goes back from an edge of the graph."""
     losses = args[0] if args else kwargs["tensors"]
     losses = list(losses) if isinstance(losses, (tuple, list)) else [losses]
     return [loss for loss in losses if isinstance(loss, torch.Tensor)]
