@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from isobatch.equivalence.mesh_causes import _dimension, _partial
+from isobatch.equivalence.mesh_causes import MeshStep, _dimension, _name, _norm_cause, _partial
 from isobatch.equivalence.meshes import read_across
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import same
@@ -80,8 +81,45 @@ def test_parts_of_a_sum_are_told_from_another_gradient():
         part._replace(tensor=part.tensor._replace(gradient=WHOLE * s))
         for part, s in zip(ranks, (share, 1 - share), strict=True)
     ]
-    assert "the sum over ranks 0, 1 is right" in _partial(halves, WHOLE.reshape(-1).astype(float), 1e-3)
-    assert _partial(halves, np.square(WHOLE.reshape(-1).astype(float)), 1e-3) == ""
+    assert "the sum over ranks 0, 1 is right" in _partial(halves, WHOLE.reshape(-1).astype(float), 1e-3, 0.0)
+    assert _partial(halves, np.square(WHOLE.reshape(-1).astype(float)), 1e-3, 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("law", "gradients"),
+    [
+        ("mesh_multiplies", [2 * WHOLE, 2 * WHOLE]),
+        ("mesh_divides", [WHOLE / 2, WHOLE / 2]),
+        ("mesh_factor", [3 * WHOLE, 3 * WHOLE]),
+        ("mesh_factor", [WHOLE, 5 * WHOLE]),
+        ("partial_sum", [WHOLE * (WHOLE < 9), WHOLE * (WHOLE >= 9)]),
+        ("part_without_gradient", [0 * WHOLE, 0 * WHOLE]),
+        ("mesh_gradient", [WHOLE[::-1], WHOLE[::-1]]),
+        ("not_finite", [WHOLE * np.nan, WHOLE]),
+    ],
+)
+def test_a_tensor_with_another_gradient_has_one_law(law, gradients):
+    held = [[Tensor("a", WHOLE, gradient.astype(np.float32), None)] for gradient in gradients]
+    target = WHOLE.reshape(-1).astype(float)
+    difference = _name("a", place([tensor("a", WHOLE)], held), target, {"tp": 2}, 1e-3, 100.0)
+    assert difference.law == law
+
+
+@pytest.mark.parametrize(
+    ("law", "norms"),
+    [
+        ("norm_of_shards", [3.0, 4.0]),
+        ("norm_of_copies", [5.0, 5.0]),
+        ("mesh_norm", [7.0, 7.0]),
+        (None, [4.5, 4.5]),
+    ],
+)
+def test_a_norm_is_told_by_what_each_rank_holds(law, norms):
+    ranks = [SimpleNamespace(clips=[(n, 1.0)], held_norm=h) for n, h in zip(norms, (3.0, 4.0), strict=True)]
+    whole = SimpleNamespace(steps={(0, 0): SimpleNamespace(first=SimpleNamespace(clips=[(4.5, 1.0)]))})
+    run = SimpleNamespace(steps={(0, 0): SimpleNamespace(ranks=ranks)})
+    cause = _norm_cause(MeshStep({"tp": 2}, run, []), whole, 1e-3)
+    assert (cause and cause.id) == law
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def _name(
         factor = values[0]
         law, word = _dimension(factor, sizes, rounding)
         return TensorDifference(law, word, name, f"× {factor:.4g}", factor, worst)
-    reduced = _partial(parts, whole, rounding)
+    reduced = _partial(parts, whole, rounding, FAINT * total)
     if reduced:
         return TensorDifference("partial_sum", "", name, reduced, float("nan"), worst)
     zero = [rank for rank, factor in factors.items() if within(factor, rounding)]
@@ -175,7 +175,7 @@ def _dimension(factor: float, sizes: Mapping[str, int], rounding: float) -> tupl
     return "mesh_factor", ""
 
 
-def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
+def _partial(parts: Sequence[Part], whole: Vector, rounding: float, faint: float) -> str:
     """Tells whether the ranks of a place have parts of a sum there; else empty."""
     holders: dict[bytes, list[Part]] = {}
     for part in parts:
@@ -192,13 +192,15 @@ def _partial(parts: Sequence[Part], whole: Vector, rounding: float) -> str:
                 different.append(gradient)
         total = np.sum(different, axis=0)
         factor = float(total @ target) / (size**2 or 1.0)
-        if len(different) < 2 or not within(_norm([total - factor * target]), 10 * rounding * size):
+        if len(different) < 2 or not within(_norm([total - target * factor]), 10 * rounding * size + faint):
             return ""
-        if within(factor - 1, 10 * rounding):
-            text = f"the sum over ranks {few([str(part.rank) for part in group])} is right"
+        ranks = few([str(part.rank) for part in group])
+        if within(factor - 1, 10 * rounding) or within(_norm([total - target]), faint):
+            text = f"the sum over ranks {ranks} is right"
+        elif within(factor / len(different) - 1, 10 * rounding):
+            text = f"the mean over ranks {ranks} is right"
         else:
-            ranks = few([str(part.rank) for part in group])
-            text = f"the sum over ranks {ranks} is {factor:.3g} × the right one"
+            return ""
     return text
 
 
