@@ -37,8 +37,13 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "transformers", "4.45.2", "4.46.3",
-        {"llama accumulated": "loss", "gpt2 accumulated": "loss", "llama": "", "gpt2": ""},
-        "release 4.46: gradient accumulation by the step's tokens (transformers #34191)",
+        {"llama accumulated": "loss", "gpt2 accumulated": "loss", "llama": "loss", "gpt2": ""},
+        "4.46 divides by the step's tokens, counted before the shift (transformers #34191)",
+    ),
+    Group(
+        "transformers", "4.46.3", "4.57.6",
+        {"gpt2 accumulated": "loss", "llama": "", "llama cosine": "", "t5": "", "bert": ""},
+        "4.48: models without num_items_in_batch are divided by the accumulation again (transformers #35207)",
     ),
     Group(
         "transformers", "4.57.6", "5.0.0",
@@ -53,10 +58,6 @@ GROUPS = (
         {"llama accumulated": "", "gpt2": "", "t5": "", "llama cosine": ""},
     ),
     Group("transformers", "5.16.0", "5.22.0", {"llama accumulated": "", "bert": "", "qwen2": ""}),
-    Group(
-        "trl", "0.27.2", "0.29.1", {"dpo long": "tokens", "dpo": ""},
-        "0.29: DPOConfig.truncation_mode 'keep_end' → 'keep_start'",
-    ),
     Group(
         "trl", "1.4.0", "1.8.0", {"sft": "", "sft completion": "", "reward": ""},
         "1.7: chunked_nll (trl #5846), the same loss in parts",
@@ -89,7 +90,7 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
             recordings = []
             for at, start, shake in ((0, "before", False), (0, "again", True), (1, "after", False)):
                 if at not in servers:
-                    words, variables, own = runs._words(environments[at], start)
+                    words, variables, own = runs.words_of(environments[at], start)
                     servers[at] = start_server(words, variables, own)
                 run = runs.start(environments[at], start, servers[at], shake=shake)
                 if run.recording is not None and servers[at] is not None:
