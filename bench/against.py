@@ -18,10 +18,12 @@ import msgspec
 from isobatch.equivalence.environments import Release, make_environment
 from isobatch.equivalence.order import compare_in_order
 from isobatch.equivalence.runs import Recorded, end_server, read_modules, start_server
-from isobatch.equivalence.starts import OrderedRuns, read_typed_command
+from isobatch.equivalence.split import Split
+from isobatch.equivalence.starts import OrderedRuns, TypedCommand, read_typed_command
 from isobatch.errors import InputError
 
-SCRIPTS = Path(__file__).with_name("against_scripts.py")
+SCRIPTS = Path(__file__).with_name("against_scripts.py").resolve()
+BATCH = ("--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{accumulation}")
 
 
 class Group(NamedTuple):
@@ -37,8 +39,16 @@ class Group(NamedTuple):
 GROUPS = (
     Group(
         "transformers", "4.45.2", "4.46.3",
-        {"llama accumulated": "loss", "gpt2 accumulated": "loss", "llama": "", "gpt2": ""},
-        "release 4.46: gradient accumulation by the step's tokens (transformers #34191)",
+        {
+            "llama accumulated": "loss", "gpt2 accumulated": "loss", "llama": "loss", "gpt2": "",
+            "2x1x4 trainer.py llama --average-tokens": "loss",
+        },
+        "4.46 divides by the step's tokens, counted before the shift (transformers #34191)",
+    ),
+    Group(
+        "transformers", "4.46.3", "4.57.6",
+        {"gpt2 accumulated": "loss", "llama": "", "llama cosine": "", "t5": "", "bert": ""},
+        "4.48: models without num_items_in_batch are divided by the accumulation again (transformers #35207)",
     ),
     Group(
         "transformers", "4.57.6", "5.0.0",
@@ -54,22 +64,45 @@ GROUPS = (
     ),
     Group("transformers", "5.16.0", "5.22.0", {"llama accumulated": "", "bert": "", "qwen2": ""}),
     Group(
-        "trl", "0.27.2", "0.29.1", {"dpo long": "tokens", "dpo": ""},
-        "0.29: DPOConfig.truncation_mode 'keep_end' → 'keep_start'",
-    ),
-    Group(
-        "trl", "1.4.0", "1.8.0", {"sft": "", "sft completion": "", "reward": ""},
+        "trl", "1.4.0", "1.8.0", {"sft": "", "sft completion": ""},
         "1.7: chunked_nll (trl #5846), the same loss in parts",
     ),
-    Group("trl", "1.14.2", "1.16.0", {"sft": "", "dpo": ""}, "1.16: pad_to_multiple_of 'auto'"),
-    Group("peft", "0.14.0", "0.16.0", {"oft": "parameters"}, "0.16: OFTConfig: r 8 → 0, block size 0 → 32"),
-    Group("peft", "0.20.0", "0.21.2", {"lora": "", "ia3": "", "oft": ""}),
+    Group("trl", "1.14.2", "1.16.0", {"sft": ""}, "1.16: pad_to_multiple_of 'auto'"),
+    Group("peft", "0.21.1", "0.21.2", {"lora": "", "ia3": "", "oft": ""}),
     Group(
         "accelerate", "1.12.0", "1.15.0",
         {"accelerate": "", "accelerate accumulated": "", "llama accumulated": ""},
     ),
+    # Published bugs, with the scripts of `isobatch same`'s own bench.
+    Group(
+        "transformers", "4.53.3", "4.55.4",
+        {
+            "2x1x4 trainer.py llama": "inputs", "1x4x2 trainer.py bert-classes --rows 12": "loss",
+            "1x4x2 trainer.py llama": "",
+        },
+        "transformers #39392, #38837",
+    ),
+    Group("transformers", "4.46.1", "4.48.2", {"1x4x2 trainer.py bert-classes": "loss"}, "transformers #35438"),
+    Group("transformers", "4.46.3", "4.48.3", {"1x4x2 trainer.py bert-classes": "loss"}, "transformers #35207"),
+    Group("transformers", "4.47.1", "4.51.3", {"1x4x2 trainer.py gpt2": "loss"}, "transformers #37766"),
+    Group("transformers", "4.51.3", "4.52.4", {"1x4x2 trainer.py llama --rows 14": "rows"}, "transformers #37777"),
+    Group(
+        "transformers", "4.57.6", "5.24.0",
+        {"1x4x2 trainer.py llama --label-smoothing 0.1": "loss", "1x4x2 trainer.py llama": ""},
+        "transformers #46731",
+    ),
+    Group("accelerate", "0.29.3", "0.30.1", {"2x2x2 accelerate_loop.py --shuffle": "rows"}, "accelerate #2694"),
     Group("lightning", "2.5.6", "2.6.6", {"lightning": "", "lightning accumulated": ""}),
 )  # fmt: skip
+
+
+def read(name: str, python: str) -> TypedCommand:
+    """Reads a script's name: one of `against_scripts.py`, or `SPLIT FILE ARGUMENTS` of bench/same/."""
+    if ".py" not in name:
+        return read_typed_command([python, str(SCRIPTS), name], None, None)
+    split, script, *arguments = name.split()
+    words = [python, str(SCRIPTS.parent / "same" / script), *arguments, *BATCH]
+    return read_typed_command(words, Split.parse(split), None)
 
 
 def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
@@ -81,7 +114,7 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
     try:
         for name, expected in group.scripts.items():
             began = time.monotonic()
-            command = read_typed_command([python, str(SCRIPTS), name], None, None)
+            command = read(name, python)
             place = folder / name.replace(" ", "-")
             place.mkdir()
             settings = Recorded(str(place), 3, each_pass=True, details=True)
@@ -89,7 +122,7 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
             recordings = []
             for at, start, shake in ((0, "before", False), (0, "again", True), (1, "after", False)):
                 if at not in servers:
-                    words, variables, own = runs._words(environments[at], start)
+                    words, variables, own = runs.words_of(environments[at], start)
                     servers[at] = start_server(words, variables, own)
                 run = runs.start(environments[at], start, servers[at], shake=shake)
                 if run.recording is not None and servers[at] is not None:

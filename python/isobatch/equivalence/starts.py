@@ -87,7 +87,7 @@ class OrderedRuns:
         self, environment: Environment, name: str, server: StartServer | None = None, **switches: bool
     ) -> SplitRun:
         """Starts the command once, as a fork of `server` where it can be."""
-        words, variables, settings = self._words(environment, name, **switches)
+        words, variables, settings = self.words_of(environment, name, **switches)
         run = start_run(words, variables, settings, self.typed.split, self.limit, server)
         if run.recording is None:
             return run
@@ -95,7 +95,7 @@ class OrderedRuns:
 
     def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
         """Starts the command twice in one environment, the second time with noise of the size of rounding."""
-        words, variables, settings = self._words(environment, name)
+        words, variables, settings = self.words_of(environment, name)
         server = start_server(words, variables, settings) if self.device == "cpu" else None
         try:
             runs = [self.start(environment, name, server)]
@@ -106,9 +106,10 @@ class OrderedRuns:
             if server is not None:
                 end_server(server)
 
-    def _words(
+    def words_of(
         self, environment: Environment, name: str, **switches: bool
     ) -> tuple[list[str], dict[str, str], Recorded]:
+        """Returns the words, the environment and the recorder's settings of a start."""
         folder = Path(self.settings.folder) / name
         folder.mkdir(exist_ok=True)
         launch = environment.launch(self.typed.launch)
