@@ -82,16 +82,16 @@ GROUPS = (
         },
         "transformers #39392, #38837",
     ),
-    Group("transformers", "4.46.1", "4.48.2", {"1x4x2 trainer.py bert-classes": "loss"}, "transformers #35438"),
-    Group("transformers", "4.46.3", "4.48.3", {"1x4x2 trainer.py bert-classes": "loss"}, "transformers #35207"),
+    Group("transformers", "4.46.1", "4.48.2", {"1x4x2 trainer.py bert-classes": "loss"}, "#35438"),
+    Group("transformers", "4.46.3", "4.48.3", {"1x4x2 trainer.py bert-classes": "loss"}, "#35207"),
     Group("transformers", "4.47.1", "4.51.3", {"1x4x2 trainer.py gpt2": "loss"}, "transformers #37766"),
-    Group("transformers", "4.51.3", "4.52.4", {"1x4x2 trainer.py llama --rows 14": "rows"}, "transformers #37777"),
+    Group("transformers", "4.51.3", "4.52.4", {"1x4x2 trainer.py llama --rows 14": "rows"}, "#37777"),
     Group(
         "transformers", "4.57.6", "5.24.0",
         {"1x4x2 trainer.py llama --label-smoothing 0.1": "loss", "1x4x2 trainer.py llama": ""},
         "transformers #46731",
     ),
-    Group("accelerate", "0.29.3", "0.30.1", {"2x2x2 accelerate_loop.py --shuffle": "rows"}, "accelerate #2694"),
+    Group("accelerate", "0.29.3", "0.30.1", {"2x2x2 accelerate_loop.py --shuffle": "rows"}, "#2694"),
     Group("lightning", "2.5.6", "2.6.6", {"lightning": "", "lightning accumulated": ""}),
 )  # fmt: skip
 
