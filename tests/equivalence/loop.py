@@ -37,8 +37,9 @@ def main():
     if fault == "dies":
         raise SystemExit("there is no data")
     if fault == "hangs":
-        with Path(args.mark).open("a") as file:
-            file.write(f"{os.getpid()}\n")
+        if args.mark:
+            with Path(args.mark).open("a") as file:
+                file.write(f"{os.getpid()}\n")
         time.sleep(600)
     if ranks > 1 and fault != "alone":
         dist.init_process_group("gloo")

@@ -1,5 +1,8 @@
 """Recipes from objects and dicts; anything else is an InputError with the way out."""
 
+import pickle
+from types import SimpleNamespace
+
 import pytest
 
 import isobatch as ib
@@ -32,6 +35,20 @@ def test_the_arguments_of_transformers_themselves(tmp_path):
     for source in (arguments, tmp_path / "training_args.bin"):
         recipe = ib.Recipe.read(source, gpus=1, dataset_size=3000)
         assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (64, 3e-3, "cosine")
+
+
+class Member:
+    """A member of an enumeration, as early releases of Python 3.11 pickle one."""
+
+    def __reduce__(self):
+        return getattr, (Arguments, "COSINE")
+
+
+def test_a_member_pickled_by_its_name(tmp_path):
+    saved = SimpleNamespace(**ARGUMENTS | {"lr_scheduler_type": Member()})
+    (tmp_path / "training_args.bin").write_bytes(pickle.dumps(saved))
+    recipe = ib.Recipe.read(tmp_path / "training_args.bin", gpus=1, dataset_size=3000)
+    assert recipe.schedule == "cosine"
 
 
 @pytest.mark.parametrize("source", [8, None, object(), []])

@@ -37,7 +37,7 @@ def learning_rate(
 
     >>> step, why = learning_rate({0: 0.0, 1: 0.2}, lambda step: 0.1 * step, peak=1.0, pace=Pace(1, 2))
     >>> step, why.text
-    (1, 'scheduler stepped once per process (2× too fast)')
+    (1, 'scheduler counts processes (2× too fast)')
     """
 
     def same(a: float, b: float) -> bool:

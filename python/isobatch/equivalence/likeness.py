@@ -17,6 +17,7 @@ class Likeness(NamedTuple):
         along: products of the gradient and the reference.
         reference: squares of the reference.
 
+    >>> import numpy as np
     >>> like = Likeness.of(np.array([3.0, 4.5]), np.array([3.0, 4.0]))
     >>> round(like.error, 3), round(like.ratio, 3)
     (0.1, 1.08)

@@ -70,6 +70,9 @@ def _plain(value: Any) -> Any:
     if value.attributes:
         return value.attributes
     arguments = value.arguments
+    if isinstance(arguments, list | tuple) and len(arguments) == 2 and arguments[0] is _CLASS:
+        # Early releases of Python 3.11 pickle a member by its name, which is the value in capitals.
+        return arguments[1].lower() if isinstance(arguments[1], str) else None
     only = arguments[0] if isinstance(arguments, list | tuple) and len(arguments) == 1 else None
     return only if isinstance(only, str | int) else None
 
