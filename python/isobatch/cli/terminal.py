@@ -1,6 +1,7 @@
 """The terminal: messages on stderr, data on stdout, colours, progress, and the end of the process."""
 
 import codecs
+import contextlib
 import os
 import re
 import shutil
@@ -36,6 +37,9 @@ def say(text: str, *, error: bool = False) -> None:
     """Writes a message to stderr, without control characters; the beginning of an error is red."""
     if sys.stderr is None:
         return
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe is for the end of the command to say
+            sys.stdout.flush()  # so that `2>&1` has the lines in their order
     for path, name in _CALLED.items():
         text = text.replace(path, name)
     plain = _wrapped(readable(text), sys.stderr)
