@@ -13,11 +13,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from isobatch.equivalence.environments import Release, make_environment
 from isobatch.equivalence.order import compare_in_order
-from isobatch.equivalence.runs import Recorded, end_server, read_modules, start_server
+from isobatch.equivalence.runs import Recorded, Starter
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.starts import OrderedRuns, TypedCommand, read_typed_command
 from isobatch.errors import InputError
@@ -110,7 +108,7 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
     environments = [
         make_environment(python, [Release(group.package, version)]) for version in (group.before, group.after)
     ]
-    servers, results = {}, []
+    starters, results = [Starter(900.0, "cpu") for _ in environments], []
     try:
         for name, expected in group.scripts.items():
             began = time.monotonic()
@@ -121,14 +119,7 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
             runs = OrderedRuns(command, settings, 900.0, "cpu")
             recordings = []
             for at, start, shake in ((0, "before", False), (0, "again", True), (1, "after", False)):
-                if at not in servers:
-                    words, variables, own = runs.words_of(environments[at], start)
-                    servers[at] = start_server(words, variables, own)
-                run = runs.start(environments[at], start, servers[at], shake=shake)
-                if run.recording is not None and servers[at] is not None:
-                    own = msgspec.structs.replace(settings, folder=str(place / start / "record"))
-                    servers[at].preload(read_modules(own))
-                recordings.append(run)
+                recordings.append(runs.start(environments[at], start, starters[at], shake=shake))
             failed = next((run for run in recordings if run.recording is None), None)
             if failed is not None:
                 outcome, text = "not started", failed.output.strip().splitlines()[-1:] or [""]
@@ -151,9 +142,8 @@ def ask(group: Group, python: str, folder: Path) -> list[dict[str, object]]:
             print(json.dumps(result, ensure_ascii=False), flush=True)
             results.append(result)
     finally:
-        for server in servers.values():
-            if server is not None:
-                end_server(server)
+        for starter in starters:
+            starter.close()
     return results
 
 

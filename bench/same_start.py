@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from isobatch.equivalence import session
+from isobatch.equivalence import runs, session
 
 SCRIPT = """
 import torch, transformers
@@ -60,7 +60,7 @@ def main() -> None:
             ask(script)
         if "forks" not in sys.argv:
             print("starts as typed")
-            session.start_server = lambda *_: None
+            runs.start_server = lambda *_: None
             ask(script)
 
 

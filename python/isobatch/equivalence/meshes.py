@@ -17,13 +17,12 @@ import numpy as np
 from isobatch.equivalence.command import read_command, start_line
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.evidence import Measured
-from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.mesh_causes import MeshStep, compare_steps, starts_apart
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.runs import Recorded, end_server, read_modules, start_run, start_server
+from isobatch.equivalence.runs import Recorded, Starter
 from isobatch.equivalence.shards import Tensor, place, read_tensors
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import GroupDifference
@@ -130,15 +129,13 @@ class MeshRuns:
         device: str = "cpu",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.settings, self.limit, self.device, self.say = settings, limit, device, say
+        self.settings, self.device, self.say = settings, device, say
         self.command: Sequence[str] = ()
-        self.server: StartServer | None = None
-        self.started = False
+        self.starter = Starter(limit, device)
 
     def close(self) -> None:
         """Ends the process for forked starts."""
-        if self.server is not None:
-            end_server(self.server)
+        self.starter.close()
 
     def ask(self, command: Sequence[str], without: Mesh, meshes: Sequence[Mesh]) -> Same:
         """Runs the meshes and compares each with the run without."""
@@ -190,19 +187,10 @@ class MeshRuns:
         split = Split(mesh.world, 1, 1)
         words, environment = start_line(read_command(mesh.fill(self.command)), split, folder, self.device)
         settings = msgspec.structs.replace(self.settings, folder=str(folder / "record"))
-        is_first = not self.started and self.device == "cpu"
-        self.started = True
-        if is_first:
-            self.server = start_server(words, environment, settings)
-        run = start_run(words, environment, settings, split, self.limit, self.server)
+        run = self.starter.start(words, environment, settings, split)
         self.say(f"{mesh}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         if run.recording is None:
             raise run.no_step(f"the command at {mesh}")
-        if is_first and (modules := read_modules(settings)):
-            if self.server is None:
-                self.server = start_server(words, environment, settings, modules)
-            else:
-                self.server.preload(modules)
         ranks = next(iter(run.recording.steps.values())).ranks
         held = [read_tensors(Path(settings.folder), record) for record in ranks]
         if not all(held):

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.records import Recording
-from isobatch.equivalence.runs import (
-    Recorded,
-    SplitRun,
-    end_server,
-    read_modules,
-    start_run,
-    start_server,
-)
+from isobatch.equivalence.runs import Recorded, SplitRun, Starter
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.starts import TypedCommand, as_observed
 from isobatch.equivalence.words import given_settings
@@ -42,10 +34,9 @@ class Restarts:
     """The starts of one question, each in a working folder with links to the present one's files."""
 
     def __init__(self, typed: TypedCommand, resume: str, folder: Path, limit: float, device: str) -> None:
-        self.typed, self.folder, self.limit, self.device = typed, folder, limit, device
+        self.typed, self.folder, self.device = typed, folder, device
         self.resume = shlex.split(resume)
-        self.server: StartServer | None = None
-        self.is_first = True
+        self.starter = Starter(limit, device)
         self.apart: set[Path] = set()  # folders that a run writes into, below the working folder
 
     def place(self, name: str) -> Path:
@@ -75,9 +66,7 @@ class Restarts:
 
     def close(self) -> None:
         """Ends the process for forked starts."""
-        if self.server is not None:
-            end_server(self.server)
-            self.server = None
+        self.starter.close()
 
     def learn(self, name: str) -> bool:
         """Learns the user's own folder in front of a run's write into it; False without one."""
@@ -107,12 +96,7 @@ class Restarts:
         path = "" if checkpoint is None else str(place / checkpoint.path)
         filled = [word.replace("{checkpoint}", path).replace("{folder}", str(place)) for word in words]
         settings = msgspec.structs.replace(settings, folder=str(folder / "record"), watched=str(place))
-        if self.is_first and self.device == "cpu":
-            self.server = start_server(filled, variables, settings)
-        run = start_run(filled, variables, settings, split, self.limit, self.server, place)
-        if self.is_first and self.server is not None and run.recording is not None:
-            self.server.preload(read_modules(settings))
-        self.is_first = False
+        run = self.starter.start(filled, variables, settings, split, place)
         if run.recording is None:
             return run
         return msgspec.structs.replace(run, recording=as_observed(run.recording))

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -188,6 +189,46 @@ def end_server(server: StartServer) -> None:
     process, folder = _RUNNING.pop(server.process.pid)
     _end_processes(process, folder)
     server.close()
+
+
+class Starter:
+    """Starts the runs of one question: as forks of one process, where they can be.
+
+    The process imports what the script's text names, then what the first run imported besides.
+    """
+
+    def __init__(self, limit: float, device: str) -> None:
+        self.limit, self.forks = limit, device == "cpu"
+        self._server: StartServer | None = None
+        self._is_first = True
+        self._lock = threading.Lock()
+
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        settings: Recorded,
+        split: Split,
+        place: Path | None = None,
+    ) -> SplitRun:
+        """Runs a command, see `start_run`."""
+        is_first, self._is_first = self._is_first, False
+        if is_first and self.forks:
+            self._server = start_server(words, environment, settings)
+        run = start_run(words, environment, settings, split, self.limit, self._server, place)
+        if self.forks and run.recording is not None and (modules := read_modules(settings)):
+            with self._lock:
+                if self._server is None:
+                    self._server = start_server(words, environment, settings, modules)
+                elif is_first:
+                    self._server.preload(modules)
+        return run
+
+    def close(self) -> None:
+        """Ends the process for forks."""
+        if self._server is not None:
+            end_server(self._server)
+            self._server = None
 
 
 def _environment(environment: Mapping[str, str], settings: Recorded) -> dict[str, str]:

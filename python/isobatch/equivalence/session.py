@@ -23,7 +23,6 @@ from isobatch.equivalence.compare import (
     share_factor,
 )
 from isobatch.equivalence.evidence import measure, verdict
-from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.meshes import same_across
@@ -33,15 +32,7 @@ from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.resume import resumed
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import (
-    Recorded,
-    SplitRun,
-    end_runs,
-    end_server,
-    read_modules,
-    start_run,
-    start_server,
-)
+from isobatch.equivalence.runs import Recorded, SplitRun, Starter, end_runs
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
 from isobatch.equivalence.starts import read_typed_command
 from isobatch.equivalence.typed import TypedSplit, read_typed
@@ -144,13 +135,12 @@ class Session:
         self, command: Command, settings: Recorded, limit: float, device: str, say: Callable[[str], None]
     ) -> None:
         self.command, self.settings, self.say = command, settings, say
-        self.limit, self.device = limit, device
+        self.device = device
         self.rows: list[list[int]] = []  # of the dataset, step by step
         self.loader = ""
         self.typed: TypedSplit | None = None
         self.replicas = ALONE
-        self.server: StartServer | None = None
-        self.is_first = True
+        self.starter = Starter(limit, device)
 
     def ask(self, requested: Split | None, further: tuple[Split, ...]) -> Same:
         """Runs the splits and compares them; `further`: the splits beside the requested one."""
@@ -213,9 +203,7 @@ class Session:
 
     def close(self) -> None:
         """Ends the process for forked starts."""
-        if self.server is not None:
-            end_server(self.server)
-            self.server = None
+        self.starter.close()
 
     def _first(self, requested: Split | None) -> tuple[Split, Recording]:
         """Runs the split to ask for: the one given, else the command's own.
@@ -299,20 +287,12 @@ class Session:
             split=split,
             **switches,
         )
-        is_first, self.is_first = self.is_first and self.device == "cpu", False
-        if is_first:
-            self.server = start_server(words, environment, settings)
-        run = start_run(words, environment, settings, split, self.limit, self.server)
-        if run.recording is not None and self.device == "cpu" and (modules := read_modules(settings)):
-            if self.server is None:
-                self.server = start_server(words, environment, settings, modules)
-            elif is_first:
-                self.server.preload(modules)
+        run = self.starter.start(words, environment, settings, split)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
         if settings.rows and run.recording is not None and run.recording.draws_alike_by_hand:
             # Given rows would hide that every rank draws the same: it runs with its own.
             settings = msgspec.structs.replace(settings, rows=None)
-            run = start_run(words, environment, settings, split, self.limit, self.server)
+            run = self.starter.start(words, environment, settings, split)
         if run.recording is None:
             return run
         replicas = find_replicas(run.recording)

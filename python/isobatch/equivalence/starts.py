@@ -7,17 +7,9 @@ import msgspec
 
 from isobatch.equivalence.command import Command, read_command, start_as_typed, start_line
 from isobatch.equivalence.environments import Environment
-from isobatch.equivalence.forks import StartServer
 from isobatch.equivalence.launchers import CommandLine, read_launch, require_command
 from isobatch.equivalence.records import Recording
-from isobatch.equivalence.runs import (
-    Recorded,
-    SplitRun,
-    end_server,
-    read_modules,
-    start_run,
-    start_server,
-)
+from isobatch.equivalence.runs import Recorded, SplitRun, Starter, start_run
 from isobatch.equivalence.settings import ToolSettings, read_source
 from isobatch.equivalence.split import MAX_RANKS, Split
 from isobatch.equivalence.words import braces_in
@@ -84,35 +76,25 @@ class OrderedRuns:
         self.typed, self.settings, self.limit, self.device = typed, settings, limit, device
 
     def start(
-        self, environment: Environment, name: str, server: StartServer | None = None, **switches: bool
+        self, environment: Environment, name: str, starter: Starter | None = None, **switches: bool
     ) -> SplitRun:
-        """Starts the command once, as a fork of `server` where it can be."""
-        words, variables, settings = self.words_of(environment, name, **switches)
-        run = start_run(words, variables, settings, self.typed.split, self.limit, server)
+        """Starts the command once, by a starter for the environment where there is one."""
+        folder = Path(self.settings.folder) / name
+        folder.mkdir(exist_ok=True)
+        launch = environment.launch(self.typed.launch)
+        words, variables = self.typed.line(launch, self.typed.split, folder, self.device)
+        settings = msgspec.structs.replace(self.settings, folder=str(folder / "record"), **switches)
+        line = words, environment.variables(variables), settings, self.typed.split
+        run = start_run(*line, self.limit) if starter is None else starter.start(*line)
         if run.recording is None:
             return run
         return msgspec.structs.replace(run, recording=as_observed(run.recording))
 
     def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
         """Starts the command twice in one environment, the second time with noise of the size of rounding."""
-        words, variables, settings = self.words_of(environment, name)
-        server = start_server(words, variables, settings) if self.device == "cpu" else None
+        starter = Starter(self.limit, self.device)
         try:
-            runs = [self.start(environment, name, server)]
-            if runs[0].recording is not None and server is not None:
-                server.preload(read_modules(settings))
-            return [*runs, self.start(environment, f"{name}-again", server, shake=True)]
+            once = self.start(environment, name, starter)
+            return [once, self.start(environment, f"{name}-again", starter, shake=True)]
         finally:
-            if server is not None:
-                end_server(server)
-
-    def words_of(
-        self, environment: Environment, name: str, **switches: bool
-    ) -> tuple[list[str], dict[str, str], Recorded]:
-        """Returns the words, the environment and the recorder's settings of a start."""
-        folder = Path(self.settings.folder) / name
-        folder.mkdir(exist_ok=True)
-        launch = environment.launch(self.typed.launch)
-        words, variables = self.typed.line(launch, self.typed.split, folder, self.device)
-        settings = msgspec.structs.replace(self.settings, folder=str(folder / "record"), **switches)
-        return words, environment.variables(variables), settings
+            starter.close()
