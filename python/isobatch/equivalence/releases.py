@@ -3,7 +3,6 @@
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -19,7 +18,7 @@ from isobatch.equivalence.environments import (
 )
 from isobatch.equivalence.order import compare_in_order
 from isobatch.equivalence.ordered import OrderedSame, answer_of
-from isobatch.equivalence.runs import Recorded, end_runs
+from isobatch.equivalence.runs import Recorded, run_both
 from isobatch.equivalence.starts import OrderedRuns, TypedCommand
 from isobatch.errors import InputError, missing
 
@@ -78,14 +77,8 @@ def compare_releases(
 def _compare_two(
     runs: OrderedRuns, present: Environment, second: Environment, say: Callable[[str], None]
 ) -> OrderedSame:
-    with ThreadPoolExecutor(2) as pool:
-        twice = pool.submit(runs.start_twice, present, "here")
-        once = pool.submit(runs.start, second, "there")
-        try:
-            ended = [*twice.result(), once.result()]
-        except BaseException:  # a signal: the pool waits for its runs
-            end_runs()
-            raise
+    twice, once = run_both(lambda: runs.start_twice(present, "here"), lambda: runs.start(second, "there"))
+    ended = [*twice, once]
     names = [f"the command with {present.label}", "the command, started a second time,"]
     for label, run in zip([*names, f"the command with {second.label}"], ended, strict=True):
         if run.recording is None:

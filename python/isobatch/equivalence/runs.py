@@ -8,10 +8,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 from isobatch.system import end_session
 from isobatch.words import counted
+
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 RECORDER = Path(__file__).parent / "recorder"
 BUCKETS = 64
@@ -189,6 +193,17 @@ def end_server(server: StartServer) -> None:
     process, folder = _RUNNING.pop(server.process.pid)
     _end_processes(process, folder)
     server.close()
+
+
+def run_both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """Runs two things at once; a signal or an error ends every run, as the pool waits for its own."""
+    with ThreadPoolExecutor(2) as pool:
+        first_run, second_run = pool.submit(first), pool.submit(second)
+        try:
+            return first_run.result(), second_run.result()
+        except BaseException:
+            end_runs()
+            raise
 
 
 class Starter:

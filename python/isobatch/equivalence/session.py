@@ -4,7 +4,6 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.resume import resumed
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import Recorded, SplitRun, Starter, end_runs
+from isobatch.equivalence.runs import Recorded, SplitRun, Starter, run_both
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
 from isobatch.equivalence.starts import read_typed_command
 from isobatch.equivalence.typed import TypedSplit, read_typed
@@ -250,14 +249,7 @@ class Session:
                 return msgspec.structs.replace(run, recording=None)
             return msgspec.structs.replace(run, recording=as_passes(run.recording))
 
-        with ThreadPoolExecutor(2) as pool:
-            whole = pool.submit(self._run, splits.whole, "whole")
-            single = pool.submit(run_single, splits.single, "single")
-            try:
-                runs = whole.result(), single.result()
-            except BaseException:  # a signal: the pool waits for its runs
-                end_runs()
-                raise
+        runs = run_both(lambda: self._run(splits.whole, "whole"), lambda: run_single(splits.single, "single"))
         recording = runs[1].recording
         if recording is None or not np.linalg.norm(next(iter(recording.steps.values())).changes):
             # A sample alone has no gradient, or is refused: two have one.

@@ -18,7 +18,6 @@ import runpy
 import select
 import signal
 import sys
-import sysconfig
 import types
 from typing import Any, NoReturn
 
@@ -62,7 +61,7 @@ def preload(modules: list[str]) -> str:
 def is_library(name: str) -> bool:
     """Whether a package is in Python's own folders: the user's modules are the script's to import."""
     spec = importlib.util.find_spec(re.split("[.:]", name)[0])
-    folders = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "purelib", "platlib"))
+    folders = isobatch_recorder.record.library_folders()  # it is there once torch is imported
     return spec is not None and (spec.origin or "").startswith(folders)
 
 

@@ -313,9 +313,14 @@ class Recorder:
         os._exit(0)
 
 
+def library_folders() -> tuple[str, ...]:
+    """Returns Python's own folders, each with a separator at its end."""
+    return tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+
+
 def _libraries() -> list[str]:
     """Lists the imported modules of libraries, in the order of their imports, for a forked start."""
-    folders = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
+    folders = library_folders()
     modules = [(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()]
     return [name for name, file in modules if isinstance(file, str) and file.startswith(folders)]
 
