@@ -200,6 +200,18 @@ class Cause(StrEnum):
         "short_window",
         "short window",
         "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
+        None,
+        {
+            "accelerate": Remedy(
+                "let the last passes of an epoch join the next one's first: GradientAccumulationPlugin("
+                "num_steps=…, sync_with_dataloader=False); Accelerate divides them by all its steps",
+                _ACCELERATE,
+            ),
+            "lightning": Remedy(
+                "train on whole steps alone: limit_train_batches, a multiple of accumulate_grad_batches",
+                _LIGHTNING,
+            ),
+        },
     )
     # Samples that weigh unlike.
     LOST_SAMPLES = (
@@ -387,8 +399,8 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after plan.accumulation passes, and at the epoch's end; call the wrapped model "
-        "once for each",
+        "step the optimizer after the passes of a step and at the epoch's end (or drop what is left there, with "
+        "zero_grad()); call the wrapped model once for each pass",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
