@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).with_name("resume_scripts.py").resolve()
 EXPECTED = {
     "Trainer": "",
     "Trainer, ignore_data_skip": "resume_epoch_anew",
-    "Trainer, save_only_model": "resume_state",
+    "Trainer, save_only_model": "new_state",
     "Lightning": "",
     "Accelerate": "",
     "Accelerate without skip_first_batches": "resume_epoch_anew",
@@ -23,7 +23,7 @@ EXPECTED = {
     "StatefulDataLoader and DCP": "",
     "ElasticRun": "",
     "loop": "",
-    "loop without its optimizer": "resume_state",
+    "loop without its optimizer": "new_state",
     "loop, the epoch anew": "resume_epoch_anew",
     "loop, the epoch skipped": "resume_skipped",
     "loop with another seed": "resume_other_order",

@@ -105,7 +105,7 @@ class Comparison:
         events.sort(key=lambda event: (event[1], event[0]))
         results: list[SplitResult] = []
         for event in events:
-            results.append(self._compare_step(recording, event, results[0].difference if results else 0.0))
+            results.append(self.compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
                 return results[-1]
         result, notes = results[0], [note for result in results for note in result.notes]
@@ -129,7 +129,8 @@ class Comparison:
                 causes.append(break_of("another_update", text))
         return msgspec.structs.replace(result, update=largest, causes=causes, same=not causes)
 
-    def _compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
+    def compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
+        """Compares one step; `difference_before` is that of the first step's gradient."""
         step, reference = recording.steps[event], self.reference.steps[event]
         columns = step.first.columns  # other optimizers' tensors count as 0
         gradient = np.where(columns, step.gradients.mean(0), 0.0)

@@ -44,6 +44,8 @@ class Scale(NamedTuple):
 
 _ACCELERATE, _LIGHTNING = "frameworks/accelerate.md", "frameworks/lightning.md"
 _TRANSFORMERS = "frameworks/transformers.md"
+RESTART = "a restart"
+"""In the place of a trainer: the remedy of `isobatch same --resume`."""
 _ONCE = (
     "divide each pass's mean loss by the accumulation before backward(), or multiply it by "
     "plan.loss_weights(rank)"
@@ -200,6 +202,18 @@ class Cause(StrEnum):
         "short_window",
         "short window",
         "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
+        None,
+        {
+            "accelerate": Remedy(
+                "let the last passes of an epoch join the next one's first: GradientAccumulationPlugin("
+                "num_steps=…, sync_with_dataloader=False); Accelerate divides them by all its steps",
+                _ACCELERATE,
+            ),
+            "lightning": Remedy(
+                "train on whole steps alone: limit_train_batches, a multiple of accumulate_grad_batches",
+                _LIGHTNING,
+            ),
+        },
     )
     # Samples that weigh unlike.
     LOST_SAMPLES = (
@@ -373,7 +387,14 @@ class Cause(StrEnum):
         "another_batch",
         "another batch",
         "the script does not follow the split: look where accumulation and micro-batch are set",
+        None,
+        {
+            RESTART: Remedy(
+                "keep the samples of a step: the accumulation must follow the ranks (isobatch plan, ElasticRun)"
+            )
+        },
     )
+    RESUME_OTHER_BATCH = ANOTHER_BATCH
     EARLY_FIRST_STEP = (
         "early_first_step",
         "first step too early",
@@ -387,8 +408,8 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after plan.accumulation passes, and at the epoch's end; call the wrapped model "
-        "once for each",
+        "step the optimizer after the passes of a step and at the epoch's end (or drop what is left there, with "
+        "zero_grad()); call the wrapped model once for each pass",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
@@ -420,7 +441,10 @@ class Cause(StrEnum):
         "another_length",
         "a run of another length",
         "train for plan.total_steps optimizer steps (max_steps=plan.total_steps in a trainer)",
+        None,
+        {RESTART: Remedy("count the steps that are left from the checkpoint's: length, epochs, schedule")},
     )
+    RESUME_LENGTH = ANOTHER_LENGTH
     ANOTHER_CONVENTION = (
         "another_convention",
         "the plan counts the end of an epoch like another tool",
@@ -508,7 +532,10 @@ class Cause(StrEnum):
         "another learning rate",
         "step the scheduler once per optimizer step, and count its warmup and length in these steps; with a "
         "plan, make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
+        None,
+        {RESTART: Remedy("save and load scheduler.state_dict(), and step it as often as without a stop")},
     )
+    RESUME_RATE = ANOTHER_LR
     SCHEDULER_PER_MICRO_BATCH = (
         "scheduler_per_micro_batch",
         "scheduler counts passes",
@@ -582,7 +609,10 @@ class Cause(StrEnum):
         "another optimizer setting",
         "make the parameter groups the same at any split, since their values may not follow the batch; with "
         "a plan, use its momentum, betas, eps and weight_decay",
+        None,
+        {RESTART: Remedy("make the groups as before, then load the optimizer's state")},
     )
+    RESUME_GROUPS = ANOTHER_SETTING
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
@@ -591,9 +621,10 @@ class Cause(StrEnum):
     )
     NEW_STATE = (
         "new_state",
-        "the run resumes with a new optimizer state",
-        "also load the optimizer's state of the same step",
+        "optimizer's state not restored",
+        "save and load optimizer.state_dict() of the same step, after the model is loaded",
     )
+    RESUME_STATE = NEW_STATE
     RESUMED = ("resumed", "a resumed run", "say where the run resumes: attach(..., start_step=...)")
     CLIPPED_EACH_PASS = (
         "clipped_each_pass",
@@ -614,8 +645,66 @@ class Cause(StrEnum):
         "gradient, learning rate and settings are the same, the change of the weights is not: look for code "
         "that changes weights, gradients or the optimizer's state by the number of passes or ranks, and for "
         "state or randomness in the optimizer",
+        None,
+        {RESTART: Remedy("look for state that the optimizer's state_dict() leaves out")},
     )
+    RESUME_UPDATE = ANOTHER_UPDATE
     OTHER_UPDATE = ANOTHER_UPDATE
+    # A restart from a checkpoint.
+    RESUME_ENDED = (
+        "resume_ended",
+        "no step after the restart",
+        "the restart takes the training for finished: keep the step or the epoch that it continues from, not "
+        "the one that it ends at",
+    )
+    RESUME_NOT_RESUMED = (
+        "resume_not_resumed",
+        "starts from the beginning",
+        "load the checkpoint: the words of the restart had no effect",
+    )
+    RESUME_EPOCH_ANEW = (
+        "resume_epoch_anew",
+        "the epoch starts anew",
+        "skip the batches of this epoch that were trained: keep the sampler's offset (StatefulDataLoader, "
+        "skip_first_batches, ElasticRun)",
+    )
+    RESUME_SKIPPED = (
+        "resume_skipped",
+        "samples are skipped",
+        "continue at the next sample: keep the offset in the epoch, and count up the epoch only at its end",
+    )
+    RESUME_REPEATED = (
+        "resume_repeated",
+        "samples are repeated",
+        "keep the offset after the last sample that a step took, not that of the step before",
+    )
+    RESUME_OTHER_ORDER = (
+        "resume_other_order",
+        "another order of the samples",
+        "seed the sampler by the run's seed and the epoch (set_epoch), or keep its random state in the "
+        "checkpoint",
+    )
+    RESUME_WEIGHTS = (
+        "resume_weights",
+        "weights not restored",
+        "save and load the model's whole state, in its own dtype",
+    )
+    RESUME_RANDOM = (
+        "resume_random",
+        "random states not restored",
+        "save and load the generators' states (torch, torch.cuda, NumPy, random), or seed each step by its "
+        "number",
+    )
+    RESUME_LOSS = (
+        "resume_loss",
+        "another loss",
+        "look for states outside of what was compared: buffers, a teacher, a loss scale, a draw of its own",
+    )
+    RESUME_GRADIENT = (
+        "resume_gradient",
+        "another gradient",
+        "look at the accumulation after the restart, and at averaging over ranks",
+    )
     # Meshes: tensor, context, pipeline and expert parallelism.
     MESH_MULTIPLIES = (
         "mesh_multiplies",
@@ -774,7 +863,7 @@ class SplitCause(msgspec.Struct, frozen=True):
 
 def break_of(law: str, text: str) -> SplitCause:
     """Makes the cause of a broken law, by its id, with the remedy for a loop of one's own."""
-    row = LAWS[law]
+    row = Cause(law)
     return SplitCause(row.value, row.text, text, *row.remedy)
 
 
@@ -784,5 +873,5 @@ def advise(cause: SplitCause, trainer: str) -> SplitCause:
     >>> advise(break_of("ranks_own_units", "…"), "transformers").remedy
     'set average_tokens_across_devices=True'
     """
-    remedy = LAWS[cause.id].trainers.get(trainer)
+    remedy = Cause(cause.id).trainers.get(trainer)
     return cause if remedy is None else SplitCause(cause.id, cause.name, cause.text, *remedy)

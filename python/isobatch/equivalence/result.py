@@ -139,18 +139,25 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             yield f"Changed for the comparison: {', '.join(self.changes)}."
         if self.measured_by == "update":
             yield BY_UPDATE
+        yield from (
+            f"The end of an epoch: {row.text}." for row in self.measured if row.id == "end" and row.holds
+        )
         yield f"Not compared: {self._uncompared()}."
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
 
     def _uncompared(self) -> str:
         """Lists in one line the limits of the answer."""
-        parts = [
-            f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"
-        ]
+        end = next((row for row in self.measured if row.id == "end"), None)
+        also = "the end of an epoch or a checkpoint" if end is None else "a checkpoint"
+        parts = [f"what follows after {counted(self.steps, 'step')}, such as {also}"]
         if self.same and not self.across and any(not split.weights for split in self.splits):
             parts.append("the weights of single samples, whose gradients are too alike or not to be had")
-        parts += [row.measures for row in self.measured if row.holds is None]
+        parts += [
+            row.measures + (f" ({row.text})" if row is end else "")
+            for row in self.measured
+            if row.holds is None
+        ]
         return "; ".join(parts)
 
     def _verdict(self) -> str:

@@ -63,7 +63,7 @@ def compare_samples(pair: Pair, epochs: Sequence[int]) -> Outcome:
         return None  # the same rows, with other random draws
     if len(own) != len(expected):
         values = (counted(len(expected), "sample"), counted(len(own), "sample"))
-        return Faulty("resume_other_batch", "the samples of a step", values)
+        return Faulty("another_batch", "the samples of a step", values)
     places = [event[1] for event in events_of(whole) if taken(whole, event) == own]
     epoch = max((start for start in epochs if start <= at), default=0)
     if places:
@@ -134,21 +134,21 @@ def compare_state(pair: Pair) -> Outcome:
         return None  # plain SGD has none
     missing = sorted(whole.keys() - own.keys())
     if missing:
-        return Faulty("resume_state", f"there is no {few(missing)} before the first step")
+        return Faulty("new_state", f"there is no {few(missing)} before the first step")
     if not whole:
         return Unseen("the run without a stop has none to compare with")
     for name, rows in whole.items():
         values, others = (np.array(side, dtype=float)[:, 1] for side in (rows, own[name]))
         if values.shape != others.shape:
-            return Faulty("resume_state", f"{name} has {len(others)} tensors in the place of {len(values)}")
+            return Faulty("new_state", f"{name} has {len(others)} tensors in the place of {len(values)}")
         signed = [np.array(side, dtype=float)[:, 0] for side in (rows, own[name])]
         scale = float(np.linalg.norm(values))
         if not within(float(np.linalg.norm(signed[1] - signed[0])), STATE * scale):
             if name == "step":
                 text = "the optimizer's count of steps"
-                return Faulty("resume_state", text, (f"{abs(signed[0][0]):g}", f"{abs(signed[1][0]):g}"))
+                return Faulty("new_state", text, (f"{abs(signed[0][0]):g}", f"{abs(signed[1][0]):g}"))
             norms = (f"norm {scale:.4g}", f"norm {float(np.linalg.norm(others)):.4g}")
-            return Faulty("resume_state", f"{name} is another", norms)
+            return Faulty("new_state", f"{name} is another", norms)
     return None
 
 
@@ -172,7 +172,7 @@ def compare_rates(pair: Pair) -> Outcome:
         ):
             text = f"{text}: {words}"
             break
-    return Faulty("resume_rate", text, outcome[:2])
+    return Faulty("another_lr", text, outcome[:2])
 
 
 def compare_random(pair: Pair) -> Unlike | None:

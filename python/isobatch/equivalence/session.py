@@ -21,6 +21,7 @@ from isobatch.equivalence.compare import (
     share_clock,
     share_factor,
 )
+from isobatch.equivalence.epochs import compare_epoch_end
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
@@ -184,8 +185,15 @@ class Session:
         results, unjudged = _part_results(results)
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}
         asked_and_missing = [str(split) for split in further if str(split) in unasked]
+        same = verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing)
+        if same and single.recording is not None and not by_update:
+            row, at_end = compare_epoch_end(self._run, first, single.recording, self.loader, noise)
+            measured.append(row)
+            if at_end is not None:
+                at_end = advised([at_end], reference.last.first.trainer)[0]
+                same, results = False, [at_end if r.split == at_end.split else r for r in results]
         return Same(
-            same=verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing),
+            same=same,
             measured=measured,
             measured_by=first.measured,
             command=list(self.command.words),
@@ -268,16 +276,15 @@ class Session:
     def _folder(self, split: Split, name: str) -> Path:
         return Path(self.settings.folder) / f"{name}-{split}"
 
-    def _run(self, split: Split, name: str, **switches: int) -> SplitRun:
+    def _run(self, split: Split, name: str, **switches: Any) -> SplitRun:
         folder = self._folder(split, name)
         folder.mkdir(exist_ok=True)
         words, environment = start_line(self.command, split, folder, self.device)
         settings = msgspec.structs.replace(
             self.settings,
             folder=str(folder / "record"),
-            rows=self._rows_for(split),
             split=split,
-            **switches,
+            **({"rows": self._rows_for(split)} | switches),
         )
         run = self.starter.start(words, environment, settings, split)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))
