@@ -25,7 +25,7 @@ from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.meshes import same_across
-from isobatch.equivalence.records import Recording, as_passes
+from isobatch.equivalence.records import Recording, as_passes, read_rollouts
 from isobatch.equivalence.releases import compare_releases
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
@@ -147,11 +147,14 @@ class Session:
         requested, first = self._first(requested)
         over_ranks = self.typed is not None and self.typed.over_ranks
         splits = choose_rank_splits(requested) if over_ranks else choose_splits(requested)
+        self._play(requested)
         random = any("random draws" in note for note in first.notes)
         if random and first.rows(next(iter(first.steps))) is not None:
             self.settings = msgspec.structs.replace(self.settings, alike=True)
             first = self._record(requested, "asked")
-        if (loader := first.training_loader()) is not None:
+        if first.draws_prompts:
+            pass  # the completions are given, whatever the rows of a call
+        elif (loader := first.training_loader()) is not None:
             self.rows, self.loader = first.drawn_steps(), loader.name
         else:
             self.loader, self.rows = first.steps_by_hand()
@@ -229,6 +232,15 @@ class Session:
             first = self._record(split, "asked")
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)
+
+    def _play(self, requested: Split) -> None:
+        """Gives the completions of the first run to all others."""
+        runs = (self._folder(requested, "asked"), self._folder(self.command.default, "typed"))
+        played = read_rollouts(next(run for run in runs if run.exists()) / "record")
+        if played:
+            path = Path(self.settings.folder) / "rollouts.json"
+            path.write_bytes(msgspec.json.encode(played))
+            self.settings = msgspec.structs.replace(self.settings, rollouts=str(path))
 
     def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread.
