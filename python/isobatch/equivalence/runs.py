@@ -68,6 +68,7 @@ class Recorded(msgspec.Struct, frozen=True):
     still: bool = False
     entries: bool = False
     rows: dict[str, Any] | None = None
+    rollouts: str = ""
     split: Split | None = None
     sets: tuple[str, ...] = ()
     loader: dict[str, Any] | None = None

@@ -16,6 +16,8 @@ from typing import Any
 from . import current
 from .record import Recorder
 
+ENGINES = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
+"""Arguments of TRL that generate by another engine than `model.generate`, which is played back."""
 REDUCED = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval")
 _DEEPSPEED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
 _GPUS = ("gpu", "cuda")
@@ -39,6 +41,9 @@ def _patch_arguments(module: ModuleType) -> None:
                 (getattr(value, "gradient_accumulation_kwargs", None) or {}).pop("num_steps", None)
             elif name == "auto_find_batch_size":
                 value = False
+        if name in ENGINES and value and recorder.on_cpu:
+            recorder.note(f"{name} off")
+            value = False
         if name in REDUCED and value and recorder.in_float32:
             recorder.note(f"{name} off")
             value = False

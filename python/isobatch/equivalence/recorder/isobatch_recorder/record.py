@@ -45,7 +45,7 @@ class Recorder:
             sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
             the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
-            killed, or 0; `rows` to draw, or null; `split`, set in the code's
+            killed, or 0; `rows` to draw, or null; `rollouts`, a file of completions to play, or ""; `split`, set in the code's
             objects of the kinds in `sets`, in the `loader` of the training and in `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
     """
@@ -83,6 +83,7 @@ class Recorder:
         self.dropouts: dict[str, int] = {}
         self.arguments: list[Any] = []
         self.written = WrittenFiles(settings["watched"])
+        self.rollouts: Any = None
 
     def note(self, text: str) -> None:
         """Counts a note for the report."""
@@ -260,6 +261,7 @@ class Recorder:
             "norms": [[json_number(norm), json_number(limit)] for norm, limit in self.norms],
             "drawn": self.drawn,
             "indices": self.indices,
+            "completions": 0 if self.rollouts is None else self.rollouts.calls,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
             "versions": {
