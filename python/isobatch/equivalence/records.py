@@ -24,7 +24,8 @@ Parts = Sequence[Sequence[Sequence[object]]]
 class PassSamples(msgspec.Struct, frozen=True):
     """A pass: a hash of each sample, and the tokens after and before the labels' shift.
 
-    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept.
+    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept; `batches`: those that
+    loaders gave since the pass before.
     """
 
     hashes: list[str]
@@ -32,6 +33,7 @@ class PassSamples(msgspec.Struct, frozen=True):
     finite: bool = True
     loss: float | None = None
     inputs: list[InputTensor] = []
+    batches: int = 0
 
 
 class LoaderDraws(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
         passes: backward passes before which it was the last to draw.
         batches, own: rows by batch, those given in the place of the drawn ones, and as drawn.
         starts: batches before which an epoch begins.
+        drops: whether the loader, and its sampler over ranks, leave out the last rows of an epoch.
     """
 
     name: str
@@ -50,6 +53,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
     batches: list[list[int]]
     own: list[list[int]]
     starts: list[int] = []
+    drops: dict[str, bool] = {}
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):

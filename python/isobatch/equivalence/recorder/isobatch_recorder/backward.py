@@ -49,13 +49,14 @@ def _watch_backward(recorder: Recorder) -> None:
             return backward(*args, **kwargs)
         recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None
+        marks = recorder.gradient_marks() if recorder.settings["describe"] else []
         recorder.in_backward = True
         try:
             outcome = backward(*args, **kwargs)
         finally:
             recorder.in_backward = False
         change = None if before is None else recorder.gradient() - before
-        recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses))
+        recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses), before=marks)
         generators.compare()
         return outcome
 

@@ -18,7 +18,7 @@ def install(recorder: Recorder) -> None:
     several): the rows that the requested split drew are drawn in every other one.
     """
     iterators: Any = dataloader._BaseDataLoaderIter
-    next_index = iterators._next_index
+    next_index, next_batch = iterators._next_index, iterators.__next__
     loaders: dict[tuple[Any, ...], dict[str, Any]] = {}
     iterations: dict[int, Any] = {}
     remaining: list[int] | None = None
@@ -27,10 +27,13 @@ def install(recorder: Recorder) -> None:
         """Returns the draws from a dataset, for all of its loaders with one kind of sampler."""
         trains = torch.is_grad_enabled()
         size = getattr(sampler, "batch_size", None)
+        drops = {"loader": bool(getattr(sampler, "drop_last", False))}
         while (
             inner := getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
         ) is not None:
             sampler = inner
+            if hasattr(sampler, "num_replicas"):
+                drops["sampler"] = bool(getattr(sampler, "drop_last", False))
         key = id(dataset), trains, size, type(sampler)
         if key not in loaders:
             rows = len(dataset) if hasattr(dataset, "__len__") else None
@@ -40,6 +43,7 @@ def install(recorder: Recorder) -> None:
                 "name": f"{kind}, {alike}",
                 "rows": rows,
                 "passes": 0,
+                "drops": drops,
                 "starts": [],
                 "batches": [],
                 "own": [],
@@ -76,4 +80,9 @@ def install(recorder: Recorder) -> None:
         loader["batches"].append([int(index) for index in indices])
         return batch
 
-    iterators._next_index = draw
+    def give(self: Any) -> Any:
+        if torch.is_grad_enabled():
+            recorder.batches_given += 1
+        return next_batch(self)
+
+    iterators._next_index, iterators.__next__ = draw, give

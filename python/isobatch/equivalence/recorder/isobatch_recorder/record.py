@@ -69,6 +69,8 @@ class Recorder:
         self.meshes: list[Any] = []
         self.group_sizes: list[int] = []
         self.in_backward = False
+        self.batches_given = 0
+        self.batches_used: dict[int, int] = {}  # by an optimizer's last pass
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()
         self.whole_tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]] | None = None
@@ -141,8 +143,32 @@ class Recorder:
                 parts.append(sketch(self._sign_of(number, parameter), gradient, buckets))
         return torch.cat(parts)
 
-    def end_pass(self, change: torch.Tensor | None, *, finite: bool, loss: float | None = None) -> None:
-        """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
+    def gradient_marks(self) -> list[list[tuple[int, int] | None]]:
+        """Marks the gradients of each optimizer as they are now: a pass that adds to one moves its mark."""
+        return [
+            [
+                None if p.grad is None else (id(p.grad), p.grad._version)
+                for group in optimizer.param_groups
+                for p in group["params"]
+            ]
+            for optimizer in self.optimizers
+        ]
+
+    def end_pass(
+        self,
+        change: torch.Tensor | None,
+        *,
+        finite: bool,
+        loss: float | None = None,
+        before: list[list[tuple[int, int] | None]] = [],
+    ) -> None:
+        """Keeps a pass's samples; another loss of the same samples belongs to the pass before.
+
+        `before`: the gradients' marks before the pass. A pass that reaches another optimizer alone is not of
+        this one, and those before `zero_grad` are not of its step.
+        """
+        after = self.gradient_marks() if before else []
+        reached = [old != new for old, new in zip(before, after)]
         forwards, self.forwards = self.forwards, []
         self.typed.end_pass()
         if self.drawn_from is not None:
@@ -152,8 +178,16 @@ class Recorder:
         tokens = [sum(counts) for counts in zip(*(f["tokens"] for f in forwards if f["tokens"]))]
         for number in range(len(self.optimizers)):
             passes, gradients = self.passes.setdefault(number, []), self.gradients.setdefault(number, [])
+            if reached and any(reached):
+                if not reached[number]:
+                    continue
+                if not any(before[number]):
+                    passes[:] = [earlier for earlier in passes if not earlier["reached"]]
             if forwards or not passes:
                 passes.append({"hashes": hashes, "tokens": tokens, "finite": finite, "loss": loss})
+                given = self.batches_given - self.batches_used.get(number, 0)
+                passes[-1] |= {"batches": given, "reached": bool(reached) and reached[number]}
+                self.batches_used[number] = self.batches_given
                 if self.settings["details"]:
                     passes[-1]["inputs"] = [tensor for forward in forwards for tensor in forward["inputs"]]
                 if change is not None:
