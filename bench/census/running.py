@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from census import losses, page, trl_heads
+from census import by_hand, losses, page, trl_heads
 from census.ask import ask_head
 from census.heads import ORDER, ROUTED, Head, list_heads
 
@@ -39,12 +39,17 @@ BUILDERS = {
     "peft": ("trl_heads.py",),
 }
 """Files by package that build its heads; others are built by losses.py."""
+BY_HAND = ("by_hand.py", *BUILDERS["transformers"])
+
+
+def digest(package: str, head: str) -> str:
+    """Digests the code, without comments, that builds and asks a head."""
+    return _digest(BY_HAND if head in by_hand.BUILDS else BUILDERS.get(package, ("losses.py",)))
 
 
 @cache
-def digest(package: str) -> str:
-    """Digests the code, without comments, that builds and asks a package's heads."""
-    folder, names = Path(__file__).parent, BUILDERS.get(package, ("losses.py",))
+def _digest(names: tuple[str, ...]) -> str:
+    folder = Path(__file__).parent
     trees = [ast.parse((folder / name).read_text(encoding="utf-8")) for name in (*names, "ask.py")]
     return hashlib.sha256("".join(map(ast.dump, trees)).encode()).hexdigest()[:8]
 
@@ -119,7 +124,8 @@ def _all_questions(answers: dict[str, dict[str, Any]]) -> Iterator[Question]:
     trainers = trl_heads.questions()
     heads = _in_order(list_heads())
     for number, head in enumerate(heads):
-        yield head.name, "transformers", partial(ask_head, head)
+        is_by_hand = head.name in by_hand.BUILDS
+        yield head.name, "transformers", partial(by_hand.ask_by_hand if is_by_hand else ask_head, head)
         if number % 3 == 0:
             yield from islice(trainers, 1)
     yield from trainers
@@ -136,7 +142,7 @@ def _questions(answers: dict[str, dict[str, Any]], pattern: str) -> Iterator[Que
             known is not None
             and known["asked"] != "same code"
             and known["release"] == version(package)
-            and known["builder"] == digest(package)
+            and known["builder"] == digest(package, name)
         )
         if not is_known and re.search(pattern, name):
             yield name, package, ask
@@ -168,7 +174,7 @@ class _Asked:
             "head": name,
             "package": package,
             "release": version(package),
-            "builder": digest(package),
+            "builder": digest(package, name),
             "asked": "not built",
         }
         context = multiprocessing.get_context("fork")
