@@ -62,6 +62,7 @@ class Recorder:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
         self.models: list[torch.nn.Module] = []
+        self.beside: list[Any] = []
         self.drawn: list[dict[str, Any]] = []
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
