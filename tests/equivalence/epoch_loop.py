@@ -13,6 +13,7 @@ parser.add_argument("--rows", type=int, default=44)
 parser.add_argument("--by", default="hand", choices=("hand", "Trainer"))
 parser.add_argument("--streamed", action="store_true")
 parser.add_argument("--end", default="divided by its passes")
+parser.add_argument("--saves", action="store_true")
 args = parser.parse_args()
 torch.manual_seed(0)
 x, y = torch.randn(args.rows, 6), torch.randint(0, 3, (args.rows,))
@@ -43,6 +44,8 @@ def train_by_hand():
             if (number + 1) % args.accum == 0 or is_last:
                 optimizer.step()
                 optimizer.zero_grad()
+                if args.saves and number > 3 * args.accum:
+                    torch.save(net.state_dict(), "saved.pt")
         if args.end == "cleared":
             optimizer.zero_grad()
 

@@ -76,22 +76,21 @@ def compare_epoch_end(
     count = rows // batch + 2 if rows else most
     if count > most or len(steps) < 2:
         return EpochEnd(end_of_epoch(f"it comes after {counted(count - 2, 'step')} of {seconds:.2g} s each"))
-    tail = run(single.split, "end", each_pass=True, still=True, steps=count, rows=None)
+    still = len(steps)
+    tail = run(single.split, "end", each_pass=True, still=still, steps=count, rows=None)
     recording = tail.recording
     last = None if recording is None else _other_step(recording)
     if recording is None or last is None:
-        taken = counted(tail.steps, "step")
-        if tail.code == 0 and tail.steps < count and not (rows and tail.steps >= rows // batch):
-            return EpochEnd(end_of_epoch(f"the command ends before it, after {taken}"))
-        if rows and tail.steps >= rows // batch:
+        if rows and recording is not None and _has_ended(recording, rows):
             text = f"its last {counted(rows % batch, 'sample')} take no step of their own"
             return EpochEnd(end_of_epoch(text, holds=True))
-        return EpochEnd(end_of_epoch(f"none was seen in {taken}"))
+        stops = ", where the command ends or writes a file" if tail.code == 0 and tail.steps < count else ""
+        return EpochEnd(end_of_epoch(f"none was seen in {counted(tail.steps, 'step')}{stops}"))
     event = last.event
     if last.samples > last.usual:
         return _compare_first_of_next(recording, last, noise)
     fixed = _rows_until(recording, event, loader)
-    whole = run(Split(1, 1, batch), "end", still=True, steps=event[1] + 1, rows=fixed).recording
+    whole = run(Split(1, 1, batch), "end", still=still, steps=event[1] + 1, rows=fixed).recording
     if whole is None or event not in whole.steps:
         return EpochEnd(end_of_epoch("one pass over the batch takes no such step"))
     result = Comparison(whole, recording, noise).compare_step(recording, event, 0.0)
@@ -103,6 +102,12 @@ def compare_epoch_end(
         return EpochEnd(end_of_epoch(f"{text}, is the same as in one pass", holds=True))
     names = ", ".join(cause.name for cause in result.causes)
     return EpochEnd(end_of_epoch(f"{text}: {names}", holds=False), _without_rates(result))
+
+
+def _has_ended(recording: Recording, rows: int) -> bool:
+    """Tells whether a loader drew an epoch to its end."""
+    draws = recording.training_loader()
+    return draws is not None and (len(draws.starts) > 1 or sum(map(len, draws.own)) >= rows)
 
 
 def _other_step(recording: Recording) -> OtherStep | None:

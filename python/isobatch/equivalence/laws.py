@@ -689,6 +689,12 @@ class Cause(StrEnum):
         "weights not restored",
         "save and load the model's whole state, in its own dtype",
     )
+    RESUME_BESIDE = (
+        "resume_beside",
+        "a state beside the optimizer's not restored",
+        "save and load it too: buffers with model.state_dict(), averaged weights (EMA) and a loss scaler by "
+        "their own state_dict()",
+    )
     RESUME_RANDOM = (
         "resume_random",
         "random states not restored",
@@ -805,8 +811,8 @@ class Cause(StrEnum):
     )
 
 
-LAWS: dict[str, Cause] = {cause.value: cause for cause in Cause}
-"""The rows by their ids."""
+LAWS: dict[str, Cause] = {name.lower(): cause for name, cause in Cause.__members__.items()}
+"""The rows by their ids, those of older reports too."""
 
 CLOCKS = frozenset({Cause.SCHEDULER_PER_MICRO_BATCH, Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_BOTH})
 """Laws of a schedule that counts something else than optimizer steps."""
@@ -863,7 +869,7 @@ class SplitCause(msgspec.Struct, frozen=True):
 
 def break_of(law: str, text: str) -> SplitCause:
     """Makes the cause of a broken law, by its id, with the remedy for a loop of one's own."""
-    row = Cause(law)
+    row = LAWS[law]
     return SplitCause(row.value, row.text, text, *row.remedy)
 
 
@@ -873,5 +879,5 @@ def advise(cause: SplitCause, trainer: str) -> SplitCause:
     >>> advise(break_of("ranks_own_units", "…"), "transformers").remedy
     'set average_tokens_across_devices=True'
     """
-    remedy = Cause(cause.id).trainers.get(trainer)
+    remedy = LAWS[cause.id].trainers.get(trainer)
     return cause if remedy is None else SplitCause(cause.id, cause.name, cause.text, *remedy)

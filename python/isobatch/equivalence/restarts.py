@@ -9,8 +9,8 @@ import msgspec
 
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, SplitRun, Starter
-from isobatch.equivalence.split import Split
-from isobatch.equivalence.starts import TypedCommand, as_observed
+from isobatch.equivalence.split import MAX_SAMPLES, Split
+from isobatch.equivalence.starts import TypedCommand, as_observed, set_in_code
 from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError
 from isobatch.words import counted, few
@@ -76,6 +76,15 @@ class Restarts:
         self.apart.add(Path(note.read_text()))
         return True
 
+    def look(self, settings: Recorded) -> Recorded:
+        """Returns settings that set the split where the code has its numbers, as a first start shows them."""
+        command = self.typed.command
+        if command is None or not command.in_code:
+            return settings
+        looking = msgspec.structs.replace(settings, steps=1, look=MAX_SAMPLES)
+        run = self.start("typed", self.place("typed"), looking)
+        return set_in_code(settings, command, self.folder / "typed-files", run)
+
     def start(
         self,
         name: str,
@@ -95,7 +104,12 @@ class Restarts:
             words = [*words, *self.resume]
         path = "" if checkpoint is None else str(place / checkpoint.path)
         filled = [word.replace("{checkpoint}", path).replace("{folder}", str(place)) for word in words]
-        settings = msgspec.structs.replace(settings, folder=str(folder / "record"), watched=str(place))
+        settings = msgspec.structs.replace(
+            settings,
+            folder=str(folder / "record"),
+            watched=str(place),
+            split=split if self.typed.command is not None else None,
+        )
         run = self.starter.start(filled, variables, settings, split, place)
         if run.recording is None:
             return run

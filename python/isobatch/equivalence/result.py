@@ -186,7 +186,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if self.across:
             weights = " ".join(f"{norm:.4g}" for norm in split.norms) or "none"
         elif split.weights:
-            weights = _weights_text(split.weights)
+            weights = weights_text(split.weights)
         elif split.residual is None:
             weights = "not known"
         else:
@@ -233,10 +233,10 @@ def _with_nan(content: Any) -> Any:
     return content
 
 
-def _weights_text(weights: list[float]) -> str:
+def weights_text(weights: list[float]) -> str:
     """Shows the weights of samples: one number where they are alike.
 
-    >>> _weights_text([1.0000001, 1.0]), _weights_text([1.002, 1.0]), _weights_text([4.2, 3.6])
+    >>> weights_text([1.0000001, 1.0]), weights_text([1.002, 1.0]), weights_text([4.2, 3.6])
     ('1.0000', '1.00', '4.20 3.60')
     """
     if max(weights) - min(weights) < 1e-3 * max(1e-9, *map(abs, weights)):

@@ -12,11 +12,13 @@ from isobatch.equivalence.records import Recording
 from isobatch.equivalence.resume_checks import (
     Faulty,
     Outcome,
+    compare_beside,
     compare_random,
     compare_rates,
     compare_samples,
     compare_state,
     compare_weights,
+    draws_in_step,
     epoch_starts,
     events_of,
     taken,
@@ -41,6 +43,11 @@ ROWS = (
     ResumeRow("rows", "samples", "of each step after the restart"),
     ResumeRow("weights", "weights", "before the first step after the restart"),
     ResumeRow("state", "optimizer's state", "of each tensor, before the first step after the restart"),
+    ResumeRow(
+        "beside",
+        "states beside the optimizer's",
+        "buffers, averaged weights, a loss scale: before the first step after the restart",
+    ),
     ResumeRow("rate", "learning rate", "of each group at each step"),
     ResumeRow(
         "groups",
@@ -205,14 +212,18 @@ def _compare_steps(
         if event[1] < step or event not in moved.steps:
             continue
         pair = Pair(whole, moved, event, TOLERANCES if same_ranks else OVER_RANKS)
-        table.settle("rows", compare_samples(pair, epochs), event[1])
+        samples = compare_samples(pair, epochs)
+        table.settle("rows", samples, event[1])
         if event[1] == step:
             table.settle("weights", compare_weights(pair, step), event[1])
             table.settle("state", compare_state(pair), event[1])
+            if same_ranks and table.rows["weights"].holds:
+                table.settle("beside", compare_beside(pair), event[1])
         table.settle("rate", compare_rates(pair), event[1])
         table.settle("groups", order_checks.groups(pair), event[1])
         random = compare_random(pair) if same_ranks else Unseen("other ranks draw otherwise: dropout was off")
-        if table.differs and isinstance(random, Unlike) and event[1] > step and _only_samples(table):
+        may_be_drawn = isinstance(samples, Faulty) and samples.may_be_drawn and _only_samples(table)
+        if may_be_drawn and isinstance(random, Unlike) and event[1] > step:
             table.blame_random(random, event[1])
         if table.differs:
             break
@@ -228,9 +239,9 @@ def _compare_steps(
             if table.differs:
                 break
         if isinstance(random, Unlike):
-            if table.differs:
+            if table.differs and draws_in_step(pair):
                 table.blame_random(random, event[1])
-            else:
+            elif not table.differs:
                 table.note("random", "they differ, and nothing was drawn from them")
         elif not table.rows["random"].text.startswith("they differ"):
             table.settle("random", random, event[1])

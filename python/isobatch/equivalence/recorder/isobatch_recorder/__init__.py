@@ -49,6 +49,7 @@ def _install(_: ModuleType) -> None:
         randomness,
         samples,
         sizes,
+        states,
         updates,
         world,
     )
@@ -64,7 +65,8 @@ def _install(_: ModuleType) -> None:
         return
     parts = [randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1]
     if recorder.settings["untouched"]:
-        parts = [loaders, samples, backward, *([] if recorder.settings["dropout"] else [randomness])]
+        parts = [states, sizes, loaders, samples, backward]
+        parts += [] if recorder.settings["dropout"] else [randomness]
     for part in parts:
         part.install(recorder)
     begin()

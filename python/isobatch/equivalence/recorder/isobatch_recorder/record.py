@@ -40,7 +40,8 @@ class Recorder:
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
-            that are asked for, and changes no weight; `still`, whether steps have a learning rate of 0;
+            that are asked for, and changes no weight; `still`, the steps after which the
+            script ends before it writes a file, all at a learning rate of 0, or 0;
             `entries`, whether whole tensors are kept beside their
             sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
@@ -62,6 +63,7 @@ class Recorder:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
         self.models: list[torch.nn.Module] = []
+        self.beside: list[Any] = []
         self.drawn: list[dict[str, Any]] = []
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
