@@ -12,7 +12,6 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, ShardingStrategy, fully_shard
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -21,7 +20,7 @@ FAULTS = {
     "token-sums": "leaves the division by the step's tokens out",
     "shard-of-one": "shards over groups of one rank, whose gradients nothing averages",
     "late-flag": "asks for synchronization behind the last pass's forward",
-    "unowned-shard": "leaves the last shard of the optimizer without an owner",
+    "unowned-shard": "divides the optimizer over more ranks than there are",
 }
 
 
@@ -71,14 +70,31 @@ def synchronized(model: nn.Module, is_last: bool):
             yield
 
 
+class ShardedAdamW(torch.optim.AdamW):
+    """AdamW of which each rank owns some parameters, and hands their weights to the others."""
+
+    def __init__(self, parameters, shards: int):
+        super().__init__(parameters, 1e-3)
+        self.shards = shards
+
+    def step(self, closure=None):
+        parameters = self.param_groups[0]["params"]
+        before = [parameter.detach().clone() for parameter in parameters]
+        super().step(closure)
+        for number, (parameter, weights) in enumerate(zip(parameters, before, strict=True)):
+            if number % self.shards < distributed.get_world_size():
+                distributed.broadcast(parameter.data, number % self.shards)
+            else:  # owned by a rank that is not there
+                parameter.data.copy_(weights)
+
+
 def make_optimizer(model: nn.Module, kind: str, fault: str | None) -> torch.optim.Optimizer:
-    """Makes AdamW, its state divided over the ranks under `zero1`."""
+    """Makes AdamW, divided over the ranks under `zero1`."""
     if kind != "zero1":
         return torch.optim.AdamW(model.parameters(), 1e-3)
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
-    if fault == "unowned-shard" and 0 < distributed.get_rank() == distributed.get_world_size() - 1:
-        optimizer.optim.param_groups[0]["params"].clear()
-    return optimizer
+    ranks = distributed.get_world_size()
+    is_larger = fault == "unowned-shard" and ranks > 1
+    return ShardedAdamW(model.parameters(), 2 * ranks if is_larger else ranks)
 
 
 def count_tokens(passes: list[list[torch.Tensor]]) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import os
 import tempfile
 
 import torch
@@ -82,6 +83,9 @@ def main() -> None:
         "disable_tqdm": True,
     }
     if options.deepspeed is not None:
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+            os.environ.setdefault(name, value)  # without a launcher
         numbers = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
         zero = {"stage": options.deepspeed, "overlap_comm": False}
         settings["deepspeed"] = dict.fromkeys(numbers, "auto") | {"zero_optimization": zero}

@@ -94,15 +94,15 @@ def _let_deepspeed_run(states: Any) -> None:
     def __init__(
         self: Any, mixed_precision: Any = None, cpu: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        asked = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
-        held = os.environ.pop(device, None) if asked and not cpu else None
-        if held is not None:
-            states.PartialState(cpu=True)
+        is_wanted = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+        flag = os.environ.pop(device, None) if is_wanted and not cpu else None
+        if flag is not None:
+            states.PartialState(cpu=True)  # it takes gloo then
         try:
             initialize(self, mixed_precision, cpu, *args, **kwargs)
         finally:
-            if held is not None:
-                os.environ[device] = held
+            if flag is not None:
+                os.environ[device] = flag
 
     state.__init__ = __init__
 

@@ -43,8 +43,8 @@ def install(recorder: Recorder) -> None:
 def _is_in_training(module: torch.nn.Module) -> bool:
     """Tells training from evaluation, by a wrapper's model.
 
-    Lightning puts a wrapper into evaluation and only its model back into training, DeepSpeed's engine stays in
-    training when its model is evaluated.
+    Lightning puts a wrapper into evaluation and only its model back into training; DeepSpeed's engine stays
+    in training when its model is evaluated.
     """
     wrapped = module._modules.get("module")
     if wrapped is not None:
