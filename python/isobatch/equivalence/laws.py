@@ -229,8 +229,9 @@ class Cause(StrEnum):
         None,
         {
             "deepspeed": Remedy(
-                "update DeepSpeed, or leave the optimizer's offload out: ZeRO-2 with offload lost the passes "
-                "between the first and the last of a step in 0.18.4, and does not in 0.19.8"
+                "update DeepSpeed (ZeRO-2 kept the last pass alone from 0.17.6 to 0.18.2, and with offload "
+                "the first and the last in 0.18.4); a loop that counts the passes itself calls "
+                "engine.set_gradient_accumulation_boundary(is_last_pass) before each backward"
             )
         },
     )
