@@ -22,11 +22,11 @@ PLAYED = "completions played back from the first run"
 
 
 class Rollouts:
-    """The completions of one run, by prompt, in the order in which all ranks ask for them."""
+    """The completions of one run by prompt, in the order of the ranks' calls."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._asked = Counter[str]()
+        self._before = Counter[str]()
         self.calls = 0
         played = recorder.settings["rollouts"]
         self._played: dict[str, list[list[int]]] = json.loads(Path(played).read_text()) if played else {}
@@ -37,12 +37,12 @@ class Rollouts:
         Ranks that share a prompt take its completions in the order of their ranks.
         """
         self.calls += 1
-        asked = [Counter(prompts)]
+        by_rank = [Counter(prompts)]
         if self._recorder.world > 1:
-            asked = [Counter[str]()] * self._recorder.world
-            torch.distributed.all_gather_object(asked, Counter(prompts))
-        own = self._asked + sum(asked[: self._recorder.rank], Counter[str]())
-        self._asked += sum(asked, Counter[str]())
+            by_rank = [Counter[str]()] * self._recorder.world
+            torch.distributed.all_gather_object(by_rank, Counter(prompts))
+        own = self._before + sum(by_rank[: self._recorder.rank], Counter[str]())
+        self._before += sum(by_rank, Counter[str]())
         completions = []
         for prompt in prompts:
             if len(known := self._played.get(prompt, [])) <= own[prompt]:
@@ -57,13 +57,13 @@ class Rollouts:
         self._recorder.write(name, json.dumps([*zip(prompts, completions)]))
 
     def seed(self) -> None:
-        """Seeds torch's generator for a call, whose draws leave no trace in those of the training."""
+        """Seeds torch's generator for a call: its draws leave no trace in those of the training."""
         torch.default_generator.manual_seed(1000 * self.calls + self._recorder.rank)
 
 
 def patch(module: ModuleType) -> None:
-    """Plays back what `generate` of a language model would sample."""
-    mixin: Any = module.GenerationMixin  # type: ignore[attr-defined]
+    """Plays back completions in the place of `generate` of a language model."""
+    mixin: Any = module.GenerationMixin
     generate = mixin.generate
 
     @functools.wraps(generate)
@@ -110,11 +110,13 @@ def _ends(settings: Any) -> set[int]:
 
 
 def _pad(settings: Any) -> int:
-    return int(settings.pad_token_id if settings.pad_token_id is not None else min(_ends(settings), default=0))
+    return int(
+        settings.pad_token_id if settings.pad_token_id is not None else min(_ends(settings), default=0)
+    )
 
 
 def _until(tokens: list[int], ends: set[int]) -> list[int]:
-    """Leaves out what follows after a completion's end: padding up to the longest of its call."""
+    """Leaves out the padding after a completion's end, up to the longest of its call."""
     return tokens[: next((at + 1 for at, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
