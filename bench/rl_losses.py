@@ -17,10 +17,11 @@ from pathlib import Path
 
 import torch
 from rollouts.sources import Source
-from rollouts.step import ask
-from rollouts.threads import MODES, NOT_HERE, THREADS, Make, Mode, Thread, folder_of
+from rollouts.step import SPLITS, ask
+from rollouts.threads import MODES, NOT_HERE, THREADS, Make, Thread, folder_of, name_of
 
 RESULTS = Path(__file__).parent / "results" / "rl.md"
+SAME = "the same"
 HEADING = "## The losses, at splits of one rollout"
 
 
@@ -41,15 +42,20 @@ def main() -> None:
 def _lines(folder: Path, only: str) -> Iterator[str]:
     """Yields the tables, and prints each row as it is known."""
     rows = [row for thread in THREADS if (row := _thread_row(folder, thread, only))]
-    yield from ("| thread | loss | fix | before the fix | after |", "|---|---|---|---|---|", *rows)
+    yield f"Made by `python bench/rl_losses.py FOLDER`: eight completions at {', '.join(SPLITS)} and 2x1x4."
+    yield from ("", "| thread | loss | fix | before the fix | after |", "|---|---|---|---|---|", *rows)
     yield from ("", *(f"Not asked: {thread}, {why}." for thread, why in NOT_HERE.items()))
     yield from ("", "Modes at the newest stored commit:", "")
-    rows = [row for mode in MODES if (row := _mode_row(folder, mode, only))]
-    yield from ("| trainer | mode | a mean over | at another split |", "|---|---|---|---|", *rows)
+    yield from ("| trainer | the same at any split (a mean over) | not the same |", "|---|---|---|")
+    for repository in dict.fromkeys(mode.repository for mode in MODES):
+        if answers := list(_modes(folder, repository, only)):
+            same = ", ".join(mode for mode, answer in answers if answer == SAME)
+            changed = ", ".join(f"{mode}: {answer}" for mode, answer in answers if answer != SAME)
+            yield _said(f"| {name_of(repository)} | {same} | {changed} |")
 
 
 def _thread_row(folder: Path, thread: Thread, only: str) -> str:
-    label = f"{thread.repository.partition('/')[2]} #{thread.number}"
+    label = f"{name_of(thread.repository)} #{thread.number}"
     if not re.search(only, f"{label} {thread.says}"):
         return ""
     place = folder_of(folder, thread.repository)
@@ -60,12 +66,12 @@ def _thread_row(folder: Path, thread: Thread, only: str) -> str:
     return _said(f"| {link} | {thread.says} | {thread.commit or 'none'} | {broken} | {fixed} |")
 
 
-def _mode_row(folder: Path, mode: Mode, only: str) -> str:
-    name = mode.repository.partition("/")[2]
-    if not re.search(only, f"{name} {mode.name}"):
-        return ""
-    answer = _answer(mode.make, Source(folder_of(folder, mode.repository), "HEAD"))
-    return _said(f"| {name} | `{mode.name}` | {mode.unit} | {answer} |")
+def _modes(folder: Path, repository: str, only: str) -> Iterator[tuple[str, str]]:
+    """Yields each mode of a trainer with its unit, and the answer."""
+    source = Source(folder_of(folder, repository), "HEAD")
+    for mode in MODES:
+        if mode.repository == repository and re.search(only, f"{name_of(repository)} {mode.name}"):
+            yield f"`{mode.name}` ({mode.unit})", _answer(mode.make, source)
 
 
 def _answer(make: Make, source: Source) -> str:
@@ -75,7 +81,7 @@ def _answer(make: Make, source: Source) -> str:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"not asked: {last.filename}:{last.lineno}: {type(error).__name__}: {error}"
-    return "the same" if same else causes or "not measured"
+    return SAME if same else causes or "not measured"
 
 
 def _said(row: str) -> str:

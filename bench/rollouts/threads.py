@@ -109,6 +109,11 @@ NOT_HERE = {
 """Threads that are not asked, with the reason."""
 
 
+def name_of(repository: str) -> str:
+    """Names a trainer: by its repository, or its owner's word for it."""
+    return "NeMo-RL" if repository == NEMO else repository.partition("/")[2]
+
+
 def folder_of(folder: Path, repository: str) -> Path:
     """Finds a repository's git directory: owner+name/repo, owner+name, or name."""
     owner, name = repository.split("/")

@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self, folder: Path, played: str = "", rank: int = 0, world: int = 1) -> None:
         self.folder, self.rank, self.world = folder, rank, world
         self.settings = {"rollouts": played, "untouched": False, "bits": False}
-        self.busy, self.rollouts, self.notes = False, None, []
+        self.busy, self.rollouts, self.notes, self.arguments = False, None, [], []
         self.note = self.notes.append
 
     def unseen(self):
@@ -73,7 +73,7 @@ def test_each_prompt_gets_its_completions_in_turn_whatever_the_passes(tmp_path, 
     assert torch.equal(passes[0], sequences[2:3])
     assert torch.equal(passes[1], sequences[:2])
     assert torch.equal(passes[2], sequences[3:])
-    assert recorder.notes == [rollouts.PLAYED] * 3
+    assert recorder.notes == [f"completions: {rollouts.PLAYED}"]
 
 
 def test_ranks_share_the_completions_of_a_prompt_in_order(tmp_path, monkeypatch):
@@ -95,7 +95,15 @@ def test_padding_of_a_prompt_is_no_part_of_it(tmp_path, monkeypatch):
 def test_a_prompt_that_the_first_run_did_not_have_is_generated(tmp_path, monkeypatch):
     _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
     assert model.generate(torch.tensor([[9, 9]])).shape == (1, 6)
-    assert recorder.notes == []
+    assert recorder.notes[1:] == [rollouts.ANEW]
+
+
+def test_the_unit_of_the_loss_is_said(tmp_path, monkeypatch):
+    _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
+    recorder.arguments = [SimpleNamespace(num_generations=4, loss_type="dapo")]
+    model.generate(torch.tensor([[5, 6]]))
+    unit = "groups of 4 completions, whose loss is a mean over tokens (loss_type dapo)"
+    assert recorder.notes == [f"{unit}: {rollouts.PLAYED}"]
 
 
 @pytest.mark.slow
