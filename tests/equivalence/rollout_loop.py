@@ -35,11 +35,13 @@ for step in range(3):
     if ranks > 1:
         torch.distributed.all_reduce(total)
     for place in range(0, COUNT, micro_batch):
-        part, kept = sequences[place : place + micro_batch], mask[place : place + micro_batch]
-        logits = trained(part, attention_mask=torch.cat([torch.ones_like(part[:, :2]), kept.int()], 1)).logits
+        part, counted = sequences[place : place + micro_batch], mask[place : place + micro_batch]
+        logits = trained(
+            part, attention_mask=torch.cat([torch.ones_like(part[:, :2]), counted.int()], 1)
+        ).logits
         logps = logits[:, 1:-1].log_softmax(-1).gather(2, part[:, 2:, None])[..., 0]
-        loss = -(logps * rewards[place : place + micro_batch, None] * kept).sum()
-        loss = loss / kept.sum() / accumulation if "own" in sys.argv else loss / total * ranks
+        loss = -(logps * rewards[place : place + micro_batch, None] * counted).sum()
+        loss = loss / counted.sum() / accumulation if "own" in sys.argv else loss / total * ranks
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from isobatch.equivalence.records import read_rollouts
+import torch
+
 from isobatch.equivalence.recorder import isobatch_recorder
 from isobatch.equivalence.recorder.isobatch_recorder import rollouts
+from isobatch.equivalence.records import read_rollouts
 from isobatch.equivalence.session import same
 
 LOOP = str(Path(__file__).with_name("rollout_loop.py"))
@@ -24,7 +26,7 @@ class Recorder:
     def __init__(self, folder: Path, played: str = "", rank: int = 0, world: int = 1) -> None:
         self.folder, self.rank, self.world = folder, rank, world
         self.settings = {"rollouts": played, "untouched": False, "bits": False}
-        self.busy, self.rollouts, self.notes = False, None, []
+        self.busy, self.rollouts, self.notes, self.arguments = False, None, [], []
         self.note = self.notes.append
 
     def unseen(self):
@@ -71,7 +73,7 @@ def test_each_prompt_gets_its_completions_in_turn_whatever_the_passes(tmp_path, 
     assert torch.equal(passes[0], sequences[2:3])
     assert torch.equal(passes[1], sequences[:2])
     assert torch.equal(passes[2], sequences[3:])
-    assert recorder.notes == [rollouts.PLAYED] * 3
+    assert recorder.notes == [f"completions: {rollouts.PLAYED}"]
 
 
 def test_ranks_share_the_completions_of_a_prompt_in_order(tmp_path, monkeypatch):
@@ -93,7 +95,15 @@ def test_padding_of_a_prompt_is_no_part_of_it(tmp_path, monkeypatch):
 def test_a_prompt_that_the_first_run_did_not_have_is_generated(tmp_path, monkeypatch):
     _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
     assert model.generate(torch.tensor([[9, 9]])).shape == (1, 6)
-    assert recorder.notes == []
+    assert recorder.notes[1:] == [rollouts.ANEW]
+
+
+def test_the_unit_of_the_loss_is_said(tmp_path, monkeypatch):
+    _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
+    recorder.arguments = [SimpleNamespace(num_generations=4, loss_type="dapo")]
+    model.generate(torch.tensor([[5, 6]]))
+    unit = "groups of 4 completions, whose loss is a mean over tokens (loss_type dapo)"
+    assert recorder.notes == [f"{unit}: {rollouts.PLAYED}"]
 
 
 @pytest.mark.slow
@@ -101,7 +111,7 @@ def test_a_prompt_that_the_first_run_did_not_have_is_generated(tmp_path, monkeyp
 def test_a_loop_over_completions(words):
     pytest.importorskip("transformers")
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "{gpus}"]
-    answer = same([*launch, LOOP, "{micro_batch}", "{accumulation}", *words], "1x2x4")
+    answer = same([*launch, LOOP, "{micro_batch}", "{accumulation}", *words], "2x3x2")
     assert answer.same is (not words), answer.text
     assert any("played back" in change for change in answer.changes)
     if words:

@@ -251,7 +251,7 @@ class Recording(msgspec.Struct, frozen=True):
 
     @property
     def draws_prompts(self) -> bool:
-        """Whether the loader draws the prompts of completions, whose rows are not those of the passes.
+        """Whether the loader draws prompts of completions: other rows than those of the passes.
 
         A trainer of groups draws a prompt as often as its group is large, or those of a whole step at once.
         """
@@ -306,7 +306,9 @@ def as_passes(run: Recording) -> Recording:
 def read_rollouts(folder: Path) -> dict[str, list[list[int]]]:
     """Reads the completions of a run by prompt, in the order of calls, ranks and rows."""
     completions: dict[str, list[list[int]]] = {}
-    for path in sorted(folder.glob("rollouts-*.json"), key=lambda path: [*map(int, path.stem.split("-")[1:])]):
+    for path in sorted(
+        folder.glob("rollouts-*.json"), key=lambda path: [*map(int, path.stem.split("-")[1:])]
+    ):
         for prompt, completion in msgspec.json.decode(path.read_bytes()):
             completions.setdefault(prompt, []).append(completion)
     return completions

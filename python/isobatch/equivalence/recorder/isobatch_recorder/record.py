@@ -46,8 +46,9 @@ class Recorder:
             sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
             the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
-            killed, or 0; `rows` to draw, or null; `rollouts`, a file of completions to play, or ""; `split`, set in the code's
-            objects of the kinds in `sets`, in the `loader` of the training and in `flags`;
+            killed, or 0; `rows` to draw, or null; `rollouts`, a file of completions to play, or "";
+            `split`, set in the code's objects of the kinds in `sets`, in the `loader` of the training and in
+            `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
     """
 
