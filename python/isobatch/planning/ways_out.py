@@ -99,8 +99,8 @@ def _pinned(refused: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tu
     yield cluster, settings
     for neighbour in _clusters(make(cluster, settings), make):
         yield neighbour, settings
-    if batch is not None:
-        share = micro * cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel")
+    share = micro * (cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel"))
+    if batch is not None and share:  # there are GPUs for a replica
         yield cluster, settings._replace(policy=math.ceil(batch / share) * share)
 
 
