@@ -14,7 +14,16 @@ from invariants.commands import run_command
 
 ROOT = Path(__file__).parents[2]
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
-COLUMNS = ("micro_batch", "accumulation", "effective_batch", "lr", "total_steps", "hours", "cost", "memory_gib")
+COLUMNS = (
+    "micro_batch",
+    "accumulation",
+    "effective_batch",
+    "lr",
+    "total_steps",
+    "hours",
+    "cost",
+    "memory_gib",
+)
 """What every command says of a plan that works."""
 MODELS = ("llama-3-8b.json --seq-len 4096 --shards 8", "llama-3-8b.json --seq-len 2048 --tensor-parallel 2")
 HARDWARE = ("--gpu", "--price-per-gpu-hour", "--inter-gb-s")
@@ -110,9 +119,13 @@ def by_plan(case: Case) -> dict[int, Answer]:
 
 def by_counts(case: Case) -> dict[int, Answer]:
     """`isobatch counts --json`."""
-    code, output, messages = typed("counts", case.file, *listed(case), *case.options, *case.deadline, "--json")
+    code, output, messages = typed(
+        "counts", case.file, *listed(case), *case.options, *case.deadline, "--json"
+    )
     rows = [json.loads(line) for line in output.splitlines()]
-    works = {row["gpus"]: {name: row[name] for name in COLUMNS} for row in rows if row["status"] != "infeasible"}
+    works = {
+        row["gpus"]: {name: row[name] for name in COLUMNS} for row in rows if row["status"] != "infeasible"
+    }
     assert code in (0, 2) or not works, messages
     return {gpus: works.get(gpus) for gpus in case.gpus}
 
@@ -146,7 +159,9 @@ def by_fleet(case: Case) -> dict[int, Answer]:
     with jobs.open("w", newline="") as file:
         csv.writer(file).writerows((["job", *case.recipe], ["a", *case.recipe.values()]))
     each = 4 if "--gpus-per-node" in case.options else 8
-    nodes = [(gpus, *((1, gpus) if gpus <= each or gpus % each else (gpus // each, each))) for gpus in case.gpus]
+    nodes = [
+        (gpus, *((1, gpus) if gpus <= each or gpus % each else (gpus // each, each))) for gpus in case.gpus
+    ]
     with clusters.open("w", newline="") as file:
         where = dict(zip(case.options[::2], case.options[1::2], strict=True))
         hardware = {option: where[option] for option in HARDWARE if option in where}
@@ -184,7 +199,12 @@ def by_exec(case: Case) -> dict[int, Answer]:
 
 def by_doctor(case: Case) -> dict[int, Answer]:
     """`isobatch doctor` on the Trainer's arguments of the same run, beside `isobatch plan --from` them."""
-    if "gpus" not in case.recipe or case.options or case.recipe["gpus"] % 2 or "model_parallel" in case.recipe:
+    if (
+        "gpus" not in case.recipe
+        or case.options
+        or case.recipe["gpus"] % 2
+        or "model_parallel" in case.recipe
+    ):
         return {}
     file = case.folder / "args.json"
     run = {"per_device_train_batch_size": case.recipe["micro_batch"], "learning_rate": case.recipe["lr"]}
@@ -216,7 +236,11 @@ def by_doctor(case: Case) -> dict[int, Answer]:
 
 def by_allocate(case: Case) -> dict[int, Answer]:
     """`isobatch allocate`: the plan of a job that has all GPUs of its pool."""
-    if "--profile" not in case.options or case.deadline or {"--policy", "--split", "--budget"} & {*case.options}:
+    if (
+        "--profile" not in case.options
+        or case.deadline
+        or {"--policy", "--split", "--budget"} & {*case.options}
+    ):
         return {}
     jobs = case.folder / "pool-jobs.csv"
     answers = dict[int, Answer]()

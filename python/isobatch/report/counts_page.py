@@ -15,7 +15,7 @@ from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
 from isobatch.report.within import VERDICTS, Limits, best_within, together, verdicts
-from isobatch.words import count, counted, few, figure, real
+from isobatch.words import count, counted, few_gpus, figure, real
 
 _LISTED = (
     "gpus", "status", "deadline", "budget", "micro_batch", "accumulation", "effective_batch", "lr",
@@ -126,7 +126,7 @@ def _refused_counts(plans: Plans) -> list[str]:
         for reason in Reason.of(int(plans.reasons[row])):
             if reason.severity == "infeasible":
                 refused.setdefault(reason, []).append(count(plans.gpus[row]))
-    return [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
+    return [f"No plan on {few_gpus(gpus, _MAX_REFUSED)}: {reason.text}." for reason, gpus in refused.items()]
 
 
 def _split_section(plans: Plans) -> list[Section]:

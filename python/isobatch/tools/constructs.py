@@ -62,8 +62,12 @@ def constructs(names: Names) -> Iterator[Construct]:
     for node in names.nodes:
         name, owner = _written_anew(node)
         if name in _OVERRIDES:
-            yield Construct(_OVERRIDES[name], f"may be another: {owner} has its own {name} (line {line_of(node)})")
-        elif isinstance(node, ast.ClassDef) and any(last_part(base).endswith("Trainer") for base in node.bases):
+            yield Construct(
+                _OVERRIDES[name], f"may be another: {owner} has its own {name} (line {line_of(node)})"
+            )
+        elif isinstance(node, ast.ClassDef) and any(
+            last_part(base).endswith("Trainer") for base in node.bases
+        ):
             for method in node.body:
                 name = getattr(method, "name", "")
                 if name in _OVERRIDES:
