@@ -58,7 +58,8 @@ def counts_page(
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
-    lead = times.how_sure(plans).strip() or f"Hours and cost are not known: {_why_unknown(counts, plans)}."
+    lead = times.how_sure(plans).strip() or f"No hours and cost: {_why_unknown(counts, plans)}."
+    lead = _of_what(counts) + lead
     sections = [
         *(times.time_section(plans, limits, currency) or _split_section(plans)),
         _listed_counts(plans, limits, currency),
@@ -88,11 +89,22 @@ def _without_limits(counts: Counts) -> Counts:
     return msgspec.structs.replace(counts, columns=counts.columns | columns, settings=free)
 
 
+def _of_what(counts: Counts) -> str:
+    """Names the model and the GPU that the times are of, and whether anything was measured."""
+    profile = counts.settings.get("profile")
+    if profile is None:
+        return ""
+    model = profile.workload or profile.model
+    where = [part for part in (model, profile.gpu or counts.cluster.gpu) if part]
+    estimated = "an estimate, measured nowhere" if profile.estimated else "measured"
+    return f"Times of {' on '.join(where) or 'a profile'}: {estimated}. "
+
+
 def _why_unknown(counts: Counts, plans: Plans) -> str:
     """Says why no count has hours."""
     works = plans.status != INFEASIBLE
     if counts.settings.get("profile") is None:
-        return "they were asked without a profile"
+        return "add --profile FILE (isobatch estimate writes one)"
     if not works.any():
         return "no count has a plan"
     if not np.isnan(plans.number("step_seconds")).all():
