@@ -10,7 +10,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ class Recorder:
         *,
         finite: bool,
         loss: float | None = None,
-        before: list[list[tuple[int, int] | None]] = [],
+        before: Sequence[list[tuple[int, int] | None]] = (),
     ) -> None:
         """Keeps a pass's samples; another loss of the same samples belongs to the pass before.
 
