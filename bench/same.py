@@ -183,7 +183,7 @@ def write_results(cases: list[Case], answered: dict[str, list[str]]) -> str:
             f"{alarms} false alarms on the fixed releases; {unasked} could not be tested.",
             "",
             f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
-            "that has the bug, and with one that fixes it; “rebuilt” is a thread's fault alone, in our script.",
+            "that has the bug, and with one that fixes it. What is “rebuilt” has a thread's fault alone.",
             "",
             "| " + columns.replace("|", " | ") + " |",
             "|" + "---|" * 11,

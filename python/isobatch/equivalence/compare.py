@@ -107,9 +107,24 @@ class Comparison:
         for event in events:
             results.append(self.compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
-                return results[-1]
+                return self._earlier_update(recording, event, results)
         result, notes = results[0], [note for result in results for note in result.notes]
         return self._compare_update(recording, msgspec.structs.replace(result, notes=[*dict.fromkeys(notes)]))
+
+    def _earlier_update(self, recording: Recording, event: Event, results: list[SplitResult]) -> SplitResult:
+        """Returns a step's result; after another update of the same gradient, that of the update."""
+        result = results[-1]
+        if not results[:-1] or [cause.id for cause in result.causes] != ["coupled_samples"]:
+            return result
+        runs = (recording, self.reference)
+        weights = [(run.of(event[0])[0].weights[0], run.steps[event].weights[0]) for run in runs]
+        if len({entries.shape for pair in weights for entries in pair}) > 1:
+            return result
+        moved = [after - before for before, after in weights]
+        if within(distance(*moved), self.noise.update(event[0], results[0].difference)):
+            return result
+        update = self._compare_update(recording, results[0])
+        return result if update.same else update
 
     def _compare_update(self, recording: Recording, result: SplitResult) -> SplitResult:
         """Compares the change of the weights: what optimizers do with a gradient that is the same."""

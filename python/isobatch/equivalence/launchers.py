@@ -88,8 +88,8 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         if not self.head:
             raise missing("{gpus}", f"write it where {program[0]} takes its number of processes")
         if self.hands_on:  # of an option that is given twice, the last one counts
-            place = f"--num_processes {ranks} --num_machines 1 --main_process_port 0 --mixed_precision no"
-            return [*self.head, *self.options, *place.split(), *program]
+            counts = f"--num_processes {ranks} --num_machines 1 --main_process_port 0 --mixed_precision no"
+            return [*self.head, *self.options, *counts.split(), *program]
         # Port 0: the rendezvous takes a free one itself, so that no other start can take it in between.
         place = ["--nnodes", "1", "--nproc-per-node", str(ranks), "--local-addr", "127.0.0.1"]
         place += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
