@@ -16,7 +16,7 @@ slow = pytest.mark.slow
 
 
 def ask(*words: str) -> tuple[Same, str]:
-    """Asks at one split, and returns what the row of the epoch's end says."""
+    """Asks at one split, and returns the text of the row of the epoch's end."""
     answer = same([*LOOP, *BRACES, *words], ["1x4x2", "1x2x4"], steps=2)
     row = answer.measured[-1]
     assert row.id == "end" and (row.text in answer.text or not answer.same), answer.text

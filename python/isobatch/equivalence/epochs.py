@@ -1,15 +1,15 @@
 """The end of an epoch: its last step has fewer samples, and a script may divide them as those of the others.
 
-Two more runs, one sample a pass and all in one pass, take the steps of an epoch with a learning rate of 0: the
-weights stay, so that the last step is compared as exactly as the first one.
+Two more runs, one sample a pass and all in one pass, take the steps of an epoch with a learning rate of 0:
+the weights stay, so that the last step is compared as exactly as the first one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult
+from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, advised
 from isobatch.equivalence.evidence import Measured
 from isobatch.equivalence.laws import break_of
 from isobatch.equivalence.records import Event, Recording
@@ -28,14 +28,14 @@ MOST_STEPS = 200
 
 
 class EpochEnd(NamedTuple):
-    """The row of the answer, and the result of a split that differs at the end of an epoch."""
+    """The row of the answer, and the result of a split with a difference at the end of an epoch."""
 
     row: Measured
     result: SplitResult | None = None
 
 
 class OtherStep(NamedTuple):
-    """A step with its number of samples, and that of the first step."""
+    """A step, its number of samples, and the first step's."""
 
     event: Event
     samples: int
@@ -46,6 +46,27 @@ def end_of_epoch(text: str, *, holds: bool | None = None) -> Measured:
     """Makes the row; None: it was not looked at, for a reason."""
     how = "the last step, where it comes within a minute and has other samples than the first"
     return Measured("end", "the end of an epoch", how, holds, text)
+
+
+def look_at_end(
+    run: Callable[..., SplitRun],
+    first: Recording,
+    single: Recording,
+    loader: str,
+    noise: Rounding,
+    results: Sequence[SplitResult],
+) -> tuple[Measured, list[SplitResult]]:
+    """Returns the row, and the results of all splits, among them that of one sample a pass at the end.
+
+    Args:
+        run, first, single, loader, noise: see `compare_epoch_end`.
+        results: of the splits at the first steps.
+    """
+    end = compare_epoch_end(run, first, single, loader, noise)
+    if end.result is None:
+        return end.row, [*results]
+    differing = advised([end.result], single.last.first.trainer)[0]
+    return end.row, [differing if result.split == differing.split else result for result in results]
 
 
 def compare_epoch_end(

@@ -72,7 +72,7 @@ def compare_releases(
 def _both_sides(
     typed: TypedCommand, releases: Sequence[Release], python: str | None, say: Callable[[str], None]
 ) -> tuple[Environment, Environment]:
-    """Returns the present environment and the other one, which is made where there is none."""
+    """Returns the present environment and the other one, made where there is none."""
     if python is not None:
         return PRESENT, Environment(python, python=python)
     interpreter = interpreter_of(typed.launch)

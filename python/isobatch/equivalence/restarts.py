@@ -77,7 +77,7 @@ class Restarts:
         return True
 
     def look(self, settings: Recorded) -> Recorded:
-        """Returns settings that set the split where the code has its numbers, as a first start shows them."""
+        """Returns settings to set the split where the code has its numbers, by a first start."""
         command = self.typed.command
         if command is None or not command.in_code:
             return settings

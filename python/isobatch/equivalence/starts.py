@@ -126,7 +126,7 @@ class OrderedRuns:
 
 
 def set_in_code(settings: Recorded, command: Command, folder: Path, run: SplitRun) -> Recorded:
-    """Reads where the code has the numbers of a split, and returns the settings that set them.
+    """Reads where the code has the numbers of a split, and returns settings to set them.
 
     Args:
         settings: of the recorder.

@@ -41,7 +41,7 @@ def install(recorder: Recorder) -> None:
         return "__pycache__" in path or path.startswith(own) or outside
 
     def stop_before(path: Any) -> None:
-        """Ends a run that only goes on to the end of an epoch: nothing is written that a short one leaves."""
+        """Ends a run to the end of an epoch before it writes more than a short one."""
         after = recorder.settings["still"]
         if not after or max(recorder.steps.values(), default=0) < after or recorder.busy:
             return
