@@ -102,10 +102,11 @@ def compare_epoch_end(
     recording = tail.recording
     last = None if recording is None else _other_step(recording)
     if recording is None or last is None:
-        if rows and recording is not None and _has_ended(recording, rows):
+        if rows and tail.steps >= rows // batch and tail.code == 0:
             text = f"its last {counted(rows % batch, 'sample')} take no step of their own"
             return EpochEnd(end_of_epoch(text, holds=True))
-        stops = ", where the command ends or writes a file" if tail.code == 0 and tail.steps < count else ""
+        stops = ", where the run ends" if tail.code == 0 and tail.steps < count else ""
+        stops = ", where the script writes a file, or fails" if tail.code else stops
         return EpochEnd(end_of_epoch(f"none was seen in {counted(tail.steps, 'step')}{stops}"))
     event = last.event
     if last.samples > last.usual:
@@ -123,12 +124,6 @@ def compare_epoch_end(
         return EpochEnd(end_of_epoch(f"{text}, is the same as in one pass", holds=True))
     names = ", ".join(cause.name for cause in result.causes)
     return EpochEnd(end_of_epoch(f"{text}: {names}", holds=False), _without_rates(result))
-
-
-def _has_ended(recording: Recording, rows: int) -> bool:
-    """Tells whether a loader drew an epoch to its end."""
-    draws = recording.training_loader()
-    return draws is not None and (len(draws.starts) > 1 or sum(map(len, draws.own)) >= rows)
 
 
 def _other_step(recording: Recording) -> OtherStep | None:

@@ -16,6 +16,8 @@ from .record import Recorder
 CONTINUES = "continued from a checkpoint"
 _CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
 """Events of Python's audit that change files without opening one."""
+WRITES = 98
+"""Exit code of a script, ended before it writes a file."""
 _MOST = 5
 """Folders that are named."""
 
@@ -46,7 +48,7 @@ def install(recorder: Recorder) -> None:
         if not after or max(recorder.steps.values(), default=0) < after or recorder.busy:
             return
         if isinstance(path, (str, bytes, os.PathLike)) and not is_apart(os.path.abspath(os.fsdecode(path))):
-            os._exit(0)
+            os._exit(WRITES)
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event in _CHANGES:
