@@ -66,7 +66,8 @@ def compare_releases(
                 answer = _compare_two(runs, *_both_sides(typed, releases, python, say), say)
         finally:
             runs.close()
-        return msgspec.structs.replace(answer, seconds=round(time.monotonic() - began, 1))
+        changes, seconds = [*answer.changes, *runs.changes], round(time.monotonic() - began, 1)
+        return msgspec.structs.replace(answer, changes=changes, seconds=seconds)
 
 
 def _both_sides(
