@@ -129,7 +129,7 @@ class OrderedRuns:
 def set_in_code(
     settings: Recorded, command: Command, folder: Path, run: SplitRun
 ) -> tuple[Recorded, list[str]]:
-    """Reads where the code has the numbers of a split, and returns settings to set them, and the changes in words.
+    """Reads where the code has the numbers of a split: settings to set them, and the changes in words.
 
     Args:
         settings: of the recorder.
