@@ -99,7 +99,7 @@ def resumed() -> str:
 
 
 def laws() -> str:
-    """The laws of a training, with the remedy for a loop, for each trainer that has its own, and for a restart."""
+    """The laws of a training, with the remedies for a loop, for trainers and for a restart."""
 
     def shown(remedy: Remedy) -> str:
         return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")

@@ -1,4 +1,4 @@
-"""A loop over any ranks with checkpoints, its numbers in its flags; `per rank`: a rank takes a whole batch."""
+"""A loop over any ranks with checkpoints; `per rank` is a fault: each rank takes a whole batch."""
 
 import argparse
 import os

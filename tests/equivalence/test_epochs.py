@@ -16,7 +16,7 @@ slow = pytest.mark.slow
 
 
 def ask(*words: str) -> tuple[Same, str]:
-    """Asks at one split, and returns what the row of the epoch's end says."""
+    """Asks at one split, and returns the text of the row of the epoch's end."""
     answer = same([*LOOP, *BRACES, *words], ["1x4x2", "1x2x4"], steps=2)
     row = answer.measured[-1]
     assert row.id == "end" and (row.text in answer.text or not answer.same), answer.text
@@ -68,7 +68,7 @@ def test_an_epoch_that_takes_too_long_is_not_looked_at():
 def test_nothing_is_written_that_a_run_of_a_few_steps_does_not_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer, text = ask("--saves")
-    assert answer.same and "none was seen in 4 steps, where the command ends or writes a file" in text
+    assert answer.same and "none was seen in 4 steps, where the script writes a file, or fails" in text
     assert not [*tmp_path.iterdir()]
 
 

@@ -1,15 +1,15 @@
 """The end of an epoch: its last step has fewer samples, and a script may divide them as those of the others.
 
-Two more runs, one sample a pass and all in one pass, take the steps of an epoch with a learning rate of 0: the
-weights stay, so that the last step is compared as exactly as the first one.
+Two more runs, one sample a pass and all in one pass, take the steps of an epoch with a learning rate of 0:
+the weights stay, so that the last step is compared as exactly as the first one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult
+from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, advised
 from isobatch.equivalence.evidence import Measured
 from isobatch.equivalence.laws import break_of
 from isobatch.equivalence.records import Event, Recording
@@ -28,14 +28,14 @@ MOST_STEPS = 200
 
 
 class EpochEnd(NamedTuple):
-    """The row of the answer, and the result of a split that differs at the end of an epoch."""
+    """The row of the answer, and the result of a split with a difference at the end of an epoch."""
 
     row: Measured
     result: SplitResult | None = None
 
 
 class OtherStep(NamedTuple):
-    """A step with its number of samples, and that of the first step."""
+    """A step, its number of samples, and the first step's."""
 
     event: Event
     samples: int
@@ -46,6 +46,27 @@ def end_of_epoch(text: str, *, holds: bool | None = None) -> Measured:
     """Makes the row; None: it was not looked at, for a reason."""
     how = "the last step, where it comes within a minute and has other samples than the first"
     return Measured("end", "the end of an epoch", how, holds, text)
+
+
+def look_at_end(
+    run: Callable[..., SplitRun],
+    first: Recording,
+    single: Recording,
+    loader: str,
+    noise: Rounding,
+    results: Sequence[SplitResult],
+) -> tuple[Measured, list[SplitResult]]:
+    """Returns the row, and the results of all splits, among them that of one sample a pass at the end.
+
+    Args:
+        run, first, single, loader, noise: see `compare_epoch_end`.
+        results: of the splits at the first steps.
+    """
+    end = compare_epoch_end(run, first, single, loader, noise)
+    if end.result is None:
+        return end.row, [*results]
+    differing = advised([end.result], single.last.first.trainer)[0]
+    return end.row, [differing if result.split == differing.split else result for result in results]
 
 
 def compare_epoch_end(
@@ -81,10 +102,11 @@ def compare_epoch_end(
     recording = tail.recording
     last = None if recording is None else _other_step(recording)
     if recording is None or last is None:
-        if rows and recording is not None and _has_ended(recording, rows):
+        if rows and tail.steps >= rows // batch and tail.code == 0:
             text = f"its last {counted(rows % batch, 'sample')} take no step of their own"
             return EpochEnd(end_of_epoch(text, holds=True))
-        stops = ", where the command ends or writes a file" if tail.code == 0 and tail.steps < count else ""
+        stops = ", where the run ends" if tail.code == 0 and tail.steps < count else ""
+        stops = ", where the script writes a file, or fails" if tail.code else stops
         return EpochEnd(end_of_epoch(f"none was seen in {counted(tail.steps, 'step')}{stops}"))
     event = last.event
     if last.samples > last.usual:
@@ -102,12 +124,6 @@ def compare_epoch_end(
         return EpochEnd(end_of_epoch(f"{text}, is the same as in one pass", holds=True))
     names = ", ".join(cause.name for cause in result.causes)
     return EpochEnd(end_of_epoch(f"{text}: {names}", holds=False), _without_rates(result))
-
-
-def _has_ended(recording: Recording, rows: int) -> bool:
-    """Tells whether a loader drew an epoch to its end."""
-    draws = recording.training_loader()
-    return draws is not None and (len(draws.starts) > 1 or sum(map(len, draws.own)) >= rows)
 
 
 def _other_step(recording: Recording) -> OtherStep | None:

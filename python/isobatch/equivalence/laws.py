@@ -391,7 +391,8 @@ class Cause(StrEnum):
         None,
         {
             RESTART: Remedy(
-                "keep the samples of a step: the accumulation must follow the ranks (isobatch plan, ElasticRun)"
+                "keep the samples of a step: the accumulation must follow the ranks (isobatch plan, "
+                "ElasticRun)"
             )
         },
     )
@@ -409,7 +410,7 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after the passes of a step and at the epoch's end (or drop what is left there, with "
+        "step the optimizer after the passes of a step and at the epoch's end (or drop the rest there by "
         "zero_grad()); call the wrapped model once for each pass",
     )
     SKIPPED_STEPS = (

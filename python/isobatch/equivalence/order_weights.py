@@ -23,7 +23,7 @@ from isobatch.equivalence.starts import OrderedRuns
 from isobatch.errors import InputError
 
 WEIGHED = ("loss", "gradient")
-"""Rows with a difference that weights may explain."""
+"""Rows with differences for weights to explain."""
 _NAMES = ("samples", "weight of each sample", "in the gradient, beside one pass over the batch")
 
 
@@ -36,7 +36,7 @@ class Sides(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """The row of the weights, and what they are called on each side where they are not all 1."""
+    """The row of the weights, and the laws of either side's where they are not all 1."""
 
     row: OrderedRow
     causes: list[SplitCause]

@@ -66,13 +66,14 @@ def compare_releases(
                 answer = _compare_two(runs, *_both_sides(typed, releases, python, say), say)
         finally:
             runs.close()
-        return msgspec.structs.replace(answer, seconds=round(time.monotonic() - began, 1))
+        changes, seconds = [*answer.changes, *runs.changes], round(time.monotonic() - began, 1)
+        return msgspec.structs.replace(answer, changes=changes, seconds=seconds)
 
 
 def _both_sides(
     typed: TypedCommand, releases: Sequence[Release], python: str | None, say: Callable[[str], None]
 ) -> tuple[Environment, Environment]:
-    """Returns the present environment and the other one, which is made where there is none."""
+    """Returns the present environment and the other one, made where there is none."""
     if python is not None:
         return PRESENT, Environment(python, python=python)
     interpreter = interpreter_of(typed.launch)

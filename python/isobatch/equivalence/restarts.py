@@ -37,6 +37,7 @@ class Restarts:
         self.typed, self.folder, self.device = typed, folder, device
         self.resume = shlex.split(resume)
         self.starter = Starter(limit, device)
+        self.changes: list[str] = []  # in the code
         self.apart: set[Path] = set()  # folders that a run writes into, below the working folder
 
     def place(self, name: str) -> Path:
@@ -77,13 +78,14 @@ class Restarts:
         return True
 
     def look(self, settings: Recorded) -> Recorded:
-        """Returns settings that set the split where the code has its numbers, as a first start shows them."""
+        """Returns settings to set the split where the code has its numbers, by a first start."""
         command = self.typed.command
         if command is None or not command.in_code:
             return settings
         looking = msgspec.structs.replace(settings, steps=1, look=MAX_SAMPLES)
         run = self.start("typed", self.place("typed"), looking)
-        return set_in_code(settings, command, self.folder / "typed-files", run)
+        settings, self.changes = set_in_code(settings, command, self.folder / "typed-files", run)
+        return settings
 
     def start(
         self,

@@ -99,7 +99,8 @@ def _ask(
     for checkpoint in choose_checkpoints(checkpoints, epoch_starts(whole), last, at_step):
         say(f"killed after step {checkpoint.step}, and started again with {Path(checkpoint.path).name}")
         answers.append(_restart(starts, settings, whole, checkpoint, ends, ranks))
-    return _joined(starts.typed.words, whole, answers)
+    joined = _joined(starts.typed.words, whole, answers)
+    return msgspec.structs.replace(joined, changes=[*joined.changes, *starts.changes])
 
 
 def _restart(

@@ -21,7 +21,7 @@ from isobatch.equivalence.compare import (
     share_clock,
     share_factor,
 )
-from isobatch.equivalence.epochs import compare_epoch_end
+from isobatch.equivalence.epochs import look_at_end
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
@@ -190,13 +190,10 @@ class Session:
         asked_and_missing = [str(split) for split in further if str(split) in unasked]
         same = verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing)
         if same and single.recording is not None and not by_update:
-            row, at_end = compare_epoch_end(self._run, first, single.recording, self.loader, noise)
+            row, results = look_at_end(self._run, first, single.recording, self.loader, noise, results)
             measured.append(row)
-            if at_end is not None:
-                at_end = advised([at_end], reference.last.first.trainer)[0]
-                same, results = False, [at_end if r.split == at_end.split else r for r in results]
         return Same(
-            same=same,
+            same=same and all(result.same for result in results),
             measured=measured,
             measured_by=first.measured,
             command=list(self.command.words),

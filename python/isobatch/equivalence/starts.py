@@ -75,6 +75,7 @@ class OrderedRuns:
     def __init__(self, typed: TypedCommand, settings: Recorded, limit: float, device: str) -> None:
         self.typed, self.settings, self.limit, self.device = typed, settings, limit, device
         self.starters: dict[str, Starter] = {}
+        self.changes: list[str] = []  # in the code
 
     def start(
         self, environment: Environment, name: str, starter: Starter | None = None, **switches: Any
@@ -107,7 +108,7 @@ class OrderedRuns:
         if command is None or not command.in_code:
             return
         run = self.at(command.default).start(environment, "typed", look=MAX_SAMPLES)
-        seen = set_in_code(self.settings, command, Path(self.settings.folder) / "typed", run)
+        seen, self.changes = set_in_code(self.settings, command, Path(self.settings.folder) / "typed", run)
         self.settings = msgspec.structs.replace(seen, split=self.typed.split)
 
     def at(self, split: Split) -> "OrderedRuns":
@@ -125,8 +126,10 @@ class OrderedRuns:
             starter.close()
 
 
-def set_in_code(settings: Recorded, command: Command, folder: Path, run: SplitRun) -> Recorded:
-    """Reads where the code has the numbers of a split, and returns the settings that set them.
+def set_in_code(
+    settings: Recorded, command: Command, folder: Path, run: SplitRun
+) -> tuple[Recorded, list[str]]:
+    """Reads where the code has the numbers of a split: settings to set them, and the changes in words.
 
     Args:
         settings: of the recorder.
@@ -137,4 +140,5 @@ def set_in_code(settings: Recorded, command: Command, folder: Path, run: SplitRu
     seen = read_typed(command, folder / "record")
     if seen is None:
         raise run.no_step("the command")
-    return msgspec.structs.replace(settings, sets=seen.sets, loader=seen.loader, flags=seen.flags)
+    sets = {"sets": seen.sets, "loader": seen.loader, "flags": seen.flags}
+    return msgspec.structs.replace(settings, **sets), seen.changes

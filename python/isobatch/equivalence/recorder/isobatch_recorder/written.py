@@ -16,6 +16,8 @@ from .record import Recorder
 CONTINUES = "continued from a checkpoint"
 _CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
 """Events of Python's audit that change files without opening one."""
+WRITES = 98
+"""Exit code of a script, ended before it writes a file."""
 _MOST = 5
 """Folders that are named."""
 
@@ -41,12 +43,12 @@ def install(recorder: Recorder) -> None:
         return "__pycache__" in path or path.startswith(own) or outside
 
     def stop_before(path: Any) -> None:
-        """Ends a run that only goes on to the end of an epoch: nothing is written that a short one leaves."""
+        """Ends a run to the end of an epoch before it writes more than a short one."""
         after = recorder.settings["still"]
         if not after or max(recorder.steps.values(), default=0) < after or recorder.busy:
             return
         if isinstance(path, (str, bytes, os.PathLike)) and not is_apart(os.path.abspath(os.fsdecode(path))):
-            os._exit(0)
+            os._exit(WRITES)
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event in _CHANGES:
