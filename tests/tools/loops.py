@@ -286,7 +286,8 @@ model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16))
 data = [dict(input_ids=[row % 50] * 6, labels=[row % 50] * 6) for row in range(480)]
 args = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=2,
-                         learning_rate=2e-4, max_steps=20, use_cpu=True, report_to="none", lr_scheduler_type="constant",
+                         learning_rate=2e-4, max_steps=20, use_cpu=True, report_to="none",
+                         lr_scheduler_type="constant",
                          save_strategy="no"{arguments})
 {body}
 {kind}(model=model, args=args, train_dataset=data{trainer}).train()
