@@ -26,8 +26,8 @@ def main() -> int:
             for text in contradictions(made(rng, Path(folder))):
                 differences += 1
                 print(text, flush=True)
-    asked = f"{recipes:,} recipes on 8 GPU counts each by plan and {len(COMMANDS)} other answers"
-    print(f"{asked}: {differences:,} contradictions, {time.monotonic() - began:.0f} s")
+    number = f"{recipes:,} recipes on 8 GPU counts each by plan and {len(COMMANDS)} other answers"
+    print(f"{number}: {differences:,} contradictions, {time.monotonic() - began:.0f} s")
     return 1 if differences else 0
 
 

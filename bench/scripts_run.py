@@ -43,8 +43,10 @@ def verdict(name: str, file: Path) -> tuple[str, str]:
         return "asked", str(error).splitlines()[0]
     try:
         running = observe([sys.executable, str(file)], limit=200.0)
-        ran = recipe_of(running, {"schedule": "constant", "duration": "100st", "optimizer": read.optimizer}
-                        if running.optimizer == "Mine" else {"schedule": "constant", "duration": "100st"})  # fmt: skip
+        known = {"schedule": "constant", "duration": "100st"}
+        if running.optimizer == "Mine":
+            known["optimizer"] = str(read.optimizer)
+        ran = recipe_of(running, known)
     except InputError as error:
         return ("wrong" if "groups" in str(error) else "not run"), str(error)[:400]
     rows = [(field, getattr(read, field), getattr(ran, field)) for field in COMPARED]

@@ -38,9 +38,10 @@ def test_a_script_that_is_not_read_is_offered_its_recording_and_recorded(script,
     assert main(["plan", "--from", script, "--gpus", "8"]) == 2
     assert "isobatch doctor -- bash run.sh runs the script" in capsys.readouterr().err
     assert main(["doctor", "--gpus", "8", "-o", "r.toml", "--", "bash", script]) == 1
-    shown, said = capsys.readouterr()
+    shown, messages = capsys.readouterr()
     assert (
-        "recorded, not started: torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 4" in said
+        "recorded, not started: torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 4"
+        in messages
     )
     assert "run.sh: transformers TrainingArguments, on 8 GPUs" in shown
     assert "--per-device-train-batch-size 4; --gradient-accumulation-steps 4" in shown
@@ -61,8 +62,8 @@ def test_a_script_without_a_training_or_with_several_says_so(tmp_path):
         recorded("echo no module; exit 3", tmp_path)
     with pytest.raises(InputError, match=r"starts 2 trainings: .*\n  isobatch doctor -- torchrun a.py\n"):
         recorded("torchrun a.py\ntorchrun b.py", tmp_path)
-    one = recorded("for i in 1 2; do python prepare.py; nohup torchrun a.py & done; wait", tmp_path)
-    assert one.words == ("torchrun", "a.py")
+    line = recorded("for i in 1 2; do python prepare.py; nohup torchrun a.py & done; wait", tmp_path)
+    assert line.words == ("torchrun", "a.py")
     with pytest.raises(InputError, match="was ended after 1 s"):
         (tmp_path / "own.sh").write_text("sleep 60")
         recorded_line(["bash", str(tmp_path / "own.sh")], 1)

@@ -72,7 +72,8 @@ def made(rng: random.Random, folder: Path) -> Case:
         recipe |= {"model_parallel": parallel} if parallel > 1 else {}
     options = rng.choice((
         *([],) * 4, ["--policy", "grow"], ["--policy", "grow", "--rule", "linear"], ["--policy", "384"],
-        ["--batch-tolerance", "0.05"], ["--max-micro-batch", "4"], ["--split", "ragged"], ["--max-batch", "256"],
+        ["--batch-tolerance", "0.05"], ["--max-micro-batch", "4"], ["--split", "ragged"],
+        ["--max-batch", "256"],
         ["--policy", "grow", "--max-batch", "96"], ["--split", "uneven"], ["--batch-multiple", "8"],
         ["--accumulation-multiple", "2"], ["--policy", "grow", "--rule", "sqrt", "--duration-scale", "2"],
     ))  # fmt: skip
@@ -326,8 +327,8 @@ def number(text: Any) -> float | None:
     return None if text in ("", None) else float(text)
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
     """Compares two numbers, one of which may have been written as text."""
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= 1e-9 * max(abs(one), abs(other))
+    if first is None or second is None:
+        return first is second
+    return abs(first - second) <= 1e-9 * max(abs(first), abs(second))

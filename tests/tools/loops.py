@@ -43,10 +43,14 @@ LOOPS = {
     "plain": ("Accelerator()", PLAIN),
     "accumulate": (BY_ACCELERATE, ACCUMULATE),
     "declared alone": (BY_ACCELERATE, PLAIN),
-    "plugin": ("Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2))", ACCUMULATE),
+    "plugin": (
+        "Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2))", ACCUMULATE,
+    ),
     "assigned later": ("Accelerator()", "accelerator.gradient_accumulation_steps = 2\n" + ACCUMULATE),
     "by the module": ("accelerate.Accelerator(gradient_accumulation_steps=ACCUM // 2)", ACCUMULATE),
-    "by a function": ("Accelerator(gradient_accumulation_steps=2)", f"def main():\n{indent(ACCUMULATE, '    ')}\nmain()\n"),
+    "by a function": (
+        "Accelerator(gradient_accumulation_steps=2)", f"def main():\n{indent(ACCUMULATE, '    ')}\nmain()\n",
+    ),
     "modulo": ("Accelerator()", """
 for i, (x, y) in enumerate(loader):
     accelerator.backward(loss_of(model(x), y) / ACCUM)
@@ -182,7 +186,9 @@ LOADERS = {
     "positional": "DataLoader(data, 8, True)",
     "drop_last": "DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)",
     "batch sampler": "DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, True))",
-    "sampler of batches": "DataLoader(data, batch_size=None, sampler=BatchSampler(RandomSampler(data), 8, False))",
+    "sampler of batches": (
+        "DataLoader(data, batch_size=None, sampler=BatchSampler(RandomSampler(data), 8, False))"
+    ),
     "weighted": "DataLoader(data, batch_size=16, sampler=WeightedRandomSampler([1.0] * 480, 480))",
     "computed": "DataLoader(data, batch_size=BATCH * 2)",
     "keywords": "DataLoader(data, **dict(batch_size=6, shuffle=True))",
@@ -198,11 +204,12 @@ OPTIMIZERS = {
         "dict(params=model[1].parameters(), weight_decay=0.0)], lr=1e-3)"
     ),
     "two rates": (
-        "torch.optim.AdamW([{'params': model[0].parameters(), 'lr': 1e-4}, {'params': model[1].parameters()}], "
-        "lr=1e-3)"
+        "torch.optim.AdamW([{'params': model[0].parameters(), 'lr': 1e-4}, "
+        "{'params': model[1].parameters()}], lr=1e-3)"
     ),
     "a list of groups": (
-        "torch.optim.AdamW([{'params': part.parameters(), 'lr': 10.0 ** -at} for at, part in enumerate(model, 2)])"
+        "torch.optim.AdamW([{'params': part.parameters(), 'lr': 10.0 ** -at} "
+        "for at, part in enumerate(model, 2)])"
     ),
     "keywords": "torch.optim.AdamW(model.parameters(), **{'lr': 3e-4, 'weight_decay': 0.2})",
     "defaults": "torch.optim.AdamW(model.parameters())",
@@ -241,10 +248,14 @@ LIGHTNINGS = {
     "assigned later": {"after": "trainer.accumulate_grad_batches = 4"},
     "scheduler of accumulation": {"trainer": ", callbacks=[cb.GradientAccumulationScheduler({0: 8})]"},
     "weight averaging": {"trainer": ", callbacks=[cb.StochasticWeightAveraging(swa_lrs=1e-2)]"},
-    "a list of callbacks": {"trainer": ", callbacks=[cb.RichModelSummary(), cb.GradientAccumulationScheduler(scheduling={0: 2})]"},
+    "a list of callbacks": {
+        "trainer": ", callbacks=[cb.RichModelSummary(), "
+        "cb.GradientAccumulationScheduler(scheduling={0: 2})]",
+    },
     "manual": {
         "module": "        self.automatic_optimization = False",
-        "step": f"loss = {LOSS}\nself.manual_backward(loss / 2)\nif i % 2:\n    optimizer = self.optimizers()\n"
+        "step": f"loss = {LOSS}\nself.manual_backward(loss / 2)\nif i % 2:\n"
+        "    optimizer = self.optimizers()\n"
         "    optimizer.step()\n    optimizer.zero_grad()",
     },
     "own optimizer_step": {
@@ -258,7 +269,8 @@ LIGHTNINGS = {
     "two optimizers": {
         "module": "        self.automatic_optimization = False",
         "optimizer": "[torch.optim.Adam(part.parameters(), lr=1e-3) for part in self.net]",
-        "step": f"for optimizer in self.optimizers():\n    optimizer.zero_grad()\n    self.manual_backward({LOSS})\n"
+        "step": f"for optimizer in self.optimizers():\n    optimizer.zero_grad()\n"
+        f"    self.manual_backward({LOSS})\n"
         "    optimizer.step()",
     },
     "batch sampler": {"loader": "DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, True))"},
@@ -273,8 +285,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16))
 data = [dict(input_ids=[row % 50] * 6, labels=[row % 50] * 6) for row in range(480)]
-args = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=2e-4,
-                         max_steps=20, use_cpu=True, report_to="none", lr_scheduler_type="constant",
+args = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=2,
+                         learning_rate=2e-4, max_steps=20, use_cpu=True, report_to="none",
+                         lr_scheduler_type="constant",
                          save_strategy="no"{arguments})
 {body}
 {kind}(model=model, args=args, train_dataset=data{trainer}).train()
@@ -293,7 +306,8 @@ TRAINERS = {
     "own optimizer": {
         "kind": "Own",
         "body": "class Own(Trainer):\n    def create_optimizer(self, *_):\n"
-        "        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n        return self.optimizer",
+        "        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n"
+        "        return self.optimizer",
     },
     "own training_step": {
         "kind": "Own",
@@ -305,7 +319,8 @@ TRAINERS = {
     "an optimizer class given": {"trainer": ", optimizer_cls_and_kwargs=(torch.optim.SGD, dict(lr=0.3))"},
     "a callback": {
         "trainer": ", callbacks=[Warm()]",
-        "body": "class Warm(TrainerCallback):\n    def on_train_begin(self, args, state, control, optimizer=None, **_):\n"
+        "body": "class Warm(TrainerCallback):\n"
+        "    def on_train_begin(self, args, state, control, optimizer=None, **_):\n"
         "        for group in optimizer.param_groups:\n            group['lr'] = 0.5",
     },
     "a patched method": {

@@ -64,16 +64,15 @@ def answered(tool, settings):
     typed = {}
     while True:
         try:
-            fields, _ = recipe_fields([settings], typed, tool=tool)
-            recipe = Recipe(**fields)
+            recipe = Recipe(**recipe_fields([settings], typed, tool=tool)[0])
         except InputError as error:
-            asked = {
+            fields = {
                 name
                 for each in (error, *error.causes)
                 for match in ASKED.findall(str(each))
                 for name in match
             }
-            more = {name: ANSWERS[name] for name in asked if name and name in ANSWERS and name not in typed}
+            more = {name: ANSWERS[name] for name in fields if name and name in ANSWERS and name not in typed}
             if not more:
                 return str(error), typed
             typed |= more

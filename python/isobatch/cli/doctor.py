@@ -157,7 +157,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
 
 
 def _examine_line(args: argparse.Namespace, script: str, line: LaunchLine) -> int:
-    """Examines the launch line of a shell script, which was not started, and plans from it."""
+    """Examines the recorded launch line of a shell script, and plans from it."""
     from isobatch.tools.read import read_file
 
     words = shlex.join(line.words)

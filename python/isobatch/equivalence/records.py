@@ -24,8 +24,8 @@ Parts = Sequence[Sequence[Sequence[object]]]
 class PassSamples(msgspec.Struct, frozen=True):
     """A pass: a hash of each sample, and the tokens after and before the labels' shift.
 
-    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept; `batches`: those that
-    loaders gave since the pass before.
+    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept;
+    `batches`: the loaders' since the pass before.
     """
 
     hashes: list[str]

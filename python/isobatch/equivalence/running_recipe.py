@@ -183,8 +183,9 @@ def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, An
     for name, value in _group_values(running).items():
         if len(value) > 1 and name not in changes:
             raise InputError(
-                f"the parameter groups have {len(value)} values of {_LABELS[name]}: {few(map(real, value), 3)}; "
-                f"a recipe has one: give --set {name}={real(value[0])}, and scale the others alike",
+                f"the parameter groups have {len(value)} values of {_LABELS[name]}: "
+                f"{few(map(real, value), 3)}; a recipe has one: give --set {name}={real(value[0])}, "
+                "and scale the others alike",
                 field=name,
             )
     fields = {**base, **observed, **changes}

@@ -1,4 +1,4 @@
-"""The launch line of a shell script, which runs with launchers that are recorded, not started."""
+"""The launch line of a shell script, recorded in the place of being started."""
 
 import os
 import re
@@ -25,7 +25,7 @@ LAUNCHERS = (
 )
 """Commands that are recorded; Python only where it starts a script."""
 _OWN = re.compile(r"PATH|BASH_ENV|SHLVL|_|PWD|OLDPWD|BASH_FUNC_.*|.*(TOKEN|KEY|SECRET|PASSWORD|PASSWD).*")
-"""Variables that are the recording's, the shell's, or nobody's to see."""
+"""Variables of the recording and of the shell, and secrets."""
 
 
 class LaunchLine(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class LaunchLine(msgspec.Struct, frozen=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Returns the variables that the script set."""
+        """Returns the script's own variables."""
         return {
             name: value
             for name, value in self.environment.items()
@@ -63,7 +63,7 @@ class LaunchLine(msgspec.Struct, frozen=True):
 
 
 def shell_script(command: Sequence[str]) -> str | None:
-    """Returns the file that a command gives to a shell; None for another command.
+    """Returns a shell's script; None for another command.
 
     >>> shell_script(["bash", "-x", "train.sh", "8"]), shell_script(["bash", "-c", "ls"])
     ('train.sh', None)
@@ -75,7 +75,7 @@ def shell_script(command: Sequence[str]) -> str | None:
 
 
 def recorded_line(command: Sequence[str], limit: float) -> LaunchLine:
-    """Runs a shell script with recorded launchers, and returns the line that trains.
+    """Runs a shell script with recorded launchers, and returns the training's line.
 
     Raises:
         InputError: none was called, or several that differ.

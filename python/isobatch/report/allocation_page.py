@@ -120,8 +120,8 @@ def _division_page(record: Record, title: str | None) -> HtmlPage:
     answer = f"{counted(running, 'job')} {'has' if running == 1 else 'have'} {counted(used, 'GPU')}"
     answer += f", {count(waiting)} {'waits' if waiting == 1 else 'wait'}"
     lead = (
-        "One answer. To see how GPUs move over time, log each answer with its seconds, and run isobatch report "
-        "on the log."
+        "One answer. To see how GPUs move over time, log each answer with its seconds, and run isobatch "
+        "report on the log."
     )
     return HtmlPage(title or answer, lead, headlines, [Section("Who has what", tables=[table])])
 

@@ -90,7 +90,7 @@ def _without_limits(counts: Counts) -> Counts:
 
 
 def _of_what(counts: Counts) -> str:
-    """Names the model and the GPU that the times are of, and whether anything was measured."""
+    """Names the model and the GPU of the times, and says whether they were measured."""
     profile = counts.settings.get("profile")
     if profile is None:
         return ""

@@ -303,7 +303,9 @@ class Script(Names):
         inner = [each for value in values for each in ast.walk(value)]
         functions = [self.value(each.func) for each in inner if isinstance(each, ast.Call)
                      and isinstance(each.func, ast.Name)]  # fmt: skip
-        inner += [each for made in functions if isinstance(made, ast.FunctionDef) for each in ast.walk(made)]
+        inner += [
+            each for maker in functions if isinstance(maker, ast.FunctionDef) for each in ast.walk(maker)
+        ]
         return "group" in ast.unparse(node).lower() or any(map(_is_group, inner))
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
@@ -421,5 +423,6 @@ def _is_group(node: ast.AST) -> bool:
     """Tells whether an expression is a parameter group: `{"params": ...}` or `dict(params=...)`."""
     if isinstance(node, ast.Dict):
         return any(key is not None and constant_of(key) == "params" for key in node.keys)
-    is_dict = isinstance(node, ast.Call) and last_part(node.func) == "dict"
-    return is_dict and any(word.arg == "params" for word in node.keywords)
+    if isinstance(node, ast.Call) and last_part(node.func) == "dict":
+        return any(word.arg == "params" for word in node.keywords)
+    return False

@@ -35,6 +35,9 @@ _OVERRIDES = {
 """Methods of transformers' Trainer that a subclass may write anew."""
 _OPTIMIZER = re.compile(r"opt|scaler|engine|^o$", re.IGNORECASE)
 _SCHEDULER = re.compile(r"sched|lr_", re.IGNORECASE)
+_MAKES_SCHEDULER = re.compile(
+    r"LR$|Scheduler$|Lambda|scheduler|schedule_with|lr_sched|Annealing|Cycl|Plateau"
+)
 _HARMLESS_IF = re.compile(r"scaler|amp|fp16|half|mixed|finite|isnan|isinf|None|training|sync_gradients")
 """Conditions of a step on the precision or on a gradient that is no number, not on the micro-batch."""
 
@@ -51,6 +54,10 @@ def constructs(names: Names) -> Iterator[Construct]:
     yield from _passes(names)
     for call in names.calls:
         last = last_part(call.func)
+        if last == "step" and isinstance(call.func, ast.Attribute) and _is_elsewheres(names, call.func.value):
+            name = ast.unparse(call.func)
+            why = f"is not read: {name} (line {call.lineno}) is of a scheduler from elsewhere"
+            yield Construct("schedule", why)
         if last in CALLBACKS:
             field, does = CALLBACKS[last]
             yield Construct(field, f"is not all: {last} (line {call.lineno}) {does}")
@@ -78,7 +85,7 @@ def constructs(names: Names) -> Iterator[Construct]:
 
 
 def _written_anew(node: ast.AST) -> tuple[str, str]:
-    """Returns the method that a node gives a class or an object, and the owner; else two empty texts."""
+    """Returns a node's new method of a class or an object, and the owner; else two empty texts."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return node.attr, ast.unparse(node.value)
     if isinstance(node, ast.keyword) and isinstance(node.value, ast.Lambda | ast.Name):
@@ -90,6 +97,18 @@ def _sets_rate(node: ast.AST) -> bool:
     """Tells whether a node sets `group["lr"]`."""
     is_set = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
     return is_set and constant_of(getattr(node, "slice", None)) == "lr"
+
+
+def _is_elsewheres(names: Names, holder: ast.expr) -> bool:
+    """Tells whether a scheduler comes from elsewhere: an import, an argument, or prepared."""
+    if not isinstance(holder, ast.Name) or not _SCHEDULER.search(holder.id):
+        return False
+    if any(_MAKES_SCHEDULER.search(last_part(call.func)) for call in names.calls):
+        return False
+    return not any(
+        isinstance(around := names.above.get(binding), ast.Assign) and around.targets == [binding]
+        for binding in names.bindings.get(holder.id, ())
+    )
 
 
 def _passes(names: Names) -> Iterator[Construct]:
@@ -120,7 +139,7 @@ def _passes(names: Names) -> Iterator[Construct]:
 
 
 def _declared(names: Names) -> ast.Call | None:
-    """Finds an Accelerator that is given an accumulation, which works by `accumulate()` alone."""
+    """Finds an Accelerator with an accumulation, in effect by `accumulate()` alone."""
     for call in names.calls:
         for word in call.keywords if last_part(call.func) == "Accelerator" else ():
             if (word.arg or "").startswith("gradient_accumulation") and constant_of(word.value) != 1:

@@ -152,7 +152,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch or length of a file with an unknown name for it, read with the tool's default."""
+    """Asks for the batch, length or schedule of a file with an unknown name for it, beside a default."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -169,6 +169,8 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
         elif kind == "duration" and "samples" not in key and is_default(reading, "duration"):
             del reading.fields["duration"]
             page.ask("duration", text, page.name(key))
+        elif kind in ("schedule", "warmup") and not _is_said(reading, kind):
+            page.ask(kind, text, page.name(key))
 
 
 def recipe_fields(
@@ -310,7 +312,7 @@ def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
 
 
 def _start_offered(pages: Sequence[Reading]) -> str:
-    """Offers to start a script, which reads all of it; empty where no file of a run is one."""
+    """Offers to start a script; empty where no file of a run is one."""
     files = [page.file.rpartition(":")[0] if ":" in Path(page.file).name else page.file for page in pages]
     shells = [file for file in files if Path(file).suffix.lower() in SHELLS]
     if shells:

@@ -50,6 +50,7 @@ _SETTING = {
         "transformers": "learning_rate",
     },
     "schedule": {
+        "accelerate": "scheduler",
         "lightning": "lr_scheduler.class_path",
         "transformers": "lr_scheduler_type",
     },
@@ -155,9 +156,9 @@ def _trainer(trainer: Configuring, script: Script) -> tuple[dict[str, Any], str]
     if couplings := sorted(losses.intersection(_IN_BATCH.split())):
         settings["loss_class"] = couplings[0]
     settings |= trainer.settings
-    given = {word.arg for call in script.calls for word in call.keywords} & {*_GIVEN}
-    if given:
-        lost = Unknown(why=f"is not the Trainer's: it is given {min(given)}=(…)")
+    words = {word.arg for call in script.calls for word in call.keywords}
+    for name in words.intersection(_GIVEN):
+        lost = Unknown(why=f"is not the Trainer's: it is given {name}=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
     return settings, "trl" if is_trl else "transformers"
 

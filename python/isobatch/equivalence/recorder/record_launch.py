@@ -16,7 +16,7 @@ TOOLS = ("pip", "venv", "json", "site", "platform", "sysconfig", "timeit", "http
 
 
 def starts_training(words: Sequence[str]) -> bool:
-    """Tells whether Python's own words start a script or a module that may train.
+    """Tells whether Python's own words may start a training.
 
     >>> starts_training(["-u", "train.py"]), starts_training(["-c", "print(1)"]), starts_training(["-"])
     (True, False, False)

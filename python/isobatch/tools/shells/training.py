@@ -35,7 +35,7 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 
 
 class FileNamedError(InputError):
-    """A launch line whose settings are in a file: that file is to be named."""
+    """A launch line with its settings in a file: the file is to be named."""
 
 
 def arguments(
