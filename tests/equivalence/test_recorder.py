@@ -6,12 +6,12 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from isobatch.equivalence.launchers import CPU
-from isobatch.equivalence.records import Recording
-from isobatch.equivalence.runs import Recorded, start_run
-from isobatch.equivalence.split import Split
+from isobatch.equivalence.launchers import CPU  # noqa: E402
+from isobatch.equivalence.records import Recording  # noqa: E402
+from isobatch.equivalence.runs import RECORDER, Recorded, start_run  # noqa: E402
+from isobatch.equivalence.split import Split  # noqa: E402
 
 HEAD = """
 import sys
@@ -147,3 +147,44 @@ def wrap(model):
     assert step.first.entries == [3, 1] and step.first.names == ["weight", "bias"]
     # The gradient of the mean is the mean of each input, over the rows of both ranks; a bucket has one entry.
     assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])
+
+
+@pytest.fixture(scope="module")
+def read_pass():
+    """The recorder's reader of a call's inputs, as a training imports it."""
+    sys.path.insert(0, str(RECORDER))
+    try:
+        from isobatch_recorder.samples import read_pass
+    finally:
+        sys.path.remove(str(RECORDER))
+    return lambda *args, **kwargs: read_pass(args, kwargs)["hashes"]
+
+
+IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+TARGETS = [{"boxes": torch.rand(count, 4), "class_labels": torch.arange(count)} for count in (3, 1, 4, 2)]
+MASKS = [torch.ones(count, 8, 8) * count for count in (3, 1, 4, 2)]
+LEVELS = [IMAGES.mean(1), IMAGES.mean(2), IMAGES.mean(3), IMAGES.sum(1)]
+LISTS = {
+    "boxes of each image": lambda rows: {
+        "labels": [TARGETS[row] for row in rows],
+        "pixel_values": IMAGES[rows],
+    },
+    "masks of each image": lambda rows: {
+        "mask_labels": [MASKS[row] for row in rows],
+        "pixel_values": IMAGES[rows],
+    },
+    "a list of images": lambda rows: {
+        "images": [IMAGES[row] for row in rows],
+        "targets": [TARGETS[row] for row in rows],
+    },
+    "levels of a pyramid": lambda rows: {"features": [level[rows] for level in LEVELS]},
+    "levels beside images": lambda rows: {"features": [level[rows] for level in LEVELS], "x": IMAGES[rows]},
+}
+
+
+@pytest.mark.parametrize("inputs_of", LISTS.values(), ids=LISTS)
+def test_a_row_is_the_same_in_any_pass_also_with_lists_beside_it(read_pass, inputs_of):
+    whole = read_pass(**inputs_of([0, 1, 2, 3]))
+    passes = [read_pass(**inputs_of(rows)) for rows in ([0, 1], [2, 3], [3])]
+    assert len({*whole}) == 4
+    assert passes == [whole[:2], whole[2:], whole[3:]]

@@ -51,25 +51,53 @@ def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
     Tokens are counted twice, since some losses count before the shift of the labels and some after it.
     """
-    tensors = [
-        (name, tensor.detach())
-        for name, tensor in [*_tensors(args, "args"), *_tensors(kwargs, "kwargs")]
-        if tensor.dim() and not tensor.requires_grad
-    ]
-    if not tensors:
+    inputs = [*_inputs(args, "args"), *_inputs(kwargs, "kwargs")]
+    tensors = [(name, value.detach()) for name, value in inputs if _is_input(value)]
+    lists = [(name, value) for name, value in inputs if isinstance(value, list)]
+    of_lists = [pair for name, value in lists for pair in _tensors(value, name) if _is_input(pair[1])]
+    if not tensors and not of_lists:
         return {"hashes": [], "tokens": []}
-    rows = tensors[0][1].shape[0]
+    targets = (len(value) for _, value in lists if hasattr(value[0], "items"))
+    rows = next(targets, (tensors or of_lists)[0][1].shape[0])
+    by_row = [(name, value) for name, value in lists if len(value) == rows and not _spans(value, rows)]
+    own = {name for name, _ in by_row}
+    tensors += [pair for name, value in lists if name not in own for pair in _tensors(value, name)]
     mask = next((t for name, t in tensors if name.endswith("attention_mask") and t.dim() == 2), None)
     labels = _labels(tensors)
     tokens = [] if labels is None else [int((labels[:, 1:] != -100).sum()), int((labels != -100).sum())]
-    per_row = [(n, t) for n, t in tensors if t.shape[0] == rows and not n.endswith("attention_mask")]
+    per_row = [
+        (n, t) for n, t in tensors if _is_input(t) and t.shape[0] == rows and not n.endswith("attention_mask")
+    ]
     row_mask = mask if mask is not None and len(mask) == rows else None
-    return {"hashes": [_hash(row, per_row, row_mask) for row in range(rows)], "tokens": tokens}
+    return {"hashes": [_hash(row, per_row, by_row, row_mask) for row in range(rows)], "tokens": tokens}
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and not value.requires_grad
+
+
+def _inputs(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yields tensors, and lists as a whole: one may have an entry for each row, such as an image's boxes."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif hasattr(value, "items"):
+        for key in sorted(value.keys(), key=str):
+            yield from _inputs(value[key], f"{name}.{key}")
+    elif isinstance(value, list) and value:
+        yield name, value
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _inputs(item, f"{name}.{number}")
+
+
+def _spans(values: list[Any], rows: int) -> bool:
+    """Tells whether each entry of a list is of all rows, such as the levels of a pyramid."""
+    return all(isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == rows for value in values)
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield name, value
+        yield name, value.detach()
     elif hasattr(value, "items"):
         for key in sorted(value.keys(), key=str):
             yield from _tensors(value[key], f"{name}.{key}")
@@ -89,8 +117,16 @@ def _labels(tensors: list[tuple[str, torch.Tensor]]) -> torch.Tensor | None:
     return None
 
 
-def _hash(row: int, tensors: list[tuple[str, torch.Tensor]], mask: torch.Tensor | None) -> str:
+def _hash(
+    row: int,
+    tensors: list[tuple[str, torch.Tensor]],
+    by_row: list[tuple[str, list[Any]]],
+    mask: torch.Tensor | None,
+) -> str:
     digest = hashlib.sha1(usedforsecurity=False)
+    for name, values in by_row:
+        for part, tensor in _tensors(values[row], name):
+            digest.update(part.encode() + _plain(tensor))
     for name, tensor in tensors:
         value = tensor[row]
         if mask is not None and value.dim() >= 1 and value.shape[0] == mask.shape[1]:
@@ -99,6 +135,11 @@ def _hash(row: int, tensors: list[tuple[str, torch.Tensor]], mask: torch.Tensor 
             # Without a mask padding is taken for a run of 0 or -100 at an end.
             content = ((value != 0) & (value != -100)).nonzero().reshape(-1)
             value = value[content[0] : content[-1] + 1] if len(content) else value[:1]
-        plain = value.float() if value.dtype == torch.bfloat16 else value
-        digest.update(name.encode() + plain.cpu().contiguous().numpy().tobytes())
+        digest.update(name.encode() + _plain(value))
     return digest.hexdigest()[:12]
+
+
+def _plain(value: torch.Tensor) -> bytes:
+    plain = value.float() if value.dtype == torch.bfloat16 else value
+    content: bytes = plain.cpu().contiguous().numpy().tobytes()
+    return content
