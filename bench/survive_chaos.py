@@ -1,16 +1,18 @@
-"""Kills, pauses and joins ranks of a surviving run at random, and compares it with the run that nobody disturbed.
+"""Kills, pauses and joins ranks of a surviving run at random, and compares it with the undisturbed run.
 
     python bench/survive_chaos.py --runs 40 --folder /tmp/chaos
-    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --shards 2          # 3 replicas of 2 ranks
-    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk      # as root: namespaces, a tmpfs
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --shards 2      # 3 replicas of 2 ranks
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk  # as root: namespaces, a tmpfs
 
-A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past its lease and woken
-(SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One replica that holds the state is always left.
-Every fifth run has loaders with workers, every third one chunks (its weights must be equal to the last bit), every fourth a GradScaler, every
-seventh more ranks than fit its batch, every second a stranger without the key, who writes, replays and deletes what is in the store.
-A run that --limit ends while it still makes progress is cut off: neither equal nor wrong, and compared up to there. One that makes none,
-and does not end, hangs. With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
---disk checkpoints are written to a disk that is full now and then, which ends the rank that writes.
+A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past
+its lease and woken (SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started.
+One replica that holds the state is always left. Every fifth run has loaders with workers, every third one
+chunks (its weights must be equal to the last bit), every fourth a GradScaler, every seventh more ranks than
+fit its batch, every second a stranger without the key, who writes, replays and deletes what is in the store.
+A run that --limit ends while it still makes progress is cut off: neither equal nor wrong, and compared up to
+there. One that makes none, and does not end, hangs. With --hosts each rank is on one of four hosts with links
+of their own (network namespaces), and a link is taken down for a while. With --disk checkpoints are written
+to a disk that is full now and then, which ends the rank that writes.
 """
 
 from __future__ import annotations

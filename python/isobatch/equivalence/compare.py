@@ -112,7 +112,7 @@ class Comparison:
         return self._compare_update(recording, msgspec.structs.replace(result, notes=[*dict.fromkeys(notes)]))
 
     def _earlier_update(self, recording: Recording, event: Event, results: list[SplitResult]) -> SplitResult:
-        """Returns a step's result; after another update of the same gradient, that of the update."""
+        """Returns a step's result: of the update, if the gradient is the same and the update is not."""
         result = results[-1]
         if not results[:-1] or [cause.id for cause in result.causes] != ["coupled_samples"]:
             return result
@@ -145,7 +145,7 @@ class Comparison:
         return msgspec.structs.replace(result, update=largest, causes=causes, same=not causes)
 
     def compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
-        """Compares one step; `difference_before` is that of the first step's gradient."""
+        """Compares one step; `difference_before` is the first step's, of its gradient."""
         step, reference = recording.steps[event], self.reference.steps[event]
         columns = step.first.columns  # other optimizers' tensors count as 0
         gradient = np.where(columns, step.gradients.mean(0), 0.0)

@@ -56,7 +56,7 @@ def look_at_end(
     noise: Rounding,
     results: Sequence[SplitResult],
 ) -> tuple[Measured, list[SplitResult]]:
-    """Returns the row, and the results of all splits, among them that of one sample a pass at the end.
+    """Returns the row, and the results of all splits, last the one of one sample a pass.
 
     Args:
         run, first, single, loader, noise: see `compare_epoch_end`.

@@ -91,7 +91,7 @@ def _patch_accelerator(module: ModuleType) -> None:
 
 
 def _let_deepspeed_run(states: Any) -> None:
-    """Has Accelerate hand the training to DeepSpeed, which it leaves out where the environment says a CPU."""
+    """Has Accelerate hand the training to DeepSpeed, on a CPU too."""
     state, device = states.AcceleratorState, "ACCELERATE_USE_CPU"
     initialize = state.__init__
 

@@ -107,7 +107,7 @@ def patch(module: ModuleType) -> None:
 
 
 def _samples(arguments: list[Any]) -> str:
-    """Says in words what a sample is, and over which units a loss is a mean."""
+    """Names the sample of a rollout, and the units of a loss's mean."""
     text, settings = "completions", arguments[0] if arguments else None
     if group := getattr(settings, "num_generations", None):
         text = f"groups of {group} completions"
