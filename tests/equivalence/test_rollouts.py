@@ -76,13 +76,13 @@ def test_each_prompt_gets_its_completions_in_turn_whatever_the_passes(tmp_path, 
     assert recorder.notes == [f"completions: {rollouts.PLAYED}"]
 
 
-def test_ranks_share_the_completions_of_a_prompt_in_order(tmp_path, monkeypatch):
-    def gather(into, own):
-        into[:] = [own] * len(into)
-
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    sequences, model, _ = played(tmp_path, monkeypatch, [[5, 6]] * 4, rank=1, world=2)
-    assert torch.equal(model.generate(torch.tensor([[5, 6], [5, 6]])), sequences[2:])
+def test_ranks_share_the_completions_of_a_prompt_and_need_not_all_generate(tmp_path, monkeypatch):
+    sequences, model, recorder = played(tmp_path, monkeypatch, [[5, 6]] * 4, world=2)
+    first = model.generate(torch.tensor([[5, 6]] * 3))
+    second = Recorder(tmp_path, recorder.settings["rollouts"], 1, 2)
+    monkeypatch.setattr(isobatch_recorder, "installed", [second])
+    rest = patched().generate(torch.tensor([[5, 6]]))
+    assert torch.equal(torch.cat([first, rest]), sequences)
 
 
 def test_padding_of_a_prompt_is_no_part_of_it(tmp_path, monkeypatch):
