@@ -36,7 +36,9 @@ class Rollouts:
         self.calls = 0
         played = recorder.settings["rollouts"]
         self._played: dict[str, list[list[int]]] = json.loads(Path(played).read_text()) if played else {}
-        self._left = {prompt: [*range(len(known))] for prompt, known in self._played.items()}
+        self._left: dict[str, list[int]] = {
+            prompt: [*range(len(known))] for prompt, known in self._played.items()
+        }
 
     def complete(self, prompts: list[str]) -> list[list[int]] | None:
         """Returns a completion of each prompt in the first run; None where none is left for one of them."""
@@ -49,9 +51,9 @@ class Rollouts:
         ]
 
     def _claim(self, prompt: str) -> int | None:
-        """Takes a prompt's first completion that no rank has: by a file, since not every rank may generate."""
+        """Takes a prompt's next completion, by a file: ranks share them, and not every rank may generate."""
         name = hashlib.sha1(prompt.encode(), usedforsecurity=False).hexdigest()[:16]
-        left = self._left.get(prompt, [])
+        left: list[int] = self._left.get(prompt, [])
         while left:
             number = left.pop(0)
             with contextlib.suppress(FileExistsError):
@@ -112,7 +114,7 @@ def patch(module: ModuleType) -> None:
 
 
 def _samples(arguments: list[Any]) -> str:
-    """Says in words what a sample is, and over which units a loss is a mean."""
+    """Says in words a sample, and the unit of the mean of a loss."""
     text, settings = "completions", arguments[0] if arguments else None
     if group := getattr(settings, "num_generations", None):
         text = f"groups of {group} completions"
