@@ -41,7 +41,6 @@ def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
         "RLOOTrainer, beta=0, normalize_advantages=True": partial(
             _grpo, "RLOO", beta=0.0, normalize_advantages=True
         ),
-        "GMPOTrainer": partial(_grpo, "GMPO"),
     }
     for name, maker in makers.items():
         yield name, "trl", partial(_ask, maker)
@@ -237,17 +236,16 @@ def _words(settings: dict[str, Any]) -> str:
 
 def _grpo(name: str, **arguments: Any) -> Any:
     """Groups of two completions a prompt, which a stub takes from the prompt in the place of generation."""
-    from importlib import import_module
+    import trl
 
-    module = import_module("trl.experimental.gmpo" if name == "GMPO" else "trl")
-    kind = getattr(module, f"{name}Trainer")
+    kind = getattr(trl, f"{name}Trainer")
 
     class Fixed(kind):
         """Answers each prompt with a text that follows from the prompt and its place in its group."""
 
         def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:
             completions = [_completion(sum(prompt) + 7 * (n % 2)) for n, prompt in enumerate(prompt_ids)]
-            return completions, None, *([{}] if keywords.get("extra") else ())
+            return completions if name == "RLOO" else (completions, None)
 
     trainer = partial(
         Fixed,

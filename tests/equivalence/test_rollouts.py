@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from isobatch.equivalence.recorder import isobatch_recorder
-from isobatch.equivalence.recorder.isobatch_recorder import rollouts
+from isobatch.equivalence.recorder.isobatch_recorder import objects, rollouts
 from isobatch.equivalence.records import read_rollouts
 from isobatch.equivalence.session import same
 
@@ -76,13 +76,13 @@ def test_each_prompt_gets_its_completions_in_turn_whatever_the_passes(tmp_path, 
     assert recorder.notes == [f"completions: {rollouts.PLAYED}"]
 
 
-def test_ranks_share_the_completions_of_a_prompt_in_order(tmp_path, monkeypatch):
-    def gather(into, own):
-        into[:] = [own] * len(into)
-
-    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    sequences, model, _ = played(tmp_path, monkeypatch, [[5, 6]] * 4, rank=1, world=2)
-    assert torch.equal(model.generate(torch.tensor([[5, 6], [5, 6]])), sequences[2:])
+def test_ranks_share_the_completions_of_a_prompt_and_need_not_all_generate(tmp_path, monkeypatch):
+    sequences, model, recorder = played(tmp_path, monkeypatch, [[5, 6]] * 4, world=2)
+    first = model.generate(torch.tensor([[5, 6]] * 3))
+    second = Recorder(tmp_path, recorder.settings["rollouts"], 1, 2)
+    monkeypatch.setattr(isobatch_recorder, "installed", [second])
+    rest = patched().generate(torch.tensor([[5, 6]]))
+    assert torch.equal(torch.cat([first, rest]), sequences)
 
 
 def test_padding_of_a_prompt_is_no_part_of_it(tmp_path, monkeypatch):
@@ -104,6 +104,23 @@ def test_the_unit_of_the_loss_is_said(tmp_path, monkeypatch):
     model.generate(torch.tensor([[5, 6]]))
     unit = "groups of 4 completions, whose loss is a mean over tokens (loss_type dapo)"
     assert recorder.notes == [f"{unit}: {rollouts.PLAYED}"]
+
+
+def test_another_engine_is_switched_off(tmp_path, monkeypatch):
+    recorder = Recorder(tmp_path)
+    recorder.typed = SimpleNamespace(sets=lambda _: False, tell=lambda *_: None)
+    recorder.on_cpu, recorder.in_float32 = True, True
+    monkeypatch.setattr(isobatch_recorder, "installed", [recorder])
+
+    class Arguments:
+        def __post_init__(self) -> None:
+            self.use_vllm, self.vllm_mode = True, "server"
+
+    objects._patch_arguments(SimpleNamespace(TrainingArguments=Arguments))
+    arguments = Arguments()
+    arguments.__post_init__()
+    assert (arguments.use_vllm, arguments.vllm_mode) == (False, "server")
+    assert recorder.notes == ["use_vllm off"]
 
 
 @pytest.mark.slow

@@ -285,7 +285,8 @@ def test_the_rates_of_the_installed_trl():
     ("settings", "words"),
     [
         ({"loss_type": "bnpo"}, ("loss_type bnpo", "(own_units)", "use loss_type dapo")),
-        ({"loss_type": "dapo"}, ()),
+        ({"entropy_coef": 0.1}, ("entropy_coef adds", "(loss_term)", "use entropy_coef 0")),
+        ({"loss_type": "dapo", "entropy_coef": 0}, ()),
         ({}, ()),
     ],
 )
@@ -317,4 +318,4 @@ def test_an_aggregation_of_verl_that_another_split_changes_is_said(tmp_path, mod
 
 def test_each_mode_names_a_law_of_the_table():
     laws = pytest.importorskip("isobatch.equivalence.laws").LAWS
-    assert {loss.law for loss in (*losses.TRL.values(), *losses.VERL.values())} <= {*laws}
+    assert {loss.law for loss in (losses.ENTROPY, *losses.TRL.values(), *losses.VERL.values())} <= {*laws}

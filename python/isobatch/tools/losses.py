@@ -31,6 +31,9 @@ TRL = {
     ("DPO", "aot_unpaired"): OtherLoss("coupled_samples", _OF_PAIRS, "loss_type aot"),
 }
 """By the trainer and its `loss_type`."""
+ENTROPY = OtherLoss(
+    "loss_term", "adds an entropy of each pass, as a mean over the pass's tokens", "entropy_coef 0"
+)
 
 VERL = {
     "token-mean": OtherLoss(
@@ -48,6 +51,8 @@ def note_trl(page: SettingsPage, trainer: str) -> None:
     for mode in _words(page, "loss_type"):
         if (loss := TRL.get((trainer, mode))) is not None:
             page.note(loss.line(f"loss_type {mode}"))
+    if trainer == "GRPO" and page.number("entropy_coef", default=0):
+        page.note(ENTROPY.line("entropy_coef"))
 
 
 def note_verl(page: SettingsPage, key: str) -> None:

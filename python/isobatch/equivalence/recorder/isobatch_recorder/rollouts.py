@@ -6,9 +6,10 @@ completions, whatever follows (rewards, advantages, old log-probabilities, the l
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
-from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,34 +29,37 @@ UNITS = {
 
 
 class Rollouts:
-    """The completions of one run by prompt, in the order of the ranks' calls."""
+    """The completions of one run, by prompt."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._before = Counter[str]()
         self.calls = 0
         played = recorder.settings["rollouts"]
         self._played: dict[str, list[list[int]]] = json.loads(Path(played).read_text()) if played else {}
+        self._left: dict[str, list[int]] = {
+            prompt: [*range(len(known))] for prompt, known in self._played.items()
+        }
 
     def complete(self, prompts: list[str]) -> list[list[int]] | None:
-        """Returns the completion of each prompt in the first run; None where it had none for one of them.
-
-        Ranks that share a prompt take its completions in the order of their ranks.
-        """
+        """Returns a completion of each prompt in the first run; None where none is left for one of them."""
         self.calls += 1
-        by_rank = [Counter(prompts)]
-        if self._recorder.world > 1:
-            by_rank = [Counter[str]()] * self._recorder.world
-            torch.distributed.all_gather_object(by_rank, Counter(prompts))
-        own = self._before + sum(by_rank[: self._recorder.rank], Counter[str]())
-        self._before += sum(by_rank, Counter[str]())
-        completions = []
-        for prompt in prompts:
-            if len(known := self._played.get(prompt, [])) <= own[prompt]:
-                return None
-            completions.append(known[own[prompt]])
-            own[prompt] += 1
-        return completions
+        numbers = [self._claim(prompt) for prompt in prompts]
+        if None in numbers:
+            return None
+        return [
+            self._played[prompt][number] for prompt, number in zip(prompts, numbers) if number is not None
+        ]
+
+    def _claim(self, prompt: str) -> int | None:
+        """Takes a prompt's next completion, by a file: ranks share them, and not every rank may generate."""
+        name = hashlib.sha1(prompt.encode(), usedforsecurity=False).hexdigest()[:16]
+        left: list[int] = self._left.get(prompt, [])
+        while left:
+            number = left.pop(0)
+            with contextlib.suppress(FileExistsError):
+                (self._recorder.folder / f"claim-{name}-{number}").touch(exist_ok=False)
+                return number
+        return None
 
     def keep(self, prompts: list[str], completions: list[list[int]]) -> None:
         """Writes the completions of a call, for the other runs to play."""
@@ -88,7 +92,10 @@ def patch(module: ModuleType) -> None:
         texts = [text for text in _texts(prompts, mask) for _ in range(times)]
         completions = recorder.rollouts.complete(texts)
         if completions is not None:
-            return _output(module, prompts.repeat_interleave(times, 0), completions, _pad(settings), kwargs)
+            name = "return_dict_in_generate"
+            as_dict = bool(kwargs.get(name, getattr(settings, name, False)))
+            repeated = prompts.repeat_interleave(times, 0)
+            return _output(module, repeated, completions, _pad(settings), as_dict=as_dict)
         if recorder.settings["rollouts"]:
             recorder.note(ANEW)
         state = torch.get_rng_state()
@@ -107,7 +114,7 @@ def patch(module: ModuleType) -> None:
 
 
 def _samples(arguments: list[Any]) -> str:
-    """Names the sample of a rollout, and the units of a loss's mean."""
+    """Says in words a sample, and the unit of the mean of a loss."""
     text, settings = "completions", arguments[0] if arguments else None
     if group := getattr(settings, "num_generations", None):
         text = f"groups of {group} completions"
@@ -139,12 +146,10 @@ def _until(tokens: list[int], ends: set[int]) -> list[int]:
 
 
 def _output(
-    module: Any, prompts: torch.Tensor, completions: list[list[int]], pad: int, kwargs: dict[str, Any]
+    module: Any, prompts: torch.Tensor, completions: list[list[int]], pad: int, *, as_dict: bool
 ) -> Any:
     """Makes the output of `generate`."""
     longest = max(map(len, completions))
     rows = [row + [pad] * (longest - len(row)) for row in completions]
     sequences = torch.cat([prompts, torch.tensor(rows, dtype=prompts.dtype, device=prompts.device)], 1)
-    if not kwargs.get("return_dict_in_generate"):
-        return sequences
-    return module.GenerateDecoderOnlyOutput(sequences=sequences)
+    return module.GenerateDecoderOnlyOutput(sequences=sequences) if as_dict else sequences
