@@ -148,17 +148,7 @@ class Session:
         requested, first = self._first(requested)
         over_ranks = self.typed is not None and self.typed.over_ranks
         splits = choose_rank_splits(requested) if over_ranks else choose_splits(requested)
-        self._play(requested)
-        random = any("random draws" in note for note in first.notes)
-        if random and first.rows(next(iter(first.steps))) is not None:
-            self.settings = msgspec.structs.replace(self.settings, alike=True)
-            first = self._record(requested, "asked")
-        if first.draws_prompts:
-            pass  # the completions are given, whatever the rows of a call
-        elif (loader := first.training_loader()) is not None:
-            self.rows, self.loader = first.drawn_steps(), loader.name
-        else:
-            self.loader, self.rows = first.steps_by_hand()
+        first = self._give_samples(requested, first)
         by_update = first.measured == "update"
         whole, single = self._reference(splits, frozen="batch norm" in first.notes, by_update=by_update)
         noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
@@ -237,6 +227,21 @@ class Session:
             first = self._record(split, "asked")
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)
+
+    def _give_samples(self, requested: Split, first: Recording) -> Recording:
+        """Gives the completions, random draws and rows of the first run to all others; returns that run."""
+        self._play(requested)
+        random = any("random draws" in note for note in first.notes)
+        if random and first.rows(next(iter(first.steps))) is not None:
+            self.settings = msgspec.structs.replace(self.settings, alike=True)
+            first = self._record(requested, "asked")
+        if first.draws_prompts:
+            return first  # the completions are given, whatever the rows of a call
+        if (loader := first.training_loader()) is not None:
+            self.rows, self.loader = first.drawn_steps(), loader.name
+        else:
+            self.loader, self.rows = first.steps_by_hand()
+        return first
 
     def _play(self, requested: Split) -> None:
         """Gives the completions of the first run to all others."""
