@@ -288,6 +288,13 @@ def test_a_comparison_names_each_cause_once_with_its_splits(tmp_path):
     assert healthy.title == "The same training at 2 splits of a batch of 2" and healthy.status == "pass"
 
 
+def test_a_split_without_weights_is_said_to_be_the_same_where_it_is():
+    results = split_result("2x1x1", weights=()), split_result("1x2x1", "a sum", difference=1.0, weights=())
+    text = shown(comparison(*results))[1].text("bdi")
+    assert "2×1×1: the same; too few parameters, or too large a step, to tell each sample's weight." in text
+    assert "No weights explain the gradient of 1×2×1." in text
+
+
 def test_a_note_warns_of_nothing_that_the_move_did():
     """The tuned run has a smaller last step, too; the missing warmup is the larger batch's own."""
     recipe = ib.Recipe(effective_batch=128, lr=0.1, gpus=4, micro_batch=8, dataset_size=1000, duration="9ep")

@@ -26,6 +26,13 @@ _MESHES = _Words(
 )
 
 
+_WITHOUT_WEIGHTS = {
+    True: "{}: the same; too few parameters, or too large a step, to tell each sample's weight.",
+    False: "No weights explain the gradient of {}.",
+}
+"""Sentences of splits whose weights are not known, by whether they are the same."""
+
+
 def _words(answer: Same) -> _Words:
     return _MESHES if answer.across else _SPLITS
 
@@ -83,8 +90,12 @@ def _weights(answer: Same) -> Section:
     ]
     described = "All bars at 1: the same training. A bar at 4: this sample counts four times."
     drawing = Drawing(sample_weights(points), "Weight of each sample in the gradient", described)
-    unknown = [_times(result.split) for result in answer.splits if not (result.weights or answer.across)]
-    lines = [f"No weights explain the gradient of {', '.join(unknown)}."] if unknown else []
+    unknown = [result for result in answer.splits if not (result.weights or answer.across)]
+    lines = [
+        text.format(", ".join(_times(result.split) for result in unknown if result.same is same))
+        for same, text in _WITHOUT_WEIGHTS.items()
+        if any(result.same is same for result in unknown)
+    ]
     lines += [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
     return Section(
         "Not compared" if answer.across else "Weights", lines, drawings=[drawing] if points else []
