@@ -166,7 +166,7 @@ def _examine_line(args: argparse.Namespace, script: str, line: LaunchLine) -> in
     os.chdir(line.folder)
     with tempfile.TemporaryDirectory(prefix="isobatch-doctor-") as folder:
         file = Path(folder, f"{Path(script).stem}.launch.sh")
-        file.write_text(line.text)
+        file.write_text(line.text, encoding="utf-8")
         try:
             gpus = read_file(file, args.tool).fields.get("gpus")
             cluster = options.cluster(args, optional=True) or (gpus and Cluster(gpus_per_node=gpus))

@@ -35,7 +35,8 @@ class Rollouts:
         self._recorder = recorder
         self.calls = 0
         played = recorder.settings["rollouts"]
-        self._played: dict[str, list[list[int]]] = json.loads(Path(played).read_text()) if played else {}
+        text = Path(played).read_text(encoding="utf-8") if played else "{}"
+        self._played: dict[str, list[list[int]]] = json.loads(text)
         self._left: dict[str, list[int]] = {
             prompt: [*range(len(known))] for prompt, known in self._played.items()
         }
