@@ -15,19 +15,27 @@ SCRIPT = Path(__file__).with_name("resume_scripts.py").resolve()
 EXPECTED = {
     "Trainer": "",
     "Trainer, ignore_data_skip": "resume_epoch_anew",
-    "Trainer, save_only_model": "resume_state",
+    "Trainer, save_only_model": "new_state",
     "Lightning": "",
+    "Lightning without ckpt_path": "new_state",
     "Accelerate": "",
     "Accelerate without skip_first_batches": "resume_epoch_anew",
     "Accelerate without a seedable sampler": "resume_skipped",  # its rows are the next epoch's
     "StatefulDataLoader and DCP": "",
     "ElasticRun": "",
     "loop": "",
-    "loop without its optimizer": "resume_state",
+    "loop without its optimizer": "new_state",
     "loop, the epoch anew": "resume_epoch_anew",
     "loop, the epoch skipped": "resume_skipped",
     "loop with another seed": "resume_other_order",
     "loop, weights in bfloat16": "resume_weights",
+    "loop without its schedule": "another_lr, another_setting",  # its momentum follows it
+    "loop without its random states": "resume_random",
+    "loop without set_epoch": "resume_other_order",
+    "loop without averaged weights": "resume_beside",
+    "loop without its loss scale": "resume_beside",
+    "loop without its buffers": "resume_beside",
+    "loop with its buffers": "",
 }
 
 
@@ -36,7 +44,7 @@ def main(python: str, output: str, *names: str) -> int:
     with Path(output).resolve().open("a", encoding="utf-8") as file, tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name in names or EXPECTED:
-            at_step = {"at_step": 6} if name == "Lightning" else {"at_step": 3}
+            at_step = {"at_step": 6} if name.startswith("Lightning") else {"at_step": 3}
             try:
                 answer = ib.same(
                     [python, str(SCRIPT), name], resume="--resume {checkpoint}", limit=900, **at_step

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.optim import swa_utils
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 ROWS, BATCH = 24, 4
 CHECKPOINT = sys.argv[3] if len(sys.argv) > 3 else None
@@ -48,8 +49,8 @@ def transformers(**settings):
     Trainer(model, arguments, train_dataset=Words()).train(resume_from_checkpoint=CHECKPOINT)
 
 
-def lightning():
-    """Trains and resumes with Lightning's own checkpoints."""
+def lightning(*, fits_on=True):
+    """Trains and resumes with Lightning's own checkpoints; `fits_on`: `fit` gets the checkpoint's path."""
     import lightning as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -72,7 +73,8 @@ def lightning():
     trainer = pl.Trainer(
         max_epochs=3, accelerator="cpu", logger=False, callbacks=[keep], enable_progress_bar=False
     )
-    trainer.fit(Module(), DataLoader(data(), BATCH), ckpt_path=CHECKPOINT)
+    module = Module() if fits_on or CHECKPOINT is None else Module.load_from_checkpoint(CHECKPOINT)
+    trainer.fit(module, DataLoader(data(), BATCH), ckpt_path=CHECKPOINT if fits_on else None)
 
 
 def accelerate(*, skips=True, seedable=True):
@@ -176,13 +178,25 @@ def elastic():
 def loop(fault):
     """Trains by a loop with one fault after the restart."""
     model = net()
+    if "buffers" in fault:
+        model[1], model[2].p = nn.BatchNorm1d(16), 0.0
+    sampler = DistributedSampler(data(), 1, 0)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=20)
+    averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
     epoch, done = 0, 0
     if CHECKPOINT:
         state = torch.load(CHECKPOINT)
-        model.load_state_dict({k: v.float() for k, v in state["model"].items()})
-        if fault != "no optimizer":
-            optimizer.load_state_dict(state["optimizer"])
+        weights = {name: tensor.float() for name, tensor in state["model"].items()}
+        if fault == "buffers":
+            weights = {name: tensor for name, tensor in weights.items() if "running" not in name}
+        model.load_state_dict(weights, strict=False)
+        for name, part in (
+            ("optimizer", optimizer), ("schedule", schedule), ("averaged", averaged), ("scaler", scaler)
+        ):  # fmt: skip
+            if fault != f"no {name}":
+                part.load_state_dict(state[name])
         epoch, done = state["epoch"], state["done"]
         epoch, done = (epoch + 1, 0) if fault == "epoch skipped" else (epoch, done)
         done = 0 if fault == "epoch anew" else done
@@ -191,18 +205,24 @@ def loop(fault):
     Path("out").mkdir(exist_ok=True)
     while epoch < 3:
         seed = epoch + (50 if fault == "another seed" and CHECKPOINT else 0)
-        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(seed)).split(BATCH)
+        sampler.set_epoch(0 if fault == "no set_epoch" and CHECKPOINT else seed)
+        order = torch.tensor([*sampler]).split(BATCH)
         for number in range(done, len(order)):
             x, y = data()[order[number]]
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad()
+            schedule.step()
+            averaged.update_parameters(model)
             is_last = number + 1 == len(order)
             weights = model.state_dict()
             if fault == "half weights":
                 weights = {name: tensor.bfloat16() for name, tensor in weights.items()}
             state = {"model": weights, "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}
+            state |= {"schedule": schedule.state_dict(), "averaged": averaged.state_dict()}
             state |= {"epoch": epoch + is_last, "done": 0 if is_last else number + 1}
+            state["scaler"] = scaler.state_dict()
             torch.save(state, f"out/step-{epoch * len(order) + number + 1}.pt")
         epoch, done = epoch + 1, 0
 
@@ -212,6 +232,7 @@ SCRIPTS = {
     "Trainer, ignore_data_skip": lambda: transformers(ignore_data_skip=True),
     "Trainer, save_only_model": lambda: transformers(save_only_model=True),
     "Lightning": lightning,
+    "Lightning without ckpt_path": lambda: lightning(fits_on=False),
     "Accelerate": accelerate,
     "Accelerate without skip_first_batches": lambda: accelerate(skips=False),
     "Accelerate without a seedable sampler": lambda: accelerate(seedable=False),
@@ -223,6 +244,13 @@ SCRIPTS = {
     "loop, the epoch skipped": lambda: loop("epoch skipped"),
     "loop with another seed": lambda: loop("another seed"),
     "loop, weights in bfloat16": lambda: loop("half weights"),
+    "loop without its schedule": lambda: loop("no schedule"),
+    "loop without its random states": lambda: loop("no random state"),
+    "loop without set_epoch": lambda: loop("no set_epoch"),
+    "loop without averaged weights": lambda: loop("no averaged"),
+    "loop without its loss scale": lambda: loop("no scaler"),
+    "loop without its buffers": lambda: loop("buffers"),
+    "loop with its buffers": lambda: loop("right, with buffers"),
 }
 
 if __name__ == "__main__":

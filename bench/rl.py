@@ -2,7 +2,7 @@
 
 Of plain files as `isobatch doctor`, of what is written, at 1 to 64 GPUs.
 
-    VERL=CHECKOUT python bench/rl.py > bench/results/rl.md
+    VERL=CHECKOUT python bench/rl.py    prints the first part of bench/results/rl.md
 
 TRL is asked by its own GRPOConfig. Of verl the two functions that refuse a batch are run from the text of
 VERL, a checkout of it: `validate_config` of its trainer, up to where it builds classes, and the assertions of

@@ -1,10 +1,10 @@
 """Asks `isobatch same` about published bugs: is each reported, and is its mended release let through?
 
-    python bench/same.py envs             installs the releases of bench/same/cases.md under build/same
-    python bench/same.py run [CASE...]    asks about both sides of each case, writes bench/results/same.md
+    python bench/same.py envs [CASE...]    installs the releases of bench/same/cases.md under build/same
+    python bench/same.py run [CASE...]     asks about both sides of each case, writes bench/results/same.md
 
 A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run`
-keeps each answer in a file beside them; it asks again where a case is named.
+asks about the cases that are named, or have no row in the results yet; the other rows stay as they are.
 """
 
 import argparse
@@ -30,6 +30,10 @@ CAUSES = {  # a cause of the table, and what names it in an answer
     "accumulation": r"accumulation",
     "last window": r"accumulation|last|window|passes",
     "one over ranks": r"1/ranks|ranks",
+    "one over accumulation": r"1/accumulation",
+    "not averaged": r"not averaged",
+    "another batch": r"another batch",
+    "another update": r"update",
     "rows lost": r"lost|dropped|missing|weight 0|left out",
     "other rows": r"twice|duplicate|other (samples|rows)|drawn|lost",
     "passes lost": r"lost passes",
@@ -59,9 +63,9 @@ class Answer:
     seconds: float
 
 
-def read_table(heading: str) -> list[list[str]]:
-    """Returns the cells of the Markdown table whose first column is called `heading`."""
-    lines = iter(CASES.read_text().splitlines())
+def read_table(path: Path, heading: str) -> list[list[str]]:
+    """Returns the cells of a file's Markdown table whose first column is called `heading`."""
+    lines = iter(path.read_text().splitlines())
     for line in lines:
         if line.startswith(f"| {heading} |"):
             break
@@ -117,7 +121,7 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}" + os.environ["PATH"],
     }
     script, *arguments = case.script.split()
-    options = [word for word in side.split() if "==" not in word]
+    options = [word for word in side.split() if "==" not in word and word != "–"]
     question = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
     command = [sys.executable, "-m", "isobatch", "same", *question.split()]
     command += ["python", str(HERE / "same" / script), *arguments, *options, *BATCH]
@@ -149,69 +153,60 @@ def write_verdict(answer: Answer) -> str:
     return {True: "the same", False: "not the same", None: "cannot be asked"}[answer.same]
 
 
-def write_results(cases: list[Case], answers: dict[tuple[str, ...], Answer]) -> str:
-    located = named = alarms = 0
-    lines = []
-    for case in cases:
-        buggy, mended = answers[case.name, "buggy"], answers[case.name, "mended"]
-        right = buggy.same is False and re.search(CAUSES[case.cause], buggy.causes, re.IGNORECASE) is not None
-        located += buggy.same is False
-        named += right
-        alarms += mended.same is False
-        releases = f"{case.buggy} → {case.mended}"
-        seconds = f"{buggy.seconds:.0f} + {mended.seconds:.0f}"
-        cells = [case.name, case.thread, releases, case.split, write_verdict(buggy), buggy.causes]
-        cells += [case.cause + ("" if right else " (not named)"), write_weights(buggy)]
-        cells += [
-            write_verdict(mended) + ("" if mended.same else f": {mended.causes}"),
-            write_weights(mended),
-            seconds,
-        ]
-        lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
+def write_row(case: Case, buggy: Answer, mended: Answer) -> list[str]:
+    """Returns the cells of a case."""
+    cells = [case.name, case.thread, f"{case.buggy} → {case.mended}", case.split]
+    cells += [write_verdict(buggy), buggy.causes, ""]  # the cause expected, which is filled in later
+    cells += [write_weights(buggy), write_verdict(mended) + ("" if mended.same else f": {mended.causes}")]
+    cells += [write_weights(mended), f"{buggy.seconds:.0f} + {mended.seconds:.0f}"]
+    return [cell.replace("|", "/") for cell in cells]
+
+
+def write_results(cases: list[Case], answered: dict[str, list[str]]) -> str:
+    rows = [answered[case.name] for case in cases if case.name in answered]
+    for row, case in zip(rows, (case for case in cases if case.name in answered), strict=True):
+        is_named = row[4] == "not the same" and re.search(CAUSES[case.cause], row[5], re.IGNORECASE)
+        row[6] = case.cause + ("" if is_named else " (not named)")
+    verdicts = [(row[4], row[8]) for row in rows]
+    located = sum(buggy == "not the same" for buggy, _ in verdicts)
+    named = sum(not row[6].endswith("(not named)") for row in rows)
+    alarms = sum(mended.startswith("not the same") for _, mended in verdicts)
+    unasked = sum(side.startswith("cannot be asked") for pair in verdicts for side in pair)
     columns = "case|thread|with the bug → mended|split|verdict|cause named|cause expected|weights"
     columns += "|mended|weights|seconds"
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
-    unasked = sum(answer.same is None for answer in answers.values())
     return "\n".join(
         [
             "# `isobatch same` on published bugs",
             "",
-            f"> `isobatch same` found {located} of {len(cases)} published bugs and named {named}, with "
+            f"> `isobatch same` found {located} of {len(rows)} published bugs and named {named}, with "
             f"{alarms} false alarms on the fixed releases; {unasked} could not be tested.",
             "",
             f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
-            "that has the bug, and with one that fixes it.",
+            "that has the bug, and with one that fixes it. What is “rebuilt” has a thread's fault alone.",
             "",
             "| " + columns.replace("|", " | ") + " |",
             "|" + "---|" * 11,
-            *lines,
+            *("| " + " | ".join(row) + " |" for row in rows),
             "",
         ]
     )
 
 
 def run_cases(cases: list[Case], named: list[str], beside: dict[str, str], folder: Path, limit: int) -> None:
-    """Asks about the cases that are named, or else have no answer yet, and writes the results."""
-    store = folder / "answers"
-    store.mkdir(exist_ok=True)
+    """Asks about the cases that are named, or else have no row yet, and writes each as it is answered."""
     for case in cases:
-        if named and case.name not in named:
+        rows = {row[0]: row for row in read_table(RESULTS, "case")}
+        if case.name not in named if named else case.name in rows:
             continue
-        for label, side in (("buggy", case.buggy), ("mended", case.mended)):
-            path = store / f"{case.name} {label}.json"
-            if path.exists() and not named:
-                continue
+        answers = []
+        for side in (case.buggy, case.mended):
             answer = ask_side(case, side, gather_releases(side, beside), folder, limit)
-            print(
-                f"{case.name:24} {label:6} {write_verdict(answer):15} {write_weights(answer):16}",
-                answer.causes,
-                flush=True,
-            )
-            path.write_text(json.dumps(vars(answer)))
-    answers = {tuple(path.stem.split()): Answer(**json.loads(path.read_text())) for path in store.iterdir()}
-    whole = [case for case in cases if {(case.name, "buggy"), (case.name, "mended")} <= answers.keys()]
-    answers = {key: answer for key, answer in answers.items() if key[0] in {case.name for case in whole}}
-    RESULTS.write_text(write_results(whole, answers))
+            print(f"{case.name:24} {write_verdict(answer):15} {write_weights(answer):16}", answer.causes)
+            answers.append(answer)
+        rows = {row[0]: row for row in read_table(RESULTS, "case")} | {case.name: write_row(case, *answers)}
+        _, *more = RESULTS.read_text().partition("\n## ")  # what a question takes
+        RESULTS.write_text(write_results(cases, rows) + "".join(more))
 
 
 def main() -> int:
@@ -227,10 +222,11 @@ def main() -> int:
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    cases = [Case(*cells) for cells in read_table("case")]
-    beside = dict(read_table("release"))
+    cases = [Case(*cells) for cells in read_table(CASES, "case")]
+    beside = dict(read_table(CASES, "release"))
     if options.task == "envs":
-        sides = [side for case in cases for side in (case.buggy, case.mended)]
+        wanted = [case for case in cases if case.name in options.case or not options.case]
+        sides = [side for case in wanted for side in (case.buggy, case.mended)]
         releases = sorted({release for side in sides for release in gather_releases(side, beside)})
         failed = install_releases(releases, folder)
         print("not installed:", *failed or ["none"])

@@ -1,11 +1,14 @@
 """What `isobatch same` takes: five splits of a 2-layer Llama by torchrun, with starts that fork and without.
 
 python bench/same_start.py [forks | typed]: prints wall and processor seconds of both, or of one, and the
-seconds of each run.
+seconds of each run. `memory` prints the peak of a rank with 100 million parameters, one sample a pass, beside
+that of the bare script; ZeRO-3 where DeepSpeed is installed.
 """
 
+import importlib.util
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +32,69 @@ arguments = transformers.TrainingArguments(
 )
 transformers.Trainer(transformers.LlamaForCausalLM(config), arguments, train_dataset=rows).train()
 """
+LARGE = """
+import sys, torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+torch.manual_seed(0)
+net = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(6)))
+if sys.argv[1] == "zero3":
+    import deepspeed
+    deepspeed.init_distributed(dist_backend="gloo")
+    settings = {
+        "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "overlap_comm": False},
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+    }
+    engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=settings)
+    backward, step = engine.backward, engine.step
+else:
+    torch.distributed.init_process_group("gloo")
+    engine = net
+    for layer in net:
+        fully_shard(layer)
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters())
+    backward, step = lambda loss: loss.backward(), lambda: (optimizer.step(), optimizer.zero_grad())
+rows = [torch.randn(4096) for _ in range(6)]
+for row in DataLoader(rows, 1, sampler=DistributedSampler(rows)):
+    backward(engine(row).square().mean())
+    step()
+"""
+RECORDED = """
+import sys
+from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.split import Split
+folder, ranks, *words = sys.argv[1:]
+for name, settings in (("split", {}), ("samples", {"singles": True})):
+    run = start_run(words, CPU, Recorded(f"{folder}/{name}", 2, **settings), Split(int(ranks), 1, 1), 600)
+    assert run.recording is not None, run.output
+"""
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+"""
+
+
+def peak_of(*words: str) -> int:
+    """Returns the most MiB of a process that a command starts."""
+    line = [sys.executable, "-c", PEAK, *words]
+    return int(subprocess.run(line, check=True, capture_output=True, text=True).stdout)
+
+
+def compare_peaks(script: Path) -> None:
+    """Prints the peak of a rank, bare and recorded, in two steps and two of a sample alone."""
+    script.write_text(LARGE)
+    engines = ["fsdp2", *(["zero3"] if importlib.util.find_spec("deepspeed") else [])]
+    for engine in engines:
+        for ranks in (1, 2):
+            launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {ranks}"
+            words = [*launcher.split(), str(script), engine]
+            bare, folder = peak_of(*words), f"{script.parent}/{engine}-{ranks}"
+            recorded = peak_of(sys.executable, "-c", RECORDED, folder, str(ranks), *words)
+            print(f"  {engine}, {ranks} ranks: {bare} MiB, recorded {recorded}, × {recorded / bare:.2f}")
 
 
 def processor_seconds() -> float:
@@ -53,8 +119,11 @@ def main() -> None:
           f"{os.getloadavg()[0]:.1f}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
-        script.write_text(SCRIPT)
         os.chdir(folder)
+        if "memory" in sys.argv:
+            compare_peaks(script)
+            return
+        script.write_text(SCRIPT)
         if "typed" not in sys.argv:
             print("starts that fork")
             ask(script)

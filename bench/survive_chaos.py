@@ -1,14 +1,18 @@
-"""Kills, pauses and joins ranks of a surviving run at random, and compares it with the run that nobody disturbed.
+"""Kills, pauses and joins ranks of a surviving run at random, and compares it with the undisturbed run.
 
     python bench/survive_chaos.py --runs 40 --folder /tmp/chaos
-    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --shards 2          # 3 replicas of 2 ranks
-    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk      # as root: namespaces, a tmpfs
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --shards 2      # 3 replicas of 2 ranks
+    python bench/survive_chaos.py --runs 10 --folder /tmp/chaos --hosts --disk  # as root: namespaces, a tmpfs
 
-A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past its lease and woken
-(SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started. One replica that holds the state is always left.
-A run that --limit ends while it still makes progress is cut off: neither equal nor wrong, and compared up to there. One that makes none,
-and does not end, hangs. With --hosts each rank is on one of four hosts with links of their own (network namespaces), and a link is taken down for a while. With
---disk checkpoints are written to a disk that is full now and then, which ends the rank that writes.
+A run starts on 4 ranks. Every half second or so one to three ranks are killed (SIGKILL) or one is paused past
+its lease and woken (SIGSTOP, SIGCONT), at any moment, forming and healing included, and others are started.
+One replica that holds the state is always left. Every fifth run has loaders with workers, every third one
+chunks (its weights must be equal to the last bit), every fourth a GradScaler, every seventh more ranks than
+fit its batch, every second a stranger without the key, who writes, replays and deletes what is in the store.
+A run that --limit ends while it still makes progress is cut off: neither equal nor wrong, and compared up to
+there. One that makes none, and does not end, hangs. With --hosts each rank is on one of four hosts with links
+of their own (network namespaces), and a link is taken down for a while. With --disk checkpoints are written
+to a disk that is full now and then, which ends the rank that writes.
 """
 
 from __future__ import annotations
@@ -26,12 +30,15 @@ from bisect import bisect
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from ddp import surviving
 from ddp.crews import Ranks, faults, gaps, lines
 from ddp.hosts import NETWORK, Hosts
+from ddp.stranger import Poisoner, Stranger
+from isobatch.integrations.torch.elastic.messages import Seal
 
 OPTIONS = {
     "ranks": 4,
@@ -44,7 +51,32 @@ OPTIONS = {
 }
 
 
+SMALL = {"recipe": {"effective_batch": 3}, "ranks": 3}
+KEY = "the-key-of-this-run-alone"
 HOSTS = 4
+
+
+def options_of(seed: int, shards: int) -> dict[str, Any]:
+    """Gives the options of a run."""
+    options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4), "shards": shards}
+    if shards > 1:
+        return options | {"ranks": 3 * shards, "min_ranks": shards, "timeout": 20.0}
+    options |= {"chunk": 3} if seed % 3 == 1 else {}
+    options |= {"scaler": True} if seed % 4 == 2 else {}
+    options |= SMALL | {"chunk": 1 if seed % 3 == 1 else None} if seed % 7 == 3 else {}
+    return options | ({"environment": {"ISOBATCH_RUN_KEY": KEY}} if seed % 2 == 0 else {})
+
+
+def named(options: dict[str, Any]) -> str:
+    """Names what is unlike other runs in one."""
+    names = {
+        "with a worker": options["workers"],
+        f"chunk={options.get('chunk')}": options.get("chunk"),
+        "GradScaler": options.get("scaler"),
+        "3 of more ranks fit": "recipe" in options,
+        "a stranger": "environment" in options,
+    }
+    return ", ".join(name for name, holds in names.items() if holds)
 
 
 class Chaos:
@@ -218,14 +250,17 @@ FULL = "No space left", "file write failed", "unexpected pos"
 """What a rank says that could not write its checkpoint; torch's writer has words of its own."""
 
 
+LATE = "ranks came in"
+"""What a rank says that came after the end of a run of which a stranger had deleted the end."""
+
+
 def one(
-    folder: Path, seed: int, limit: float, alone: tuple[dict, dict], *, shards: int, hosts: bool, disk: bool
+    folder: Path, seed: int, limit: float, *, shards: int, hosts: bool, disk: bool
 ) -> tuple[str, str, Chaos]:
     """Runs one training with its chaos; gives "equal", "cut off" or what was wrong, and a line."""
     draw = random.Random(seed)
-    options = {**OPTIONS, "inside": seed % 2 == 1, "workers": int(seed % 5 == 4), "shards": shards}
-    if shards > 1:
-        options |= {"ranks": 3 * shards, "min_ranks": shards, "timeout": 20.0}
+    options = options_of(seed, shards)
+    alone = surviving.undisturbed(options)
     begun = time.monotonic()
     with ExitStack() as stack:
         links = stack.enter_context(Hosts(HOSTS + 1, "1gbit", name="ibs")) if hosts else None
@@ -235,6 +270,14 @@ def one(
         store = (f"{NETWORK}.{HOSTS + 1}", f"{links.name}-h{HOSTS + 1}") if links else None
         ranks = stack.enter_context(Ranks(folder, options, store))
         chaos = Chaos(ranks, draw, links, full)
+        if "environment" in options and not hosts:
+            address = f"127.0.0.1:{ranks.port}"
+            for stranger in (
+                Stranger(address, folder, Seal(b"a key of his own"), seed),
+                Poisoner(address, draw.choice((b"", b"\xff" * 16))),
+            ):
+                stranger.start()
+                stack.callback(stranger.end)
         for rank in range(options["ranks"]):
             chaos.start(f"r{rank}", seed=rank if shards == 1 else 0)
         while time.monotonic() - begun < limit:
@@ -258,12 +301,17 @@ def one(
             for name, code in codes.items()
             if code not in (0, 4, -9, None)
             and not (code == 1 and any(why in ranks.said(name) for why in FULL))
+            and not (code == 3 and "environment" in options and LATE in ranks.said(name))
         ]
     problems, apart = faults(folder, alone, cut_off=cut_off)
+    if options.get("chunk") and apart:
+        problems.append(f"the weights are {apart:.1e} apart, 0 with chunk=")
+    if (folder / "CANARY").exists():
+        problems.append("what a stranger wrote was executed")
     crews = max((line["crew"] for line in lines(folder) if "at" in line), default=-1) + 1
     seconds = time.monotonic() - begun
     weights = "" if cut_off else f"weights {apart:.1e} apart, "
-    line = f"{seed}: {_counted(chaos.counts)}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
+    line = f"{seed}: {named(options) or 'plain'}: {_counted(chaos.counts)}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
     return "; ".join(wrong + problems) or ("cut off" if cut_off else "equal"), line, chaos
 
 
@@ -283,14 +331,13 @@ def main() -> int:
     parser.add_argument("--disk", action="store_true", help="fill the checkpoints' disk too; needs root")
     args = parser.parse_args()
     OPTIONS["steps"] = args.steps
-    alone = surviving.undisturbed(OPTIONS)
     counts, ended = dict.fromkeys(("kills", "joins", "pauses", "cuts", "full"), 0), Counter()
     waits: list[float] = []
     for seed in range(args.first, args.first + args.runs):
         folder = args.folder / f"run-{seed}"
         shutil.rmtree(folder, ignore_errors=True)
         verdict, line, chaos = one(
-            folder, seed, args.limit, alone, shards=args.shards, hosts=args.hosts, disk=args.disk
+            folder, seed, args.limit, shards=args.shards, hosts=args.hosts, disk=args.disk
         )
         counts = {kind: count + chaos.counts[kind] for kind, count in counts.items()}
         ended[verdict if verdict in ("equal", "cut off") else "wrong"] += 1

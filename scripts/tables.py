@@ -16,8 +16,7 @@ from isobatch import _core
 from isobatch.equivalence.evidence import REQUIRED
 from isobatch.equivalence.laws import Cause, Remedy
 from isobatch.equivalence.order import ORDER
-from isobatch.equivalence.resume_laws import LAWS as RESUME_LAWS
-from isobatch.equivalence.resume_laws import ROWS
+from isobatch.equivalence.resume_order import ROWS
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 
@@ -99,14 +98,8 @@ def resumed() -> str:
     return table("| compared in this order | how |", [(row.measures, row.how) for row in ROWS])
 
 
-def faults() -> str:
-    """The faults of a restart, with their remedies."""
-    rows = [(f"{law.name}<br>`{law.id}`", law.remedy) for law in RESUME_LAWS.values()]
-    return table("| what is named | what to change |", rows)
-
-
 def laws() -> str:
-    """The laws of a training, with the remedy for a loop, and for each trainer that has its own."""
+    """The laws of a training, with the remedies for a loop, for trainers and for a restart."""
 
     def shown(remedy: Remedy) -> str:
         return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")
@@ -122,7 +115,7 @@ def laws() -> str:
     for law in Cause:
         trainers = "; ".join(once(name, remedy, law.text) for name, remedy in law.trainers.items())
         rows.append((f"{law.text}<br>`{law.value}`", shown(law.remedy), trainers))
-    return table("| what is named | what to change | in a trainer |", rows)
+    return table("| what is named | what to change | in a trainer, after a restart |", rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -136,7 +129,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "laws": laws,
     "order": order,
     "resumed": resumed,
-    "faults": faults,
 }
 
 

@@ -37,8 +37,10 @@ def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
         "DistillationTrainer": _distillation,
         "OnlineDPOTrainer": _online_dpo,
         **{f"GRPOTrainer, {_words(kind)}": partial(_grpo, "GRPO", **kind) for kind in _grpo_kinds()},
-        "RLOOTrainer": partial(_grpo, "RLOO"),
-        "RLOOTrainer, normalize_advantages=True": partial(_grpo, "RLOO", normalize_advantages=True),
+        "RLOOTrainer, beta=0": partial(_grpo, "RLOO", beta=0.0),
+        "RLOOTrainer, beta=0, normalize_advantages=True": partial(
+            _grpo, "RLOO", beta=0.0, normalize_advantages=True
+        ),
     }
     for name, maker in makers.items():
         yield name, "trl", partial(_ask, maker)
@@ -198,30 +200,34 @@ def _online_dpo() -> Any:
     from trl.experimental.online_dpo import OnlineDPOTrainer
 
     class Fixed(OnlineDPOTrainer):
-        """Answers each prompt with two fixed completions: nothing is generated."""
+        """Answers each prompt with two completions that follow from it: nothing is generated."""
 
         def _generate(self, model: Any, prompts: Any, images: Any = None) -> Any:
-            prompt = torch.tensor([[5]] * (2 * len(prompts)))
-            completion = torch.tensor([[7, 8, 9]] * len(prompts) + [[9, 8, 7]] * len(prompts))
+            words = [2 + WORDS.index(prompt) for prompt in prompts]
+            prompt = torch.tensor([[word] for word in 2 * words])
+            completion = torch.tensor(
+                [[word, 8, 9] for word in words] + [[9, 41 - word % 30, word] for word in words]
+            )
             return prompt, torch.ones_like(prompt), completion, torch.ones_like(completion), None
 
     trainer = partial(
         Fixed,
         ref_model=language_model(1),
-        reward_funcs=lambda completions, **_: [float(row) for row in range(len(completions))],
+        reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],
         processing_class=tokenizer(),
     )
     return language_model(), [{"prompt": _text(1, n)} for n in range(8)], trainer, {}
 
 
 def _grpo_kinds() -> Iterator[dict[str, Any]]:
-    """Yields GRPO's losses with each scale of the rewards, and importance sampling by sequences."""
+    """Yields GRPO's losses with each scale of the rewards, by sequences, and with entropy."""
     for loss in GRPO:
         level = {"importance_sampling_level": "sequence"} if loss == "luspo" else {}
         for scale in ("group", "batch", "none"):
             yield {"loss_type": loss, **({"scale_rewards": scale} if scale != "group" else {}), **level}
     for loss in SEQUENCES:
         yield {"loss_type": loss, "importance_sampling_level": "sequence"}
+    yield {"loss_type": "dapo", "entropy_coef": 0.1}
 
 
 def _words(settings: dict[str, Any]) -> str:
@@ -239,7 +245,7 @@ def _grpo(name: str, **arguments: Any) -> Any:
 
         def _generate_single_turn(self, prompt_ids: Any, *further: Any, **keywords: Any) -> Any:
             completions = [_completion(sum(prompt) + 7 * (n % 2)) for n, prompt in enumerate(prompt_ids)]
-            return completions, None, *([{}] if keywords.get("extra") else ())
+            return completions if name == "RLOO" else (completions, None)
 
     trainer = partial(
         Fixed,

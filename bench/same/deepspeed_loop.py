@@ -53,9 +53,11 @@ def main() -> None:
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--engine-accumulation", type=int, help="of the configuration, whatever the loop's")
     parser.add_argument("--divide", action="store_true", help="also divides the loss by the accumulation")
+    parser.add_argument("--by-hand", action="store_true", help="the engine steps at the loop's word")
+    parser.add_argument("--mark-boundary", action="store_true", help="and is told the last pass of a step")
     options = parser.parse_args()
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}).items():
+    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
         os.environ.setdefault(name, value)  # without a launcher
     deepspeed.init_distributed(dist_backend="gloo")
     torch.manual_seed(0)
@@ -63,10 +65,15 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     data = [torch.randint(1, 64, (8,), generator=generator) for _ in range(256)]
     engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=settings(options))
-    for tokens in DataLoader(data, options.micro_batch, sampler=DistributedSampler(data, shuffle=False)):
+    loader = DataLoader(data, options.micro_batch, sampler=DistributedSampler(data, shuffle=False))
+    for number, tokens in enumerate(loader, 1):
+        is_last = number % options.accumulation == 0
+        if options.mark_boundary:
+            engine.set_gradient_accumulation_boundary(is_last)
         loss = engine(tokens)
         engine.backward(loss / options.accumulation if options.divide else loss)
-        engine.step()
+        if is_last or not options.by_hand:
+            engine.step()
         if engine.global_steps == 20:
             break
     print("weights", sum(float(p.double().square().sum()) for p in net.parameters()))

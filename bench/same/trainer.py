@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import os
 import tempfile
 
 import torch
@@ -22,6 +23,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--gradient_accumulation_steps", type=int)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--label-smoothing", type=float, default=0.0)
+    parser.add_argument("--deepspeed", type=int, help="ZeRO's stage, in a configuration of auto")
     parser.add_argument("--average-tokens", action="store_true", help="average over all ranks' tokens")
     parser.add_argument("--refuse-loss-kwargs", action="store_true", help="the workaround of an open issue")
     return parser.parse_args()
@@ -80,6 +82,13 @@ def main() -> None:
         "save_strategy": "no",
         "disable_tqdm": True,
     }
+    if options.deepspeed is not None:
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
+            os.environ.setdefault(name, value)  # without a launcher
+        numbers = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
+        zero = {"stage": options.deepspeed, "overlap_comm": False}
+        settings["deepspeed"] = dict.fromkeys(numbers, "auto") | {"zero_optimization": zero}
     if options.average_tokens:
         known = inspect.signature(transformers.TrainingArguments).parameters
         if "average_tokens_across_devices" in known:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import isobatch as ib
 
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # TRL announces its changes by them
 WORDS = [f"w{number}" for number in range(40)]
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 TOKENS = {"vocab_size": 42, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}

@@ -306,8 +306,9 @@ def _of_the_batch(case: Case) -> Iterator[str]:
         )
     if case.growth != 1 and case.fields.get("effective_batch") is None:
         yield (
-            f"Once the file is changed, check it with --set effective_batch={case.tuned}, the tuned batch: "
-            "the GPUs of the tuned run only describe the file as it is now."
+            f"After the change, check the file by its tuned batch: isobatch doctor {case.reading.file} "
+            f"--set effective_batch={case.tuned} --gpus {case.gpus}"
+            f"{' (without --set gpus)' if case.fields.get('gpus') else ''}"
         )
 
 

@@ -274,6 +274,17 @@ def few(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(every[:most]) + more
 
 
+def few_gpus(counts: Sequence[str], most: int) -> str:
+    """GPU counts in a row; of many, the first and how many others.
+
+    >>> few_gpus(["3", "5"], 2), few_gpus(["3", "5", "6", "7"], 2)
+    ('3, 5 GPUs', '3, 5 GPUs and 2 other counts')
+    """
+    rest = len(counts) - most
+    others = f" and {counted(rest, 'other count')}" if rest > 0 else ""
+    return f"{', '.join(counts[:most])} GPUs{others}"
+
+
 def few_ranks(ranks: Sequence[int]) -> str:
     """Ranks by number, as `few` has them.
 

@@ -114,3 +114,26 @@ class Stranger(threading.Thread):
         self.ended.set()
         self.join(10)
         self.member.leave()
+
+
+class Poisoner(threading.Thread):
+    """Overwrites all that ranks tell gloo, as fast as the store takes it, for a moment after each list."""
+
+    def __init__(self, address: str, value: bytes) -> None:
+        super().__init__(name="poisoner", daemon=True)
+        host, port = address.split(":")
+        self.store, self.value = dist.TCPStore(host, int(port), is_master=False), value
+        self.writes, self.ended, self.firsts = 0, threading.Event(), dict[str, int]()
+
+    def run(self) -> None:
+        with suppress(RuntimeError):
+            while not self.ended.wait(0.0005):
+                for key in self.store.list_keys():
+                    if "/group/" in key and self.firsts.setdefault(key, 0) < 400:
+                        self.firsts[key] += 1
+                        self.store.set(key.lstrip("/"), self.value)
+                        self.writes += 1
+
+    def end(self) -> None:
+        self.ended.set()
+        self.join(10)

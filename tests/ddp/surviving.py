@@ -9,7 +9,8 @@ step), check (ask for the state every ten steps), disk (where checkpoints are wr
 shards (the ranks of a replica, under
 fully_shard), clip (the gradient's norm), gloo (also on GPUs), leaves (nothing sharded), deaf (a step at
 which this rank does not hear that all are about to apply it), tears (a step that an error interrupts when
-half of it is applied), fails (a step in which its GPU fails), own (floats of a collective of the
+half of it is applied), scaler (a GradScaler
+multiplies the loss), fails (a step in which its GPU fails), own (floats of a collective of the
 training's own in each step), unwrapped (no crew.wrap), compiled, chunk, dropout, phases (log when each part
 of forming begins and ends), netns (the network namespace to be in), environment (variables, as of a key).
 """
@@ -226,6 +227,11 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
         timing |= {"shard": (lambda *_: None) if options.get("leaves") else shard, "shards": shards}
     else:
         timing["extra"] = {"averages": averages}
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=64.0, growth_interval=50, enabled=options.get("scaler", False)
+    )
+    if options.get("scaler"):
+        timing["extra"]["scaler"] = scaler
     timing |= {"store": store, "name": name, "chunk": options.get("chunk"), **SETTINGS}
     crews = survivors(recipe_of(options), net, optimizer, **timing)
     for crew in crews:
@@ -254,11 +260,13 @@ def train(store: str, folder: Path, name: str, options: dict) -> None:
                         loss = mse_loss(model(x.to(device)), y.to(device)) * micro.weight
                         if not micro.last:
                             at(step.number, "between")
-                        loss.backward()
+                        scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
                 if options.get("clip"):
                     nn.utils.clip_grad_norm_(net.parameters(), options["clip"])
                 at(step.number, "reduced")
-                optimizer.step()
+                scaler.step(optimizer)
+                scaler.update()
                 at(step.number, "applied")
                 crew.scheduler.step()
                 at(step.number, "scheduled")

@@ -347,6 +347,22 @@ def test_what_accelerate_shards_is_named():
     assert not read_command(shlex.split(f"accelerate launch --num_processes 2 t.py {TYPED}")).launch.notes
 
 
+def test_accelerates_launcher_hands_deepspeeds_settings_on():
+    options = "--use_deepspeed --zero_stage 2 --num_processes 4"
+    own = "--num_processes 2 --num_machines 1 --main_process_port 0 --mixed_precision no t.py"
+    words = shlex.join(start_line(read_command(["/env/bin/accelerate", "launch", *options.split(), "t.py"]),
+                                  Split(2, 2, 8), launchers.Path("copies"))[0])  # fmt: skip
+    assert words == f"/env/bin/accelerate launch {options} {own}"
+    saved("d.yaml", {"distributed_type": "DEEPSPEED", "num_processes": 2})
+    launch = read_command(
+        shlex.split("python -m accelerate.commands.launch --config_file d.yaml t.py")
+    ).launch
+    assert (launch.ranks, launch.notes) == (2, ())
+    assert launch.start(1, launch.program, itself=False)[:4] == [
+        *("python", "-m", "accelerate.commands.launch", "--config_file")
+    ]
+
+
 @pytest.mark.parametrize(
     ("line", "own"),
     [

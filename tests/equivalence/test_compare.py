@@ -105,6 +105,17 @@ def test_an_optimizer_that_moves_the_weights_less_is_named_by_its_update():
     assert "SGD moves the weights otherwise" in result.causes[0].text and "× 0.5" in result.causes[0].text
 
 
+@pytest.mark.parametrize(("change", "name"), [(0.5, "another update"), (1.0, "coupled samples")])
+def test_a_gradient_at_other_weights_is_named_by_the_update_before(comparison, change, name):
+    run = recording("2x2x2", change=change)
+    bend = np.random.default_rng(3).normal(size=32)
+    steps = {
+        event: msgspec.structs.replace(step, gradients=step.gradients + (bend if event[1] else 0.0))
+        for event, step in run.steps.items()
+    }
+    assert names(comparison.compare(msgspec.structs.replace(run, steps=steps))) == [name]
+
+
 def test_ranks_whose_gradients_are_not_averaged_lose_no_samples(comparison):
     result = comparison.compare(recording("2x2x2", averaged=False, norms=((1.7, 9.0),)))
     assert names(result) == ["gradients not averaged"]

@@ -59,6 +59,7 @@ def test_a_trainer_has_its_remedy_whoever_asks():
 
 def test_ids_of_older_reports_are_read():
     assert Cause("other_update") is Cause.ANOTHER_UPDATE and Cause("ranks_differ") is Cause.NEVER_AVERAGED
+    assert Cause("resume_rate") is Cause.ANOTHER_LR and Cause("resume_state") is Cause.NEW_STATE
     with pytest.raises(ValueError, match="no such law"):
         Cause("no such law")
 

@@ -13,6 +13,7 @@ from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import same
 from isobatch.equivalence.shards import Tensor, Unplaced, place
 from isobatch.errors import InputError
+from isobatch.report.same_page import same_page
 
 LOOP = Path(__file__).with_name("mesh_loop.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "{world}"]
@@ -142,6 +143,10 @@ def test_a_right_script_is_the_same_and_says_what_was_measured():
         ("dimension", "weights", "gradient", "norm", "update"), True
     )
     assert "The same training at 1 mesh" in answer.text and answer.across == {"dp": 1, "tp": 2}
+    page = same_page(answer)
+    assert [section.title for section in page.sections] == ["What was measured", "All figures"]
+    assert page.headlines[0].label == "meshes that differ" and "split" not in page.lead.partition(".")[0]
+    assert page.sections[-1].tables[0].caption == "Each mesh beside the run without"
 
 
 @pytest.mark.parametrize(

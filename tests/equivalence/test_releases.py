@@ -16,6 +16,7 @@ from isobatch.equivalence.environments import Release, make_environment, release
 from isobatch.equivalence.ordered import OrderedSame
 from isobatch.equivalence.session import same
 from isobatch.errors import InputError
+from isobatch.report import pages
 
 RELEASES = {
     "1.0": "RATE = 1e-2\n",
@@ -99,18 +100,23 @@ def test_a_release_that_does_not_exist_is_an_error(index):
         make_environment(sys.executable, [Release("ratelib", "9.9")])
 
 
-def test_another_interpreter_is_compared_up_to_the_first_difference(tmp_path, monkeypatch):
-    """The other interpreter is a line of shell around this one, with another module on its path."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "ratelib.py").write_text(RELEASES["1.0"])
-    shadow = tmp_path / "other" / "ratelib.py"
+def other_python(folder: Path, script: str, module: str, second: str) -> str:
+    """Writes a script with its module, and an interpreter with another one: a line of shell around ours."""
+    (folder / "train.py").write_text(script)
+    (folder / "ratelib.py").write_text(module)
+    shadow = folder / "other" / "ratelib.py"
     shadow.parent.mkdir()
-    shadow.write_text(RELEASES["1.3"])
-    python = tmp_path / "python"
+    shadow.write_text(second)
+    python = folder / "python"
     python.write_text(f'#!/bin/sh\nISOBATCH_X=1 exec {sys.executable} -c "{_SHADOW}" {shadow.parent} "$@"\n')
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    answer = same(COMMAND, against_python=str(python), steps=2)
+    return str(python)
+
+
+def test_another_interpreter_is_compared_up_to_the_first_difference(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    python = other_python(tmp_path, SCRIPT, RELEASES["1.0"], RELEASES["1.3"])
+    answer = same(COMMAND, against_python=python, steps=2)
     assert isinstance(answer, OrderedSame) and answer.same is False, answer.text
     assert answer.cause is not None and answer.cause.id == "release_rate"
     states = {row.id: row.holds for row in answer.measured}
@@ -120,6 +126,50 @@ def test_another_interpreter_is_compared_up_to_the_first_difference(tmp_path, mo
     assert "differs at step 0: 0.01 → 0.005" in answer.text
     with pytest.raises(AssertionError, match="first in the learning rate at step 0"):
         answer.require()
+
+
+WEIGHED = """
+import argparse
+import torch
+from ratelib import scale
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=2)
+parser.add_argument("--accum_steps", type=int, default=4)
+args = parser.parse_args()
+torch.manual_seed(0)
+rows = torch.randint(1, 50, (64, 8))
+for number, row in enumerate(rows):
+    row[2 + number % 7 :] = 0
+net = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50))
+optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+passes = torch.utils.data.DataLoader(rows, args.batch_size)
+for step in zip(*[iter(passes)] * args.accum_steps):
+    for tokens in step:
+        logits, labels = net(tokens).flatten(0, 1), tokens.flatten()
+        loss = torch.nn.functional.cross_entropy(logits, labels, ignore_index=0, reduction="sum")
+        (loss * scale(tokens, step)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A language model by hand; a release of its library divides the loss."""
+BY_STEP = "def scale(tokens, step): return 1 / sum(int((part != 0).sum()) for part in step)\n"
+BY_PASS = "def scale(tokens, step): return 1 / int((tokens != 0).sum()) / len(step)\n"
+
+
+def test_each_samples_weight_is_told_of_both_sides_at_a_split_that_the_code_has(tmp_path, monkeypatch):
+    """`--split` sets the numbers of the code, on both sides."""
+    monkeypatch.chdir(tmp_path)
+    python = other_python(tmp_path, WEIGHED, BY_STEP, BY_PASS)
+    answer = same(COMMAND, "1x3x2", against_python=python, steps=1)
+    assert [cause.id for cause in answer.causes] == ["release_loss", "own_units"], answer.text
+    row = next(row for row in answer.measured if row.id == "samples")
+    assert row.values[0] == "1.0000" and len(row.values[1].split()) == 6 and row.step == 0
+    pages.write(answer, tmp_path / "same.html")
+    for text in (answer.causes[0].text, (tmp_path / "same.html").read_text()):
+        assert all(value in text for value in row.values)
+    assert f"with {python}: samples weigh as 1/tokens of their pass" in answer.causes[1].text
+    answer.save(tmp_path / "same.json")
+    assert OrderedSame.load(tmp_path / "same.json") == answer
 
 
 _SHADOW = (

@@ -71,6 +71,32 @@ if own:
 data = [dict(input_ids=[row % 50] * 6, labels=[row % 50] * 6) for row in range(60)]
 transformers.Trainer(model, arguments, train_dataset=data, optimizers=optimizers).train()
 """
+LOOPS = """
+import sys, torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+kind = sys.argv[1]
+data = TensorDataset(torch.randn(61, 5))
+net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 1))
+judge = torch.nn.Linear(5, 1)
+rates = (0.1, 0.01) if kind == "groups" else (0.1, 0.1)
+optimizer = torch.optim.SGD([dict(params=part.parameters(), lr=lr) for part, lr in zip(net, rates)])
+second = torch.optim.SGD(judge.parameters(), 0.3)
+sampler = BatchSampler(RandomSampler(data), 6, kind == "dropping")
+for _ in range(3):
+    for (x,) in DataLoader(data, batch_sampler=sampler):
+        if kind == "turns":  # a GAN's: the judge's passes, then the net's over what the judge has of it
+            judge(x).mean().backward()
+            second.step()
+            second.zero_grad()
+            for sign in (1, -1):
+                (sign * judge(x * net(x))).mean().backward()
+        else:
+            for chunk in x.split(2 if kind == "chunks" else 6):
+                net(chunk).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        second.zero_grad()
+"""
 FLAGS = (
     "--output_dir {folder}/o --report_to none --per_device_train_batch_size 4 --gradient_accumulation_steps "
     "2 --learning_rate 1e-3 --num_train_epochs 4 --warmup_steps 4 --weight_decay 0.1 --bf16 True"
@@ -81,7 +107,7 @@ FLAGS = (
 def runs(tmp_path_factory):
     """Each command's run."""
     folder = tmp_path_factory.mktemp("scripts")
-    for name, text in (("plain", PLAIN), ("prepared", PREPARED), ("trainer", TRAINER)):
+    for name, text in (("plain", PLAIN), ("prepared", PREPARED), ("trainer", TRAINER), ("loops", LOOPS)):
         (folder / f"{name}.py").write_text(text)
     flags = FLAGS.format(folder=folder)
     lines = {
@@ -89,7 +115,7 @@ def runs(tmp_path_factory):
         "prepared": f"accelerate launch --num_processes 2 {folder}/prepared.py",
         "trainer": f"torchrun --nproc-per-node 1 {folder}/trainer.py {flags}",
         "overriding": f"python {folder}/trainer.py {flags} --own",
-    }
+    } | {kind: f"python {folder}/loops.py {kind}" for kind in ("turns", "chunks", "dropping", "groups")}
     with ThreadPoolExecutor(2) as pool:
         observed = pool.map(lambda line: observe(shlex.split(line)), lines.values())
         return dict(zip(lines, observed, strict=True))
@@ -158,6 +184,28 @@ def test_the_command_plans_from_the_run_and_saves_its_recipe(tmp_path, capsys):
     assert "A step has 12 samples: 1 rank × 3 passes × 4 samples" in shown
     assert "6 GPUs: micro-batch 2 × accumulation 1 × 6 replicas = 12 samples per step." in shown
     assert ib.Recipe.load(saved).duration == "30st"
+
+
+def test_a_batch_counts_once_however_many_passes_go_back_over_the_batch(runs):
+    turns, chunks = runs["turns"], runs["chunks"]
+    assert (turns.parameters, turns.accumulation, turns.micro_batch, turns.effective_batch) == (57, 1, 6, 6)
+    assert "2 passes in a step over 1 batch of the loader: a batch counts once" in turns.notes
+    assert (chunks.accumulation, chunks.micro_batch, chunks.effective_batch) == (3, 2, 6)
+
+
+def test_an_epochs_dropped_rows_are_in_the_recipe(runs):
+    recipe = recipe_of(runs["dropping"])
+    assert recipe.drop_last is True
+    assert ib.plan(recipe, 1).steps_per_epoch == 10
+    assert recipe_of(runs["chunks"]).drop_last is False
+
+
+def test_parameter_groups_of_several_rates_are_asked_about(runs):
+    run = runs["groups"]
+    message = "have 2 values of learning rate: 0.1, 0.01; a recipe has one: give --set lr=0.1, and scale"
+    with pytest.raises(InputError, match=message):
+        recipe_of(run)
+    assert recipe_of(run, {"lr": 0.1}).lr == 0.1
 
 
 def test_a_command_that_takes_no_step_is_refused_with_its_last_lines(capsys):

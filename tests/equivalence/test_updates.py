@@ -147,3 +147,18 @@ def test_samples_are_steps_of_their_own_that_change_no_weight(record):
     gradients = np.stack([step.gradients[0] for step in singles.steps.values()])
     assert len(gradients) == 8
     assert gradients.mean(0) == pytest.approx(next(iter(whole.steps.values())).gradients[0], rel=1e-4)
+
+
+def test_an_engine_that_runs_on_a_gpu_alone_is_named(tmp_path, monkeypatch):
+    optimizer = tmp_path / "megatron" / "core" / "optimizer" / "distrib_optimizer.py"
+    optimizer.parent.mkdir(parents=True)
+    optimizer.write_text("class DistributedOptimizer:\n    pass\n")
+    script = tmp_path / "script.py"
+    imports = "import torch\nfrom megatron.core.optimizer.distrib_optimizer import DistributedOptimizer\n"
+    script.write_text(imports + "optimizer = DistributedOptimizer()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    settings = Recorded(str(tmp_path / "record"), 1)
+    run = start_run([sys.executable, str(script)], CPU, settings, Split(1, 1, 1), 240)
+    assert run.recording is None and run.code == 1
+    assert "script.py" in run.output and "cannot ask Megatron's DistributedOptimizer here" in run.output

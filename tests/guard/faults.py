@@ -71,6 +71,8 @@ PLAIN = [
     ("eval mode kept", Cause.EVAL_MODE, ""),
     ("not clipped", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
     ("clipped to another norm", Cause.CLIPPED_OTHERWISE, "", {"fields": TIGHT}),
+    ("clipped in each pass", Cause.CLIPPED_OTHERWISE, "in each pass", {"fields": TIGHT}),
+    ("clipped before the averaging", Cause.CLIPPED_OTHERWISE, "before the averaging", {"fields": TIGHT}),
     ("other weights", Cause.OTHER_WEIGHTS, "they differ"),
     ("other weights of rank 0", Cause.OTHER_WEIGHTS, "they differ"),
     ("weights part later", Cause.OTHER_WEIGHTS, "they differ"),

@@ -352,6 +352,28 @@ def scheduler_per_micro_batch(place):
 
 
 @fault
+def clipped_in_each_pass(place):
+    def backward(own, *args, **kwargs):
+        own(*args, **kwargs)
+        nn.utils.clip_grad_norm_(place.optimizers[-1].param_groups[0]["params"], place.plan.recipe.clip_norm)
+
+    place.around(Tensor, "backward", backward)
+
+
+@fault
+def clipped_before_the_averaging(place):
+    def clipped(own, params, bound, **kwargs):
+        params = list(params)
+        own(params, bound, **kwargs)
+        for param in params:
+            dist.all_reduce(param.grad)
+            param.grad /= place.world
+
+    place.around(nn.utils, "clip_grad_norm_", clipped)
+    place.put(DDP, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))
+
+
+@fault
 def scheduler_in_epochs_at_every_step(place):
     def step(own):
         own()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from invariants.allocations import check_allocations
+from invariants.answers import check_answers
 from invariants.calls import check_calls
 from invariants.commands import check_commands
 from invariants.curves import check_curves
@@ -44,6 +45,7 @@ CHECKS = {
         300, 1),
     "allocations": Check(lambda seed, size, _: check_allocations(seed, size), "divisions against their own "
                                                                               "words", 5, 300, 1),
+    "answers": Check(check_answers, "answers of all commands to one question", 1, 20, 1),
     "laws": Check(lambda seed, size, _: check_laws(seed, size), "published laws within their ranges", 50,
         2000, 0.3),
 }  # fmt: skip

@@ -96,8 +96,8 @@ def test_rows_without_a_cost_are_left_out_and_counted():
     table = of_rows(job=["a"] * 4, world_size=[8, 16, 32, 64], hours=hours, cost=cost)
     table = table.set_column(0, "status", pa.array(["ok", "ok", "ok", "infeasible"]))
     notes = {figure.label: figure.note for figure in fleet_page(table).headlines}
-    assert notes["cost"] == "each job where it is cheapest; 2 rows without it left out"
-    assert notes["GPU-hours"] == "each job where it needs the fewest; 1 row without it left out"
+    assert notes["cost"] == "each job where it is cheapest; 2 rows not compared: cost not known"
+    assert notes["GPU-hours"] == "each job where it needs the fewest; 1 row not compared: gpu-hours not known"
     priced = of_rows(job=["a"] * 2, world_size=[8, 16], hours=[4.0, 2.0], cost=[9.0, 8.0])
     notes = {figure.label: figure.note for figure in fleet_page(priced).headlines}
     assert notes["cost"] == "each job where it is cheapest"

@@ -54,7 +54,7 @@ def test_every_plan_is_in_the_page():
                 assert was["batch, samples per step"] == "128"
     assert columns_of(parsed)["gpus"] == ["1", "8", "16"]
     assert "No plan on 7, 12 GPUs: the effective batch cannot be split evenly" in parsed.text("bdi")
-    assert "Hours and cost are not known" in parsed.text("bdi")
+    assert "No hours and cost" in parsed.text("bdi")
 
 
 def test_the_tuned_run_has_the_time_of_its_count_on_these_gpus():
@@ -117,7 +117,7 @@ def test_a_page_above_its_budget_says_by_how_much(tmp_path, monkeypatch, ran):
     assert output.out == "" and "budget $0.1: without it the runs cost $0.2" in output.err
     assert ran([*request, "--price-per-gpu-hour", "2", "-o", "page.html"], 1)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Hours and cost are not known" not in text
+    assert "No hours and cost" not in text
     missed = "0.1: missed, but no range is known; the run costs $0.2"
     assert all(missed in row[0][1] for row in plans_in(text)["plans"])
 
@@ -140,7 +140,7 @@ def test_counts_of_another_model_name_the_profiles(tmp_path, monkeypatch, ran):
 def test_unknown_hours_have_their_reason(recipe, why):
     profile = msgspec.structs.replace(timed_profile(), parameters=10**10)
     listing = ib.counts(msgspec.structs.replace(RECIPE, **recipe), [4, 8], profile=profile)
-    assert f"Hours and cost are not known: {why}" in page_of_value(listing).lead
+    assert f"No hours and cost: {why}" in page_of_value(listing).lead
 
 
 def test_charts_have_the_range_and_the_chosen_count():

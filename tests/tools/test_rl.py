@@ -8,6 +8,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.doctor import examine
+from isobatch.tools import losses
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
 from isobatch.tools.tool import Weight
@@ -278,3 +279,43 @@ def test_the_rates_of_the_installed_trl():
         known = getattr(trl, f"{name}Config", None)
         defaults = {field.name: field.default for field in dataclasses.fields(known)} if known else {}
         assert defaults.get("learning_rate", float(rate)) == float(rate), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss_type": "bnpo"}, ("loss_type bnpo", "(own_units)", "use loss_type dapo")),
+        ({"entropy_coef": 0.1}, ("entropy_coef adds", "(loss_term)", "use entropy_coef 0")),
+        ({"loss_type": "dapo", "entropy_coef": 0}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_loss_that_another_split_changes_is_said_with_the_one_that_stays(tmp_path, settings, words):
+    file = written(tmp_path, "grpo.json", json.dumps(GRPO | settings))
+    notes = [note for note in read_file(file, "trl").notes if "another split" in note]
+    assert len(notes) == bool(words)
+    assert all(word in note for note in notes for word in words)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("", ("loss_agg_mode token-mean", "(own_units)", "seq-mean-token-mean")),
+        ("token-mean", ("loss_agg_mode token-mean", "before verl 0.8")),
+        ("seq-mean-token-sum-norm", ("(divided_by_ranks)", "seq-mean-token-sum")),
+        ("seq-mean-token-mean", ()),
+    ],
+)
+def test_an_aggregation_of_verl_that_another_split_changes_is_said(tmp_path, mode, words):
+    setting = f" actor_rollout_ref.actor.loss_agg_mode={mode}" if mode else ""
+    file = written(tmp_path, "run.sh", VERL.rstrip() + setting + "\n")
+    notes = [note for note in read_file(file).notes if "another split" in note]
+    assert len(notes) == bool(words)
+    assert all(word in note for note in notes for word in words)
+    record = examine(file, gpus=16).to_json()
+    assert [note for note in record["notes"] if "another split" in note] == notes
+
+
+def test_each_mode_names_a_law_of_the_table():
+    laws = pytest.importorskip("isobatch.equivalence.laws").LAWS
+    assert {loss.law for loss in (losses.ENTROPY, *losses.TRL.values(), *losses.VERL.values())} <= {*laws}

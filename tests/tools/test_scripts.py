@@ -663,7 +663,7 @@ def scheduled(scheduler, prepared=PREPARED, arguments=""):
         (LOOP.replace("scheduler = ", "get_scheduler('linear', optimizer); scheduler = "),
          "get_cosine.* and get_scheduler: give schedule"),
         (textwrap.dedent(PLAIN) + AFTER.replace("\n    ", "\n").replace("  group", "    group"),
-         r"AdamW.lr may be set by group\['lr'\]"),
+         r"AdamW.lr is not all: group\['lr'\]"),
         (scheduled(COSINE.format(100, "", 3000)),
          "get_scheduler counts steps of its own.*give duration a value"),
         (scheduled(COSINE.format(100, "", 3000), "", "gradient_accumulation_steps=2"),

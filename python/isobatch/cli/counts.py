@@ -16,7 +16,7 @@ from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.tools.platforms import PLATFORMS, write
-from isobatch.words import count, counted, duration, few, figure, percent, price, real, spent
+from isobatch.words import count, counted, duration, few, few_gpus, figure, percent, price, real, spent
 
 _SPLIT = ("gpus", "micro_batch", "accumulation", "effective_batch", "groups", "lr", "total_steps")
 _TIMES = (*_SPLIT[:5], "efficiency", "hours", "range", "gpu_hours", "cost", "memory_gib")
@@ -230,7 +230,7 @@ def _refused(rows: list[dict[str, Any]], profiled: bool) -> list[str]:
     elsewhere = any(Reason.OTHER_HARDWARE in Reason.of(row["reasons"]) for row in rows)
     mute = {Reason.NEEDS_PROFILE: LINK_UNKNOWN} if profiled and not elsewhere else {}
     return [
-        f"no plan on {few(gpus, 6)} GPUs: {mute.get(reason, reason.text)}" for reason, gpus in counts.items()
+        f"no plan on {few_gpus(gpus, 6)}: {mute.get(reason, reason.text)}" for reason, gpus in counts.items()
     ]
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isobatch.cli import options
@@ -15,12 +19,15 @@ from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.planning.plan import plan
 from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.recipe import Recipe
 from isobatch.tools.page import Reading
-from isobatch.tools.tool import Issue
+from isobatch.tools.tool import MAX_LINE_CHARACTERS, Issue
+from isobatch.words import printable
 
 if TYPE_CHECKING:
     from isobatch.equivalence.running import Running
     from isobatch.equivalence.running_recipe import Mismatch
+    from isobatch.equivalence.shell_lines import LaunchLine
 
 DESCRIPTION = (
     "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
@@ -32,6 +39,7 @@ DESCRIPTION = (
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
     "isobatch doctor training_args.json --nodes 4 --gpus-per-node 8 --set effective_batch=64 --json",
+    "isobatch doctor --gpus 32 -- bash launch.sh",
     "isobatch doctor --gpus 8 -o recipe.toml -- torchrun --nproc-per-node 2 train.py --learning_rate 2e-5",
 )
 LIMIT = 600.0
@@ -46,6 +54,8 @@ OPTIONS = {
     "GPUs to run on (default: every row of a HyperPod recipe; of a command, none)": options.GPUS,
     **TOOL,
     "--limit SECONDS": (f"time of a command until its second step (default {LIMIT:.0f})", LIMIT),
+    "--start": "of a shell script behind --: start what it launches; else its launcher is recorded, and the "
+    "recorded line examined",
     "--json": "print the findings as JSON, a line for each file",
     "-o/--output FILE": "save the recipe of a command: .toml, .yaml or .json",
 }
@@ -79,9 +89,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _examine_file(
-    args: argparse.Namespace, file: str, cluster: Cluster | None, recipe_fields: Mapping[str, Any]
+    args: argparse.Namespace,
+    file: str,
+    cluster: Cluster | None,
+    recipe_fields: Mapping[str, Any],
+    *,
+    shown: str = "",
 ) -> int:
-    """Prints the findings on one file; 1 where one of them is more than good to know."""
+    """Prints the findings on one file, by another name if `shown`; 1 where one is more than good to know."""
     tuned_gpus = getattr(args, "tuned_gpus", None)
     with naming_set(recipe_fields):
         examination = examine(file, cluster, tool=args.tool, **recipe_fields)
@@ -90,19 +105,31 @@ def _examine_file(
             own = {"tuned_gpus": tuned_gpus, **recipe_fields}
             examination = examine(file, cluster, tool=args.tool, **own)
     if args.json:
-        write_json(examination.to_json())
+        write_json({**examination.to_json(), **({"file": shown} if shown else {})})
     else:
-        show_lines(examination.text)
+        show_lines(examination.text.replace(file, shown) if shown else examination.text)
     return 0 if examination.healthy else 1
 
 
 def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
-    """Starts a command and plans its run; 1 if the run differs from the command, or has no plan."""
+    """Starts a command and plans its run; 1 if the run differs from the command, or has no plan.
+
+    Of a shell script the launch line is recorded, and examined as a file with that line alone.
+    """
     from isobatch.equivalence.running import observe
     from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
+    from isobatch.equivalence.shell_lines import recorded_line, shell_script
 
     if args.output is not None:
         check_place(args.output)
+    script = shell_script(command)
+    if script is not None:
+        with heard_sigterm():
+            line = recorded_line(command, args.limit)
+        if not args.start:
+            return _examine_line(args, script, line)
+        command = line.command
+        os.chdir(line.folder)
     cluster = options.cluster(args, optional=True)
     with heard_sigterm():
         running = observe(command, tool=args.tool, limit=args.limit)
@@ -127,6 +154,32 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
         print()
         show_lines(planned.explain(), planned.status)
     return 1 if planned.status == "infeasible" else code
+
+
+def _examine_line(args: argparse.Namespace, script: str, line: LaunchLine) -> int:
+    """Examines the recorded launch line of a shell script, and plans from it."""
+    from isobatch.tools.read import read_file
+
+    words = shlex.join(line.words)
+    say(f"{script}: its launcher was recorded, not started: {printable(words, MAX_LINE_CHARACTERS)}")
+    again = f"isobatch doctor --start -- bash {shlex.quote(script)} starts it on a CPU, up to its second step"
+    os.chdir(line.folder)
+    with tempfile.TemporaryDirectory(prefix="isobatch-doctor-") as folder:
+        file = Path(folder, f"{Path(script).stem}.launch.sh")
+        file.write_text(line.text)
+        try:
+            gpus = read_file(file, args.tool).fields.get("gpus")
+            cluster = options.cluster(args, optional=True) or (gpus and Cluster(gpus_per_node=gpus))
+            recipe_fields = fields(args)
+            tuned = {"tuned_gpus": recipe_fields.pop("gpus")} if "gpus" in recipe_fields else {}
+            code = _examine_file(args, str(file), cluster or None, {**recipe_fields, **tuned}, shown=script)
+            if args.output is not None:
+                Recipe.read(file, tool=args.tool, **fields(args)).save(args.output)
+                say(f"the recipe of this line: {args.output}")
+        except InputError as error:
+            raise InputError(f"{error.message}\n{again}", file=script, field=error.field) from None
+    say(again)
+    return code
 
 
 def _examination(running: Running, mismatches: Sequence[Mismatch]) -> Examination:

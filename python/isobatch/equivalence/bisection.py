@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from isobatch.equivalence.environments import (
+    PRESENT,
     Environment,
     Release,
     interpreter_of,
@@ -13,7 +14,8 @@ from isobatch.equivalence.environments import (
     read_range,
     releases_between,
 )
-from isobatch.equivalence.order import compare_in_order
+from isobatch.equivalence.order import OrderedComparison, compare_in_order
+from isobatch.equivalence.order_weights import Sides, weigh_samples
 from isobatch.equivalence.ordered import OrderedSame, Start, answer_of
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import SplitRun
@@ -30,14 +32,17 @@ class Bisection:
         self.runs, self.package, self.others, self.say = runs, package, others, say
         self.python = interpreter_of(runs.typed.launch)
         self.starts: list[Start] = []
-        self.answers: dict[str, OrderedSame] = {}
+        self.compared: dict[str, tuple[OrderedComparison, Sides]] = {}
         self.reference: tuple[str, Recording, Recording] | None = None
+        self.environment = PRESENT  # of the reference, once it has started
 
     def begin(self, version: str) -> bool:
         """Starts the reference, twice; False where it cannot start."""
         environment = self._environment(version)
         if environment is None:
             return False
+        self.environment = environment
+        self.runs.look(environment)
         runs = self.runs.start_twice(environment, version)
         recording, repeat = (run.recording for run in runs)
         if recording is None or repeat is None:
@@ -59,14 +64,13 @@ class Bisection:
         assert self.reference is not None
         first, recording, repeat = self.reference
         comparison = compare_in_order(recording, run.recording, repeat)
-        sides = [f"{self.package} {first}", f"{self.package} {version}"]
-        answer = answer_of(self.runs.typed.words, comparison, recording, run.recording, sides)
-        self.answers[version] = answer
-        cause = answer.cause
-        text = "the same" if answer.same else "not measured" if cause is None else f"{cause.name} differs"
-        self.starts.append(Start(version, answer.same, text))
+        sides = Sides(recording, run.recording, [f"{self.package} {first}", f"{self.package} {version}"])
+        self.compared[version] = comparison, sides
+        row, same = comparison.first, comparison.same
+        text = "the same" if same else "not measured" if row is None else f"{row.measures} differs"
+        self.starts.append(Start(version, same, text))
         self.say(f"{self.package} {version}: {text}, {run.seconds:.0f} s")
-        return answer.same is not False
+        return same is not False
 
     def _environment(self, version: str) -> Environment | None:
         try:
@@ -126,12 +130,14 @@ def bisect_releases(
 
 def _bisected(halves: Bisection, version: str, before: str = "") -> OrderedSame:
     """Returns the answer of the release with the first difference, with all starts."""
-    answer = halves.answers[version]
+    comparison, sides = halves.compared[version]
+    weighed = weigh_samples(halves.runs, halves.environment, comparison, sides)
+    answer = answer_of(halves.runs.typed.words, comparison, sides, weighed)
     starts = sorted(halves.starts, key=lambda start: number_of(start.name))
     causes = answer.causes
     if causes:
         since = f"since {halves.package} {version}, and not in {before}: {causes[0].text}"
-        causes = [msgspec.structs.replace(causes[0], text=since)]
+        causes = [msgspec.structs.replace(causes[0], text=since), *causes[1:]]
     return msgspec.structs.replace(answer, starts=starts, causes=causes)
 
 

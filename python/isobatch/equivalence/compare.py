@@ -105,11 +105,26 @@ class Comparison:
         events.sort(key=lambda event: (event[1], event[0]))
         results: list[SplitResult] = []
         for event in events:
-            results.append(self._compare_step(recording, event, results[0].difference if results else 0.0))
+            results.append(self.compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
-                return results[-1]
+                return self._earlier_update(recording, event, results)
         result, notes = results[0], [note for result in results for note in result.notes]
         return self._compare_update(recording, msgspec.structs.replace(result, notes=[*dict.fromkeys(notes)]))
+
+    def _earlier_update(self, recording: Recording, event: Event, results: list[SplitResult]) -> SplitResult:
+        """Returns a step's result: of the update, if the gradient is the same and the update is not."""
+        result = results[-1]
+        if not results[:-1] or [cause.id for cause in result.causes] != ["coupled_samples"]:
+            return result
+        runs = (recording, self.reference)
+        weights = [(run.of(event[0])[0].weights[0], run.steps[event].weights[0]) for run in runs]
+        if len({entries.shape for pair in weights for entries in pair}) > 1:
+            return result
+        moved = [after - before for before, after in weights]
+        if within(distance(*moved), self.noise.update(event[0], results[0].difference)):
+            return result
+        update = self._compare_update(recording, results[0])
+        return result if update.same else update
 
     def _compare_update(self, recording: Recording, result: SplitResult) -> SplitResult:
         """Compares the change of the weights: what optimizers do with a gradient that is the same."""
@@ -129,7 +144,8 @@ class Comparison:
                 causes.append(break_of("another_update", text))
         return msgspec.structs.replace(result, update=largest, causes=causes, same=not causes)
 
-    def _compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
+    def compare_step(self, recording: Recording, event: Event, difference_before: float) -> SplitResult:
+        """Compares one step; `difference_before` is the first step's, of its gradient."""
         step, reference = recording.steps[event], self.reference.steps[event]
         columns = step.first.columns  # other optimizers' tensors count as 0
         gradient = np.where(columns, step.gradients.mean(0), 0.0)

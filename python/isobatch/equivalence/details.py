@@ -28,6 +28,7 @@ class StepDetails(msgspec.Struct, frozen=True):
         shapes, dtypes, norms, trained: of each tensor, in the record's order.
         dropouts: calls since the last step, by probability.
         state: of the optimizer, by its name: the signed sum and the norm of each tensor.
+        beside: buffers, averaged weights and loss scales, by name, as `state`.
         random: a digest of each generator's state, by library.
         settings: of the models, adapters and the trainer's arguments, by class and name; the first step's.
     """
@@ -40,3 +41,4 @@ class StepDetails(msgspec.Struct, frozen=True):
     state: dict[str, list[list[float | None]]]
     random: dict[str, str]
     settings: dict[str, Any] = {}
+    beside: dict[str, list[list[float | None]]] = {}

@@ -78,7 +78,8 @@ class Environment(msgspec.Struct, frozen=True):
                 "options": (launch.options[0], python, *launch.options[2:]),
             }
         elif launch.head:
-            changes = {"head": (python, "-m", "torch.distributed.run")}
+            module = "accelerate.commands.launch" if launch.hands_on else "torch.distributed.run"
+            changes = {"head": (python, "-m", module)}
         return msgspec.structs.replace(launch, **changes)
 
 

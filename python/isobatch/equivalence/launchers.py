@@ -1,8 +1,8 @@
 """Launchers of training commands: the program they start, and its start on ranks of this machine's CPU.
 
 Whatever the launcher, several ranks are started by torchrun: `accelerate launch` starts one process on a CPU
-whatever its options say, and the commands of axolotl, LLaMA-Factory, TRL and ms-swift start a launcher of
-their own around one of their modules.
+whatever its options say, unless it hands the settings of DeepSpeed on, and the commands of axolotl,
+LLaMA-Factory, TRL and ms-swift start a launcher of their own around one of their modules.
 """
 
 import os
@@ -76,6 +76,8 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """Whether one rank is started by torchrun too, since the program reads its variables."""
     alone: tuple[str, ...] = ()
     """Words in front of the program where one rank starts without torchrun."""
+    hands_on: bool = False
+    """Whether `head` is `accelerate launch` itself, since it tells the program how DeepSpeed is set."""
     notes: tuple[str, ...] = ()
     """On what a CPU starts otherwise than the command says."""
 
@@ -85,6 +87,9 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
             return [*self.alone, *program]
         if not self.head:
             raise missing("{gpus}", f"write it where {program[0]} takes its number of processes")
+        if self.hands_on:  # of an option that is given twice, the last one counts
+            counts = f"--num_processes {ranks} --num_machines 1 --main_process_port 0 --mixed_precision no"
+            return [*self.head, *self.options, *counts.split(), *program]
         # Port 0: the rendezvous takes a free one itself, so that no other start can take it in between.
         place = ["--nnodes", "1", "--nproc-per-node", str(ranks), "--local-addr", "127.0.0.1"]
         place += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
@@ -151,7 +156,7 @@ def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:
     if name == "torchrun":
         return _read_torchrun((words[0],), words[1:])
     if name == "accelerate" and words[1:2] == ["launch"]:
-        return _read_accelerate(_beside(words[0]), words[2:])
+        return _read_accelerate(words[:2], _beside(words[0]), words[2:])
     if name == "deepspeed":
         return _read_deepspeed(_beside(words[0]), words[1:])
     if name == "tune" and words[1:2] == ["run"]:
@@ -206,7 +211,8 @@ def _read_python(words: Sequence[str]) -> CommandLine:
     if module in TORCHRUN_MODULES:
         return _read_torchrun((*interpreter, "-m", TORCHRUN_MODULES[0]), program[2:])
     if module in ("accelerate.commands.launch", "accelerate.commands.accelerate_cli"):
-        return _read_accelerate(torchrun, program[3 if module.endswith("cli") else 2 :])
+        at = 3 if module.endswith("cli") else 2
+        return _read_accelerate([*interpreter, *program[:at]], torchrun, program[at:])
     if module in ("deepspeed.launcher.runner", "deepspeed"):
         return _read_deepspeed(torchrun, program[2:])
     return CommandLine(
@@ -270,8 +276,8 @@ def _read_torchrun(
     )
 
 
-def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
-    """Reads `accelerate launch`; its number of processes may be in its configuration file."""
+def _read_accelerate(own: Sequence[str], head: tuple[str, ...], words: Sequence[str]) -> CommandLine:
+    """Reads `accelerate launch`, `own` words; its number of processes may be in its configuration file."""
     options, program = _options(words, "accelerate")
     values = {option.name: option.value for option in options}
     file = values.get("config_file")
@@ -285,6 +291,11 @@ def _read_accelerate(head: tuple[str, ...], words: Sequence[str]) -> CommandLine
         sharded |= {str(reading.settings.get("distributed_type"))} & {"FSDP", "DEEPSPEED", "MEGATRON_LM"}
     if "num_processes" in values:
         ranks = _product(values["num_processes"])
+    if sharded & {"use_deepspeed", "DEEPSPEED"}:
+        typed = tuple(word for option in options for word in option.words)
+        return CommandLine(
+            name="accelerate", head=(*own,), options=typed, program=program, ranks=ranks, hands_on=True
+        )
     kinds = " and ".join(sorted(sharded))
     note = f"{kinds}: left out, since Accelerate shards on GPUs alone; started as plain ranks"
     return CommandLine(

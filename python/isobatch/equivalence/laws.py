@@ -44,6 +44,8 @@ class Scale(NamedTuple):
 
 _ACCELERATE, _LIGHTNING = "frameworks/accelerate.md", "frameworks/lightning.md"
 _TRANSFORMERS = "frameworks/transformers.md"
+RESTART = "a restart"
+"""In the place of a trainer: the remedy of `isobatch same --resume`."""
 _ONCE = (
     "divide each pass's mean loss by the accumulation before backward(), or multiply it by "
     "plan.loss_weights(rank)"
@@ -200,6 +202,18 @@ class Cause(StrEnum):
         "short_window",
         "short window",
         "divide by the passes that the last step of an epoch has, or drop the incomplete batch (drop_last)",
+        None,
+        {
+            "accelerate": Remedy(
+                "let the last passes of an epoch join the next one's first: GradientAccumulationPlugin("
+                "num_steps=…, sync_with_dataloader=False); Accelerate divides them by all its steps",
+                _ACCELERATE,
+            ),
+            "lightning": Remedy(
+                "train on whole steps alone: limit_train_batches, a multiple of accumulate_grad_batches",
+                _LIGHTNING,
+            ),
+        },
     )
     # Samples that weigh unlike.
     LOST_SAMPLES = (
@@ -215,8 +229,9 @@ class Cause(StrEnum):
         None,
         {
             "deepspeed": Remedy(
-                "update DeepSpeed, or leave the optimizer's offload out: ZeRO-2 with offload lost the passes "
-                "between the first and the last of a step in 0.18.4, and does not in 0.19.8"
+                "update DeepSpeed (ZeRO-2 kept the last pass alone from 0.17.6 to 0.18.2, and with offload "
+                "the first and the last in 0.18.4); a loop that counts the passes itself calls "
+                "engine.set_gradient_accumulation_boundary(is_last_pass) before each backward"
             )
         },
     )
@@ -373,7 +388,15 @@ class Cause(StrEnum):
         "another_batch",
         "another batch",
         "the script does not follow the split: look where accumulation and micro-batch are set",
+        None,
+        {
+            RESTART: Remedy(
+                "keep the samples of a step: the accumulation must follow the ranks (isobatch plan, "
+                "ElasticRun)"
+            )
+        },
     )
+    RESUME_OTHER_BATCH = ANOTHER_BATCH
     EARLY_FIRST_STEP = (
         "early_first_step",
         "first step too early",
@@ -387,8 +410,8 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after plan.accumulation passes, and at the epoch's end; call the wrapped model "
-        "once for each",
+        "step the optimizer after the passes of a step and at the epoch's end (or drop the rest there by "
+        "zero_grad()); call the wrapped model once for each pass",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
@@ -420,7 +443,10 @@ class Cause(StrEnum):
         "another_length",
         "a run of another length",
         "train for plan.total_steps optimizer steps (max_steps=plan.total_steps in a trainer)",
+        None,
+        {RESTART: Remedy("count the steps that are left from the checkpoint's: length, epochs, schedule")},
     )
+    RESUME_LENGTH = ANOTHER_LENGTH
     ANOTHER_CONVENTION = (
         "another_convention",
         "the plan counts the end of an epoch like another tool",
@@ -508,7 +534,10 @@ class Cause(StrEnum):
         "another learning rate",
         "step the scheduler once per optimizer step, and count its warmup and length in these steps; with a "
         "plan, make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
+        None,
+        {RESTART: Remedy("save and load scheduler.state_dict(), and step it as often as without a stop")},
     )
+    RESUME_RATE = ANOTHER_LR
     SCHEDULER_PER_MICRO_BATCH = (
         "scheduler_per_micro_batch",
         "scheduler counts passes",
@@ -582,7 +611,10 @@ class Cause(StrEnum):
         "another optimizer setting",
         "make the parameter groups the same at any split, since their values may not follow the batch; with "
         "a plan, use its momentum, betas, eps and weight_decay",
+        None,
+        {RESTART: Remedy("make the groups as before, then load the optimizer's state")},
     )
+    RESUME_GROUPS = ANOTHER_SETTING
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
@@ -591,9 +623,10 @@ class Cause(StrEnum):
     )
     NEW_STATE = (
         "new_state",
-        "the run resumes with a new optimizer state",
-        "also load the optimizer's state of the same step",
+        "optimizer's state not restored",
+        "save and load optimizer.state_dict() of the same step, after the model is loaded",
     )
+    RESUME_STATE = NEW_STATE
     RESUMED = ("resumed", "a resumed run", "say where the run resumes: attach(..., start_step=...)")
     CLIPPED_EACH_PASS = (
         "clipped_each_pass",
@@ -614,8 +647,72 @@ class Cause(StrEnum):
         "gradient, learning rate and settings are the same, the change of the weights is not: look for code "
         "that changes weights, gradients or the optimizer's state by the number of passes or ranks, and for "
         "state or randomness in the optimizer",
+        None,
+        {RESTART: Remedy("look for state that the optimizer's state_dict() leaves out")},
     )
+    RESUME_UPDATE = ANOTHER_UPDATE
     OTHER_UPDATE = ANOTHER_UPDATE
+    # A restart from a checkpoint.
+    RESUME_ENDED = (
+        "resume_ended",
+        "no step after the restart",
+        "the restart takes the training for finished: keep the step or the epoch that it continues from, not "
+        "the one that it ends at",
+    )
+    RESUME_NOT_RESUMED = (
+        "resume_not_resumed",
+        "starts from the beginning",
+        "load the checkpoint: the words of the restart had no effect",
+    )
+    RESUME_EPOCH_ANEW = (
+        "resume_epoch_anew",
+        "the epoch starts anew",
+        "skip the batches of this epoch that were trained: keep the sampler's offset (StatefulDataLoader, "
+        "skip_first_batches, ElasticRun)",
+    )
+    RESUME_SKIPPED = (
+        "resume_skipped",
+        "samples are skipped",
+        "continue at the next sample: keep the offset in the epoch, and count up the epoch only at its end",
+    )
+    RESUME_REPEATED = (
+        "resume_repeated",
+        "samples are repeated",
+        "keep the offset after the last sample that a step took, not that of the step before",
+    )
+    RESUME_OTHER_ORDER = (
+        "resume_other_order",
+        "another order of the samples",
+        "seed the sampler by the run's seed and the epoch (set_epoch), or keep its random state in the "
+        "checkpoint",
+    )
+    RESUME_WEIGHTS = (
+        "resume_weights",
+        "weights not restored",
+        "save and load the model's whole state, in its own dtype",
+    )
+    RESUME_BESIDE = (
+        "resume_beside",
+        "a state beside the optimizer's not restored",
+        "save and load it too: buffers with model.state_dict(), averaged weights (EMA) and a loss scaler by "
+        "their own state_dict()",
+    )
+    RESUME_RANDOM = (
+        "resume_random",
+        "random states not restored",
+        "save and load the generators' states (torch, torch.cuda, NumPy, random), or seed each step by its "
+        "number",
+    )
+    RESUME_LOSS = (
+        "resume_loss",
+        "another loss",
+        "look for states outside of what was compared: buffers, a teacher, a loss scale, a draw of its own",
+    )
+    RESUME_GRADIENT = (
+        "resume_gradient",
+        "another gradient",
+        "look at the accumulation after the restart, and at averaging over ranks",
+    )
     # Meshes: tensor, context, pipeline and expert parallelism.
     MESH_MULTIPLIES = (
         "mesh_multiplies",
@@ -716,8 +813,8 @@ class Cause(StrEnum):
     )
 
 
-LAWS: dict[str, Cause] = {cause.value: cause for cause in Cause}
-"""The rows by their ids."""
+LAWS: dict[str, Cause] = {name.lower(): cause for name, cause in Cause.__members__.items()}
+"""The rows by their ids, those of older reports too."""
 
 CLOCKS = frozenset({Cause.SCHEDULER_PER_MICRO_BATCH, Cause.SCHEDULER_PER_PROCESS, Cause.SCHEDULER_PER_BOTH})
 """Laws of a schedule that counts something else than optimizer steps."""

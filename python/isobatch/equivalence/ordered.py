@@ -7,7 +7,7 @@ import msgspec
 
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.order import OrderedComparison, OrderedRow
-from isobatch.equivalence.records import Recording
+from isobatch.equivalence.order_weights import Sides, Weighed
 from isobatch.equivalence.result import Same
 from isobatch.words import counted, few
 
@@ -114,6 +114,11 @@ class OrderedSame(Same, frozen=True, kw_only=True):
         return f"differs at step {row.step}: {row.values[0]} → {row.values[1]}"
 
 
+def _both(values: Sequence[str], labels: Sequence[str]) -> str:
+    """Writes the values of both sides."""
+    return " and ".join(f"{value} with {label}" for value, label in zip(values, labels, strict=True))
+
+
 def shown(value: Any) -> str:
     """Writes a setting."""
     return "none" if value is None else str(value)
@@ -122,17 +127,19 @@ def shown(value: Any) -> str:
 def answer_of(
     words: Sequence[str],
     comparison: OrderedComparison,
-    reference: Recording,
-    second: Recording,
-    sides: list[str],
+    sides: Sides,
+    weighed: Weighed,
 ) -> OrderedSame:
     """Makes the answer of two environments."""
-    row = comparison.first
+    row, (reference, second, labels) = comparison.first, sides
     causes = []
     if row is not None:
-        values = " and ".join(f"{value} with {side}" for value, side in zip(row.values, sides, strict=True))
-        text = f"{row.text}, at step {row.step}: {values}"
-        causes = [SplitCause(f"release_{row.id}", row.measures, text, row.remedy, PAGE)]
+        text = f"{row.text}, at step {row.step}: {_both(row.values, labels)}"
+        if weighed.row.values:
+            text += f"; samples weigh {_both(weighed.row.values, labels)}"
+        causes = [SplitCause(f"release_{row.id}", row.measures, text, row.remedy, PAGE), *weighed.causes]
+    rows = [*comparison.rows]
+    rows.insert(1 + next(at for at, row in enumerate(rows) if row.id == "gradient"), weighed.row)
     changes = sorted({note for run in (reference, second) for note in run.notes if note.endswith(" off")})
     if any(step.first.norms for step in reference.steps.values()):
         changes.append("clipping measured and not applied")
@@ -141,12 +148,12 @@ def answer_of(
     return OrderedSame(
         kind="release",
         same=comparison.same,
-        sides=sides,
-        measured=comparison.rows,
+        sides=labels,
+        measured=rows,
         settings=comparison.settings,
         causes=causes,
         command=list(words),
-        reference=sides[0],
+        reference=labels[0],
         splits=[],
         changes=changes,
         unasked={},

@@ -24,7 +24,8 @@ Parts = Sequence[Sequence[Sequence[object]]]
 class PassSamples(msgspec.Struct, frozen=True):
     """A pass: a hash of each sample, and the tokens after and before the labels' shift.
 
-    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept.
+    `finite`: whether its loss is a number; `inputs`: its tensors, where details are kept;
+    `batches`: the loaders' since the pass before.
     """
 
     hashes: list[str]
@@ -32,6 +33,7 @@ class PassSamples(msgspec.Struct, frozen=True):
     finite: bool = True
     loss: float | None = None
     inputs: list[InputTensor] = []
+    batches: int = 0
 
 
 class LoaderDraws(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
         passes: backward passes before which it was the last to draw.
         batches, own: rows by batch, those given in the place of the drawn ones, and as drawn.
         starts: batches before which an epoch begins.
+        drops: whether the loader, and its sampler over ranks, leave out the last rows of an epoch.
     """
 
     name: str
@@ -50,6 +53,7 @@ class LoaderDraws(msgspec.Struct, frozen=True):
     batches: list[list[int]]
     own: list[list[int]]
     starts: list[int] = []
+    drops: dict[str, bool] = {}
 
 
 class RankStep(msgspec.Struct, frozen=True, dict=True):
@@ -86,6 +90,8 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     held: int = 0
     held_norm: float = 0.0
     groups_made: list[int] = []
+    completions: int = 0
+    """Calls so far that generated completions, or played them back."""
     running: dict[str, Any] | None = None
     indices: dict[str, list[list[int]]] = {}
     """By line of the code, the rows of each pass, drawn by a loop without a loader."""
@@ -206,7 +212,7 @@ class Recording(msgspec.Struct, frozen=True):
         for rank, record in enumerate(self.steps[event].ranks):
             before = sum(len(earlier.ranks[rank].passes) for earlier in self.before(event))
             loader = self.training_loader(rank)
-            if loader is None:
+            if loader is None or self.draws_prompts:
                 return None
             batches = (loader.own if own else loader.batches)[before : before + len(record.passes)]
             if len(batches) < len(record.passes) or any(len(b) > self.split.micro_batch for b in batches):
@@ -236,12 +242,25 @@ class Recording(msgspec.Struct, frozen=True):
             before = sum(len(earlier.ranks[rank].passes) for earlier in self.before(event))
             loader = self.training_loader(rank)
             batches = [] if loader is None else loader.own[before : before + len(record.passes)]
-            drawn = len(batches) == len(record.passes)
+            drawn = len(batches) == len(record.passes) and not self.draws_prompts
             rows: Sequence[Sequence[object]] = (
                 batches if drawn else [samples.hashes for samples in record.passes]
             )
             by_rank.append([len(part) for part in rows])
         return by_rank
+
+    @property
+    def draws_prompts(self) -> bool:
+        """Whether the loader draws prompts of completions: other rows than those of the passes.
+
+        A trainer of groups draws a prompt as often as its group is large, or those of a whole step at once.
+        """
+        if not self.last.first.completions:
+            return False
+        loaders = filter(None, map(self.training_loader, range(len(self.last.ranks))))
+        batches = [batch for loader in loaders for batch in loader.own[: self.split.accumulation]]
+        rows = [row for batch in batches for row in batch]
+        return len({*rows}) < len(rows) or any(len(batch) > self.split.micro_batch for batch in batches)
 
     def steps_by_hand(self) -> tuple[str, list[list[int]]]:
         """Returns the line of a loop's own draws of rows, and the rows of each step over all ranks."""
@@ -282,6 +301,17 @@ def as_passes(run: Recording) -> Recording:
     joined = RecordedStep([first], changes.mean(0)[None], steps[0].weights[:1], changes)
     split = Split(1, len(passes), run.split.micro_batch)
     return Recording(split, run.seconds, {(optimizer, 0): joined})
+
+
+def read_rollouts(folder: Path) -> dict[str, list[list[int]]]:
+    """Reads the completions of a run by prompt, in the order of calls, ranks and rows."""
+    completions: dict[str, list[list[int]]] = {}
+    for path in sorted(
+        folder.glob("rollouts-*.json"), key=lambda path: [*map(int, path.stem.split("-")[1:])]
+    ):
+        for prompt, completion in msgspec.json.decode(path.read_bytes()):
+            completions.setdefault(prompt, []).append(completion)
+    return completions
 
 
 def read_recording(folder: Path, split: Split, seconds: float) -> Recording | None:

@@ -17,6 +17,7 @@ from isobatch.equivalence.environments import (
     read_requirement,
 )
 from isobatch.equivalence.order import compare_in_order
+from isobatch.equivalence.order_weights import Sides, weigh_samples
 from isobatch.equivalence.ordered import OrderedSame, answer_of
 from isobatch.equivalence.runs import Recorded, run_both
 from isobatch.equivalence.starts import OrderedRuns, TypedCommand
@@ -54,29 +55,41 @@ def compare_releases(
             "--against-python takes the place of --against and --bisect", field="--against-python"
         )
     with tempfile.TemporaryDirectory(prefix="isobatch-against-") as folder:
-        settings = Recorded(folder, steps, as_is=as_is, each_pass=True, details=True)
+        sets = () if typed.command is None else typed.command.sets
+        settings = Recorded(folder, steps, as_is=as_is, each_pass=True, details=True, sets=sets)
         runs = OrderedRuns(typed, settings, limit, device)
         began = time.monotonic()
-        if bisect is not None:
-            answer = bisect_releases(runs, releases, bisect, say)
-        elif python is not None:
-            answer = _compare_two(runs, PRESENT, Environment(python, python=python), say)
-        else:
-            interpreter = interpreter_of(typed.launch)
-            for release in releases:
-                if not release.version:
-                    raise missing("the version", f"write {release.package}==VERSION, or --bisect A..B")
-            second = make_environment(interpreter, releases)
-            say(f"{second.label}: {', '.join(second.changes) or 'it is installed already'}")
-            present = [Release(r.package, installed_version(interpreter, r.package)) for r in releases]
-            label = ", ".join(str(release) for release in present)
-            answer = _compare_two(runs, msgspec.structs.replace(PRESENT, label=label), second, say)
-        return msgspec.structs.replace(answer, seconds=round(time.monotonic() - began, 1))
+        try:
+            if bisect is not None:
+                answer = bisect_releases(runs, releases, bisect, say)
+            else:
+                answer = _compare_two(runs, *_both_sides(typed, releases, python, say), say)
+        finally:
+            runs.close()
+        changes, seconds = [*answer.changes, *runs.changes], round(time.monotonic() - began, 1)
+        return msgspec.structs.replace(answer, changes=changes, seconds=seconds)
+
+
+def _both_sides(
+    typed: TypedCommand, releases: Sequence[Release], python: str | None, say: Callable[[str], None]
+) -> tuple[Environment, Environment]:
+    """Returns the present environment and the other one, made where there is none."""
+    if python is not None:
+        return PRESENT, Environment(python, python=python)
+    interpreter = interpreter_of(typed.launch)
+    for release in releases:
+        if not release.version:
+            raise missing("the version", f"write {release.package}==VERSION, or --bisect A..B")
+    second = make_environment(interpreter, releases)
+    say(f"{second.label}: {', '.join(second.changes) or 'it is installed already'}")
+    present = [Release(r.package, installed_version(interpreter, r.package)) for r in releases]
+    return msgspec.structs.replace(PRESENT, label=", ".join(map(str, present))), second
 
 
 def _compare_two(
     runs: OrderedRuns, present: Environment, second: Environment, say: Callable[[str], None]
 ) -> OrderedSame:
+    runs.look(present)
     twice, once = run_both(lambda: runs.start_twice(present, "here"), lambda: runs.start(second, "there"))
     ended = [*twice, once]
     names = [f"the command with {present.label}", "the command, started a second time,"]
@@ -86,4 +99,6 @@ def _compare_two(
         say(f"{label.removeprefix('the command with ')}: {run.seconds:.0f} s")
     reference, repeat, recording = (run.recording for run in ended if run.recording is not None)
     comparison = compare_in_order(reference, recording, repeat)
-    return answer_of(runs.typed.words, comparison, reference, recording, [present.label, second.label])
+    sides = Sides(reference, recording, [present.label, second.label])
+    weighed = weigh_samples(runs, present, comparison, sides)
+    return answer_of(runs.typed.words, comparison, sides, weighed)

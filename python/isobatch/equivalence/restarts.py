@@ -9,8 +9,8 @@ import msgspec
 
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, SplitRun, Starter
-from isobatch.equivalence.split import Split
-from isobatch.equivalence.starts import TypedCommand, as_observed
+from isobatch.equivalence.split import MAX_SAMPLES, Split
+from isobatch.equivalence.starts import TypedCommand, as_observed, set_in_code
 from isobatch.equivalence.words import given_settings
 from isobatch.errors import InputError
 from isobatch.words import counted, few
@@ -37,6 +37,7 @@ class Restarts:
         self.typed, self.folder, self.device = typed, folder, device
         self.resume = shlex.split(resume)
         self.starter = Starter(limit, device)
+        self.changes: list[str] = []  # in the code
         self.apart: set[Path] = set()  # folders that a run writes into, below the working folder
 
     def place(self, name: str) -> Path:
@@ -76,6 +77,16 @@ class Restarts:
         self.apart.add(Path(note.read_text()))
         return True
 
+    def look(self, settings: Recorded) -> Recorded:
+        """Returns settings to set the split where the code has its numbers, by a first start."""
+        command = self.typed.command
+        if command is None or not command.in_code:
+            return settings
+        looking = msgspec.structs.replace(settings, steps=1, look=MAX_SAMPLES)
+        run = self.start("typed", self.place("typed"), looking)
+        settings, self.changes = set_in_code(settings, command, self.folder / "typed-files", run)
+        return settings
+
     def start(
         self,
         name: str,
@@ -95,7 +106,12 @@ class Restarts:
             words = [*words, *self.resume]
         path = "" if checkpoint is None else str(place / checkpoint.path)
         filled = [word.replace("{checkpoint}", path).replace("{folder}", str(place)) for word in words]
-        settings = msgspec.structs.replace(settings, folder=str(folder / "record"), watched=str(place))
+        settings = msgspec.structs.replace(
+            settings,
+            folder=str(folder / "record"),
+            watched=str(place),
+            split=split if self.typed.command is not None else None,
+        )
         run = self.starter.start(filled, variables, settings, split, place)
         if run.recording is None:
             return run

@@ -139,18 +139,25 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             yield f"Changed for the comparison: {', '.join(self.changes)}."
         if self.measured_by == "update":
             yield BY_UPDATE
+        yield from (
+            f"The end of an epoch: {row.text}." for row in self.measured if row.id == "end" and row.holds
+        )
         yield f"Not compared: {self._uncompared()}."
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')}, {self.seconds:.0f} s; {versions}."
 
     def _uncompared(self) -> str:
         """Lists in one line the limits of the answer."""
-        parts = [
-            f"what follows after {counted(self.steps, 'step')}, such as the end of an epoch or a checkpoint"
-        ]
+        end = next((row for row in self.measured if row.id == "end"), None)
+        also = "the end of an epoch or a checkpoint" if end is None else "a checkpoint"
+        parts = [f"what follows after {counted(self.steps, 'step')}, such as {also}"]
         if self.same and not self.across and any(not split.weights for split in self.splits):
             parts.append("the weights of single samples, whose gradients are too alike or not to be had")
-        parts += [row.measures for row in self.measured if row.holds is None]
+        parts += [
+            row.measures + (f" ({row.text})" if row is end else "")
+            for row in self.measured
+            if row.holds is None
+        ]
         return "; ".join(parts)
 
     def _verdict(self) -> str:
@@ -179,7 +186,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         if self.across:
             weights = " ".join(f"{norm:.4g}" for norm in split.norms) or "none"
         elif split.weights:
-            weights = _weights_text(split.weights)
+            weights = weights_text(split.weights)
         elif split.residual is None:
             weights = "not known"
         else:
@@ -226,10 +233,10 @@ def _with_nan(content: Any) -> Any:
     return content
 
 
-def _weights_text(weights: list[float]) -> str:
+def weights_text(weights: list[float]) -> str:
     """Shows the weights of samples: one number where they are alike.
 
-    >>> _weights_text([1.0000001, 1.0]), _weights_text([1.002, 1.0]), _weights_text([4.2, 3.6])
+    >>> weights_text([1.0000001, 1.0]), weights_text([1.002, 1.0]), weights_text([4.2, 3.6])
     ('1.0000', '1.00', '4.20 3.60')
     """
     if max(weights) - min(weights) < 1e-3 * max(1e-9, *map(abs, weights)):

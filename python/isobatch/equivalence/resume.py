@@ -65,6 +65,7 @@ def resumed(
             as_is=as_is,
             details=True,
             untouched=True,
+            sets=() if typed.command is None else typed.command.sets,
             dropout=same_ranks,  # over other ranks it cannot be the same
         )
         try:
@@ -82,6 +83,7 @@ def _ask(
     say: Callable[[str], None],
 ) -> OrderedSame:
     """Runs to the end, then to each chosen checkpoint and on from there."""
+    settings = starts.look(settings)
     for number in range(MOST_PLACES):
         place = starts.place(f"whole-{number}")
         run = starts.start(f"whole-{number}", place, settings)
@@ -97,7 +99,8 @@ def _ask(
     for checkpoint in choose_checkpoints(checkpoints, epoch_starts(whole), last, at_step):
         say(f"killed after step {checkpoint.step}, and started again with {Path(checkpoint.path).name}")
         answers.append(_restart(starts, settings, whole, checkpoint, ends, ranks))
-    return _joined(starts.typed.words, whole, answers)
+    joined = _joined(starts.typed.words, whole, answers)
+    return msgspec.structs.replace(joined, changes=[*joined.changes, *starts.changes])
 
 
 def _restart(

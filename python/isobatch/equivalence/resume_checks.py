@@ -20,14 +20,19 @@ STATE = 1e-5
 
 
 class Faulty(NamedTuple):
-    """A fault with its own law; both values, where there are some."""
+    """A fault with its own law; both values, where there are some.
+
+    `may_be_drawn`: whether it may come from other random draws.
+    """
 
     law: str
     text: str
     values: tuple[str, ...] = ()
+    may_be_drawn: bool = False
 
 
 Outcome = Faulty | Unlike | Unseen | None
+States = dict[str, list[list[float | None]]]
 
 
 def taken(run: Recording, event: Event) -> list[str]:
@@ -53,7 +58,7 @@ def epoch_starts(run: Recording) -> list[int]:
 
 def compare_samples(pair: Pair, epochs: Sequence[int]) -> Outcome:
     """Compares the samples of a step; others are named by their step in the run without a stop."""
-    whole, (optimizer, at) = pair.run, pair.event
+    whole, at = pair.run, pair.event[1]
     own, expected = taken(pair.second_run, pair.event), taken(whole, pair.event)
     if not own and not expected:
         return Unseen("neither a loader nor the model's input shows them")
@@ -63,7 +68,7 @@ def compare_samples(pair: Pair, epochs: Sequence[int]) -> Outcome:
         return None  # the same rows, with other random draws
     if len(own) != len(expected):
         values = (counted(len(expected), "sample"), counted(len(own), "sample"))
-        return Faulty("resume_other_batch", "the samples of a step", values)
+        return Faulty("another_batch", "the samples of a step", values)
     places = [event[1] for event in events_of(whole) if taken(whole, event) == own]
     epoch = max((start for start in epochs if start <= at), default=0)
     if places:
@@ -79,26 +84,25 @@ def compare_samples(pair: Pair, epochs: Sequence[int]) -> Outcome:
             return Faulty(law, f"step {at} takes the samples of step {place}{first}")
         ending = ", the first of a later epoch" if place in epochs else ""
         return Faulty("resume_skipped", f"step {at} takes the samples of step {place}{ending}")
+    steps = _steps_of(own, whole, at)
+    if len(steps) == 2 and steps[1] - steps[0] == 1:
+        law = "resume_repeated" if steps[0] < at else "resume_skipped"
+        return Faulty(law, f"step {at} takes samples of steps {steps[0]} and {steps[1]}")
     known = {sample for event in events_of(whole) for sample in taken(whole, event)}
-    beside = {
-        sample for event in events_of(whole) if abs(event[1] - at) <= 1 for sample in taken(whole, event)
-    }
-    shared = len({*own} & {*expected})
-    if shared and {*own} <= beside:
-        law = "resume_repeated" if {*own} & {*_near(whole, (optimizer, at - 1))} else "resume_skipped"
-        return Faulty(
-            law, f"step {at} takes {shared} of its {len(own)} samples, and others of the step beside it"
-        )
-    share = len({*own} & known)
     return Faulty(
         "resume_other_order",
         f"step {at} takes samples of no step of the run without a stop "
-        f"({share} of {len(own)} came in another order)",
+        f"({len({*own} & known)} of {len(own)} came in another order)",
+        may_be_drawn=True,
     )
 
 
-def _near(run: Recording, event: Event) -> list[str]:
-    return taken(run, event) if event in run.steps else []
+def _steps_of(samples: Sequence[str], run: Recording, at: int) -> list[int]:
+    """Lists the steps of a run that take some samples, each the nearest to a step; none if one is unknown."""
+    places: dict[str, int] = {}
+    for event in sorted(events_of(run), key=lambda event: -abs(event[1] - at)):
+        places |= dict.fromkeys(taken(run, event), event[1])
+    return sorted({places[sample] for sample in samples}) if {*samples} <= places.keys() else []
 
 
 def compare_weights(pair: Pair, step: int) -> Outcome:
@@ -130,25 +134,35 @@ def compare_state(pair: Pair) -> Outcome:
     if pair.details is None:
         return Unseen("the recorder kept no details")
     whole, own = (details.state for details in pair.details)
-    if not whole and not own:
-        return None  # plain SGD has none
+    if own and not whole:
+        return Unseen("the run without a stop has none to compare with")
+    return _compare_states("new_state", whole, own)  # plain SGD has none
+
+
+def compare_beside(pair: Pair) -> Outcome:
+    """Compares buffers, averaged weights and loss scales."""
+    if pair.details is None:
+        return Unseen("the recorder kept no details")
+    return _compare_states("resume_beside", *(details.beside for details in pair.details))
+
+
+def _compare_states(law: str, whole: States, own: States) -> Faulty | None:
+    """Compares the sums and norms of states, name by name."""
     missing = sorted(whole.keys() - own.keys())
     if missing:
-        return Faulty("resume_state", f"there is no {few(missing)} before the first step")
-    if not whole:
-        return Unseen("the run without a stop has none to compare with")
+        return Faulty(law, f"there is no {few(missing)} before the first step")
     for name, rows in whole.items():
         values, others = (np.array(side, dtype=float)[:, 1] for side in (rows, own[name]))
         if values.shape != others.shape:
-            return Faulty("resume_state", f"{name} has {len(others)} tensors in the place of {len(values)}")
+            return Faulty(law, f"{name} has {len(others)} tensors in the place of {len(values)}")
         signed = [np.array(side, dtype=float)[:, 0] for side in (rows, own[name])]
         scale = float(np.linalg.norm(values))
         if not within(float(np.linalg.norm(signed[1] - signed[0])), STATE * scale):
-            if name == "step":
-                text = "the optimizer's count of steps"
-                return Faulty("resume_state", text, (f"{abs(signed[0][0]):g}", f"{abs(signed[1][0]):g}"))
+            if len(values) == 1 or name == "step":
+                text = "the optimizer's count of steps" if name == "step" else f"{name} is another"
+                return Faulty(law, text, (f"{values[0]:g}", f"{others[0]:g}"))
             norms = (f"norm {scale:.4g}", f"norm {float(np.linalg.norm(others)):.4g}")
-            return Faulty("resume_state", f"{name} is another", norms)
+            return Faulty(law, f"{name} is another", norms)
     return None
 
 
@@ -172,7 +186,7 @@ def compare_rates(pair: Pair) -> Outcome:
         ):
             text = f"{text}: {words}"
             break
-    return Faulty("resume_rate", text, outcome[:2])
+    return Faulty("another_lr", text, outcome[:2])
 
 
 def compare_random(pair: Pair) -> Unlike | None:
@@ -182,6 +196,19 @@ def compare_random(pair: Pair) -> Unlike | None:
     whole, own = (details.random for details in pair.details)
     names = [name for name in whole if own.get(name) != whole[name]]
     return Unlike("as saved", "others", f"the states of {few(names)}") if names else None
+
+
+def draws_in_step(pair: Pair) -> bool:
+    """Tells whether a step draws from a generator with another state: a loader draws once an epoch."""
+    if pair.details is None:
+        return False
+    whole, own = (details.random for details in pair.details)
+    near = [pair.run.steps.get((pair.event[0], pair.event[1] + by)) for by in (-1, 1)]
+    beside = [step.first.details.random for step in near if step is not None and step.first.details]
+    return any(
+        own.get(name) != state and all(states.get(name) != state for states in beside)
+        for name, state in whole.items()
+    )
 
 
 def events_of(run: Recording) -> list[Event]:

@@ -1,26 +1,68 @@
 """Compares a restart with the run without a stop: the restored state, then each step."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from isobatch.equivalence import order_checks
-from isobatch.equivalence.laws import SplitCause
+from isobatch.equivalence.laws import RESTART, SplitCause, advise, break_of
 from isobatch.equivalence.order import OrderedRow
 from isobatch.equivalence.order_pair import Pair, Unlike, Unseen
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.resume_checks import (
     Faulty,
     Outcome,
+    compare_beside,
     compare_random,
     compare_rates,
     compare_samples,
     compare_state,
     compare_weights,
+    draws_in_step,
     epoch_starts,
     events_of,
     taken,
 )
-from isobatch.equivalence.resume_laws import ESSENTIAL, LAWS, ROWS
 from isobatch.words import counted
+
+
+class ResumeRow(NamedTuple):
+    """A row of the comparison: the quantity, and how it is compared."""
+
+    id: str
+    measures: str
+    how: str
+
+
+ROWS = (
+    ResumeRow(
+        "repeat",
+        "the command against itself",
+        "it is started twice: samples, losses and gradients before the checkpoint",
+    ),
+    ResumeRow("rows", "samples", "of each step after the restart"),
+    ResumeRow("weights", "weights", "before the first step after the restart"),
+    ResumeRow("state", "optimizer's state", "of each tensor, before the first step after the restart"),
+    ResumeRow(
+        "beside",
+        "states beside the optimizer's",
+        "buffers, averaged weights, a loss scale: before the first step after the restart",
+    ),
+    ResumeRow("rate", "learning rate", "of each group at each step"),
+    ResumeRow(
+        "groups",
+        "optimizer and groups",
+        "its kind; weight decay, momentum, betas, eps and tensors of each group",
+    ),
+    ResumeRow("random", "random states", "of torch, Python and NumPy, where something is drawn from them"),
+    ResumeRow("loss", "loss", "of each pass"),
+    ResumeRow("gradient", "gradient", "that the optimizer applies"),
+    ResumeRow("update", "update", "the change of the weights by each step"),
+    ResumeRow("length", "steps to the end", "of both starts together, where the script ends by itself"),
+)
+"""In the order in which things happen."""
+ESSENTIAL = ("repeat", "rows", "weights", "state", "rate", "gradient", "update")
+"""Rows without which nothing is called the same."""
 
 TOLERANCES = 1e-4, 1e-3
 """Relative distances of a step's gradient and update: both runs have the same threads."""
@@ -69,13 +111,14 @@ class ResumedTable:
             if not row.holds:
                 self.rows[name] = OrderedRow(*texts, None, outcome.reason)
         else:
-            law = LAWS[outcome.law if isinstance(outcome, Faulty) else f"resume_{name}"]
+            law = outcome.law if isinstance(outcome, Faulty) else f"resume_{name}"
             values = [*outcome.values] if isinstance(outcome, Faulty) else [outcome.reference, outcome.second]
-            self.rows[name] = OrderedRow(
-                *texts, False, outcome.text, step=step, values=values, remedy=law.remedy
-            )
             shown = f" ({values[0]} without a stop, {values[1]} after the restart)" if values else ""
-            self.causes.append(SplitCause(law.id, law.name, outcome.text + shown, law.remedy))
+            cause = advise(break_of(law, outcome.text + shown), RESTART)
+            self.rows[name] = OrderedRow(
+                *texts, False, outcome.text, step=step, values=values, remedy=cause.remedy
+            )
+            self.causes.append(cause)
 
     def note(self, name: str, text: str) -> None:
         """Keeps a remark on a row without a difference."""
@@ -99,12 +142,11 @@ class ResumedTable:
         )
         if (
             from_start
-            and "resume_state" in ids
+            and "new_state" in ids
             and ids & {"resume_epoch_anew", "resume_other_order", "resume_repeated"}
         ):
-            law = LAWS["resume_not_resumed"]
             text = "samples, weights and the optimizer's state are those of the run's beginning"
-            self.causes = [SplitCause(law.id, law.name, text, law.remedy)]
+            self.causes = [break_of("resume_not_resumed", text)]
 
 
 def repeats(whole: Recording, killed: Recording, step: int) -> str:
@@ -170,14 +212,18 @@ def _compare_steps(
         if event[1] < step or event not in moved.steps:
             continue
         pair = Pair(whole, moved, event, TOLERANCES if same_ranks else OVER_RANKS)
-        table.settle("rows", compare_samples(pair, epochs), event[1])
+        samples = compare_samples(pair, epochs)
+        table.settle("rows", samples, event[1])
         if event[1] == step:
             table.settle("weights", compare_weights(pair, step), event[1])
             table.settle("state", compare_state(pair), event[1])
+            if same_ranks and table.rows["weights"].holds:
+                table.settle("beside", compare_beside(pair), event[1])
         table.settle("rate", compare_rates(pair), event[1])
         table.settle("groups", order_checks.groups(pair), event[1])
         random = compare_random(pair) if same_ranks else Unseen("other ranks draw otherwise: dropout was off")
-        if table.differs and isinstance(random, Unlike) and event[1] > step and _only_samples(table):
+        may_be_drawn = isinstance(samples, Faulty) and samples.may_be_drawn and _only_samples(table)
+        if may_be_drawn and isinstance(random, Unlike) and event[1] > step:
             table.blame_random(random, event[1])
         if table.differs:
             break
@@ -193,9 +239,9 @@ def _compare_steps(
             if table.differs:
                 break
         if isinstance(random, Unlike):
-            if table.differs:
+            if table.differs and draws_in_step(pair):
                 table.blame_random(random, event[1])
-            else:
+            elif not table.differs:
                 table.note("random", "they differ, and nothing was drawn from them")
         elif not table.rows["random"].text.startswith("they differ"):
             table.settle("random", random, event[1])

@@ -1,20 +1,22 @@
 """The first steps of a training command, beside its flags and files, and a recipe made of them."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from isobatch.equivalence.command import cpu_notes, start_as_typed
 from isobatch.equivalence.launchers import CommandLine, read_launch, require_command
-from isobatch.equivalence.records import Recording
+from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.settings import ToolSettings, read_source
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.words import braces_in
 from isobatch.errors import InputError
+from isobatch.recipes.recipe import DropLast
+from isobatch.words import counted
 
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""
@@ -38,6 +40,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch: int | None
     accumulation: int
     dataset_size: int | None
+    drop_last: DropLast
     optimizer: str
     groups: list[dict[str, Any]]
     """The optimizer's parameter groups, each with its values and `tensors`, their number."""
@@ -108,7 +111,7 @@ def _running(
     recording: Recording, launch: CommandLine, source: ToolSettings | None, ranks: int, notes: list[str]
 ) -> Running:
     optimizers = {optimizer for optimizer, _ in recording.steps}
-    steps = max(map(recording.of, sorted(optimizers)), key=lambda steps: sum(steps[0].first.entries))
+    steps = max(map(recording.of, sorted(optimizers)), key=lambda steps: _own_entries(steps[0].first))
     first, last = steps[0].first, steps[-1].first
     gloo = "gloo in the place of NCCL"
     if times := recording.notes[gloo]:
@@ -121,7 +124,10 @@ def _running(
         notes.append(f"{ranks} processes started, and each trains alone: they form no process group")
     loader = recording.training_loader()
     drawn = max(map(len, loader.own), default=0) if loader else 0
-    passed = max((len(samples.hashes) for samples in first.passes), default=0)
+    micro_batch, accumulation = _split_of(steps, drawn)
+    if accumulation < len(first.passes):
+        given = counted(accumulation, "batch", "batches")
+        notes.append(f"{len(first.passes)} passes in a step over {given} of the loader: a batch counts once")
     running = last.running or {}
     scheduler = running.get("scheduler")
     peak = float(first.groups[0]["lr"])
@@ -133,19 +139,49 @@ def _running(
         started=ranks,
         launcher="" if launch.name == "python" else launch.name,
         typed_ranks=launch.ranks,
-        micro_batch=drawn or passed or None,
-        accumulation=len(first.passes),
+        micro_batch=micro_batch or None,
+        accumulation=accumulation,
         dataset_size=loader.rows if loader else None,
+        drop_last=_drops(loader.drops) if loader else False,
         optimizer=first.kind,
         groups=first.groups,
         clip_norm=clip_norm if clip_norm < float("inf") else None,
         scheduler=scheduler,
         rates=[(0, peak), *((at, rate) for at, rate in (scheduler or {}).get("rates", ()) if at)],
         total_steps=running.get("total_steps"),
-        parameters=sum(entries for entries, own in zip(first.entries, first.own, strict=True) if own),
+        parameters=_own_entries(first),
         arguments=running.get("arguments"),
         stated={} if source is None else source.fields,
         keys={} if source is None else source.keys,
         notes=tuple(notes),
         seconds=recording.seconds,
     )
+
+
+def _own_entries(step: RankStep) -> int:
+    """Counts the parameters of a step's optimizer."""
+    return sum(entries for entries, own in zip(step.entries, step.own, strict=True) if own)
+
+
+def _split_of(steps: Sequence[RecordedStep], drawn: int) -> tuple[int, int]:
+    """Returns the samples of a pass and the passes of a step; 0 samples where none were seen.
+
+    A batch that a loader gave counts once: a GAN passes back twice over it, and a large one may be cut into
+    passes. The fewest batches of a step count, since loops read ahead before the first.
+    """
+    passes = steps[0].first.passes
+    passed = max((len(samples.hashes) for samples in passes), default=0)
+    given = min(sum(samples.batches for samples in step.first.passes) for step in steps)
+    if not drawn or not 0 < given < len(passes):
+        return drawn or passed, len(passes)
+    if passed * len(passes) == given * drawn:
+        return passed, len(passes)
+    return drawn, given
+
+
+def _drops(drops: Mapping[str, bool]) -> DropLast:
+    """Returns a recipe's `drop_last`; a loader alone drops as its sampler would."""
+    dropping = [name for name, drop in drops.items() if drop]
+    if len(dropping) == len(drops):
+        return bool(dropping)
+    return cast("DropLast", dropping[0]) if dropping else False

@@ -90,7 +90,18 @@ def _observed(running: Running) -> dict[str, Any]:
         "momentum": group.get("momentum"),
         "clip_norm": running.clip_norm,
         "dataset_size": running.dataset_size,
+        "drop_last": running.drop_last or None,
     }
+
+
+def _group_values(running: Running) -> dict[str, list[float]]:
+    """Returns the learning rates and the weight decays of the parameter groups, 0 apart, each once."""
+    names = {"lr": ("initial_lr", "lr"), "weight_decay": ("weight_decay",)}
+    values = {
+        field: [next((group[name] for name in keys if name in group), 0.0) for group in running.groups]
+        for field, keys in names.items()
+    }
+    return {field: [*dict.fromkeys(filter(None, each))] for field, each in values.items()}
 
 
 def differences(running: Running) -> Iterator[Mismatch]:
@@ -167,6 +178,16 @@ def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, An
         base = {"precision": base.get("precision"), **read_file(running.arguments, "transformers").fields}
     base.pop("batch_per_gpu", None)
     observed = {name: value for name, value in _observed(running).items() if value is not None}
+    if base.get("drop_last"):
+        observed.pop("drop_last", None)  # one rank does not show which of sampler and loader drops
+    for name, value in _group_values(running).items():
+        if len(value) > 1 and name not in changes:
+            raise InputError(
+                f"the parameter groups have {len(value)} values of {_LABELS[name]}: "
+                f"{few(map(real, value), 3)}; a recipe has one: give --set {name}={real(value[0])}, "
+                "and scale the others alike",
+                field=name,
+            )
     fields = {**base, **observed, **changes}
     fields = {name: value for name, value in fields.items() if name in Recipe.__struct_fields__}
     typed, batch = running.typed_ranks, running.effective_batch

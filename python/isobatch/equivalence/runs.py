@@ -65,8 +65,10 @@ class Recorded(msgspec.Struct, frozen=True):
     bits: bool = False
     shake: bool = False
     singles: bool = False
+    still: int = 0
     entries: bool = False
     rows: dict[str, Any] | None = None
+    rollouts: str = ""
     split: Split | None = None
     sets: tuple[str, ...] = ()
     loader: dict[str, Any] | None = None
@@ -257,7 +259,8 @@ def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, 
     lines = _last_lines((folder / "output.txt").read_text(errors="replace"))
     recording = read_recording(folder, split, seconds)
     steps = 0 if recording is None else len(recording.last_steps)
-    if code is None and steps < settings.steps and not settings.watched:  # its later steps are not known
+    has_all = steps >= settings.steps or settings.watched or settings.still
+    if code is None and not has_all:  # its later steps are not known
         recording = None
     return SplitRun(split, recording, code, seconds, lines, steps=steps)
 

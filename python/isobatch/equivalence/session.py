@@ -21,11 +21,12 @@ from isobatch.equivalence.compare import (
     share_clock,
     share_factor,
 )
+from isobatch.equivalence.epochs import look_at_end
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.meshes import same_across
-from isobatch.equivalence.records import Recording, as_passes
+from isobatch.equivalence.records import Recording, as_passes, read_rollouts
 from isobatch.equivalence.releases import compare_releases
 from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.result import Same
@@ -40,7 +41,7 @@ from isobatch.errors import InputError
 _SAID = (" written by the script", " written over what was there", "continued from a checkpoint")
 __all__ = ["Same", "same"]
 
-CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", *_SAID)
+CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", " played back", *_SAID)
 """Ends of the recorder's notes that say what a run changes."""
 _REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)
 """What a script says of flags that it does not have."""
@@ -147,14 +148,7 @@ class Session:
         requested, first = self._first(requested)
         over_ranks = self.typed is not None and self.typed.over_ranks
         splits = choose_rank_splits(requested) if over_ranks else choose_splits(requested)
-        random = any("random draws" in note for note in first.notes)
-        if random and first.rows(next(iter(first.steps))) is not None:
-            self.settings = msgspec.structs.replace(self.settings, alike=True)
-            first = self._record(requested, "asked")
-        if (loader := first.training_loader()) is not None:
-            self.rows, self.loader = first.drawn_steps(), loader.name
-        else:
-            self.loader, self.rows = first.steps_by_hand()
+        first = self._give_samples(requested, first)
         by_update = first.measured == "update"
         whole, single = self._reference(splits, frozen="batch norm" in first.notes, by_update=by_update)
         noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
@@ -184,8 +178,12 @@ class Session:
         results, unjudged = _part_results(results)
         unasked = {str(run.split): run.reason for run in runs if run.recording is None}
         asked_and_missing = [str(split) for split in further if str(split) in unasked]
+        same = verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing)
+        if same and single.recording is not None and not by_update:
+            row, results = look_at_end(self._run, first, single.recording, self.loader, noise, results)
+            measured.append(row)
         return Same(
-            same=verdict(measured, reference, results, whole_question=not unjudged and not asked_and_missing),
+            same=same and all(result.same for result in results),
             measured=measured,
             measured_by=first.measured,
             command=list(self.command.words),
@@ -230,6 +228,30 @@ class Session:
         self.typed.check_ranks(first)
         return split, msgspec.structs.replace(first, split=split)
 
+    def _give_samples(self, requested: Split, first: Recording) -> Recording:
+        """Gives the completions, random draws and rows of the first run to all others; returns that run."""
+        self._play(requested)
+        random = any("random draws" in note for note in first.notes)
+        if random and first.rows(next(iter(first.steps))) is not None:
+            self.settings = msgspec.structs.replace(self.settings, alike=True)
+            first = self._record(requested, "asked")
+        if first.draws_prompts:
+            return first  # the completions are given, whatever the rows of a call
+        if (loader := first.training_loader()) is not None:
+            self.rows, self.loader = first.drawn_steps(), loader.name
+        else:
+            self.loader, self.rows = first.steps_by_hand()
+        return first
+
+    def _play(self, requested: Split) -> None:
+        """Gives the completions of the first run to all others."""
+        runs = (self._folder(requested, "asked"), self._folder(self.command.default, "typed"))
+        played = read_rollouts(next(run for run in runs if run.exists()) / "record")
+        if played:
+            path = Path(self.settings.folder) / "rollouts.json"
+            path.write_bytes(msgspec.json.encode(played))
+            self.settings = msgspec.structs.replace(self.settings, rollouts=str(path))
+
     def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread.
 
@@ -268,16 +290,15 @@ class Session:
     def _folder(self, split: Split, name: str) -> Path:
         return Path(self.settings.folder) / f"{name}-{split}"
 
-    def _run(self, split: Split, name: str, **switches: int) -> SplitRun:
+    def _run(self, split: Split, name: str, **switches: Any) -> SplitRun:
         folder = self._folder(split, name)
         folder.mkdir(exist_ok=True)
         words, environment = start_line(self.command, split, folder, self.device)
         settings = msgspec.structs.replace(
             self.settings,
             folder=str(folder / "record"),
-            rows=self._rows_for(split),
             split=split,
-            **switches,
+            **({"rows": self._rows_for(split)} | switches),
         )
         run = self.starter.start(words, environment, settings, split)
         self.say(f"{split}: {run.seconds:.0f} s" + ("" if run.recording else ", no step was recorded"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,8 @@ from isobatch.equivalence.launchers import CommandLine, read_launch, require_com
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.runs import Recorded, SplitRun, Starter, start_run
 from isobatch.equivalence.settings import ToolSettings, read_source
-from isobatch.equivalence.split import MAX_RANKS, Split
+from isobatch.equivalence.split import MAX_RANKS, MAX_SAMPLES, Split
+from isobatch.equivalence.typed import read_typed
 from isobatch.equivalence.words import braces_in
 from isobatch.errors import InputError
 
@@ -48,8 +50,6 @@ def read_typed_command(words: Sequence[str], split: Split | None, tool: str | No
     launch = read_launch(words)
     if split is not None or braces_in(words, launch.environment):
         command = read_command(words, tool=tool)
-        if command.in_code and split is not None:
-            raise InputError("--split needs braces in the command, or a tool's options", field="--split")
         return TypedCommand(tuple(words), launch, split or command.default, command)
     try:
         source = read_source(launch.program, tool or launch.tool)
@@ -74,9 +74,11 @@ class OrderedRuns:
 
     def __init__(self, typed: TypedCommand, settings: Recorded, limit: float, device: str) -> None:
         self.typed, self.settings, self.limit, self.device = typed, settings, limit, device
+        self.starters: dict[str, Starter] = {}
+        self.changes: list[str] = []  # in the code
 
     def start(
-        self, environment: Environment, name: str, starter: Starter | None = None, **switches: bool
+        self, environment: Environment, name: str, starter: Starter | None = None, **switches: Any
     ) -> SplitRun:
         """Starts the command once, by a starter for the environment where there is one."""
         folder = Path(self.settings.folder) / name
@@ -85,6 +87,7 @@ class OrderedRuns:
         words, variables = self.typed.line(launch, self.typed.split, folder, self.device)
         settings = msgspec.structs.replace(self.settings, folder=str(folder / "record"), **switches)
         line = words, environment.variables(variables), settings, self.typed.split
+        starter = starter or self.starters.get(environment.label)
         run = start_run(*line, self.limit) if starter is None else starter.start(*line)
         if run.recording is None:
             return run
@@ -92,9 +95,50 @@ class OrderedRuns:
 
     def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
         """Starts the command twice in one environment, the second time with noise of the size of rounding."""
-        starter = Starter(self.limit, self.device)
-        try:
-            once = self.start(environment, name, starter)
-            return [once, self.start(environment, f"{name}-again", starter, shake=True)]
-        finally:
+        self.keep(environment)
+        return [self.start(environment, name), self.start(environment, f"{name}-again", shake=True)]
+
+    def keep(self, environment: Environment) -> None:
+        """Keeps a process for the further starts in an environment."""
+        self.starters.setdefault(environment.label, Starter(self.limit, self.device))
+
+    def look(self, environment: Environment) -> None:
+        """Sets the split where the code has its numbers, as a first start shows them."""
+        command = self.typed.command
+        if command is None or not command.in_code:
+            return
+        run = self.at(command.default).start(environment, "typed", look=MAX_SAMPLES)
+        seen, self.changes = set_in_code(self.settings, command, Path(self.settings.folder) / "typed", run)
+        self.settings = msgspec.structs.replace(seen, split=self.typed.split)
+
+    def at(self, split: Split) -> "OrderedRuns":
+        """Returns the starts at another split, by the same processes."""
+        settings = msgspec.structs.replace(self.settings, split=split)
+        runs = OrderedRuns(
+            msgspec.structs.replace(self.typed, split=split), settings, self.limit, self.device
+        )
+        runs.starters = self.starters
+        return runs
+
+    def close(self) -> None:
+        """Ends the processes for forked starts."""
+        for starter in self.starters.values():
             starter.close()
+
+
+def set_in_code(
+    settings: Recorded, command: Command, folder: Path, run: SplitRun
+) -> tuple[Recorded, list[str]]:
+    """Reads where the code has the numbers of a split: settings to set them, and the changes in words.
+
+    Args:
+        settings: of the recorder.
+        command: whose code has the numbers.
+        folder: of a start that looked at the code.
+        run: that start.
+    """
+    seen = read_typed(command, folder / "record")
+    if seen is None:
+        raise run.no_step("the command")
+    sets = {"sets": seen.sets, "loader": seen.loader, "flags": seen.flags}
+    return msgspec.structs.replace(settings, **sets), seen.changes

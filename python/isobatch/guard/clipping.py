@@ -69,6 +69,42 @@ def compare(
     return shortened if within(residual, gate) else clipped
 
 
+def clipped_early(
+    passes: Iterable[list[Tensor]], bound: float, averaged: Callable[[list[Tensor]], list[Tensor]]
+) -> dict[str, list[Tensor]]:
+    """Lists a step's gradient after each clipping that comes too early.
+
+    `passes` are this rank's gradients, which may be written to; `averaged` averages over ranks, in place.
+    """
+    whole, unsynced, averages = list[Tensor](), list[Tensor](), list[Tensor]()
+    for grads in passes:
+        whole, unsynced = _plus(whole, grads), _plus(unsynced, grads)
+        last = [grad.clone() for grad in unsynced]
+        _clip(unsynced, bound)
+        averages = _plus(averages, averaged(grads))
+        _clip(averages, bound)
+    _clip(whole, bound)
+    last = averaged(last)
+    _clip(last, bound)
+    return {
+        "in each pass": averages,
+        "in each pass, before the averaging": last,
+        "on each rank, before the averaging": averaged(whole),
+    }
+
+
+def _plus(total: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    return [a + b for a, b in zip(total, grads, strict=True)] if total else [grad.clone() for grad in grads]
+
+
+def _clip(grads: list[Tensor], bound: float) -> None:
+    """Shortens a gradient to a norm of at most `bound`, in place."""
+    norm = math.sqrt(sum(float(square(grad)) for grad in grads))
+    if norm > bound:
+        for grad in grads:
+            grad *= bound / norm
+
+
 def beside_weights(
     grads: list[Tensor], reference: list[Tensor], weights: list[Tensor], like: Clipped, summed: Summed
 ) -> Clipped:

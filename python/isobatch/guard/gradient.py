@@ -1,16 +1,17 @@
 """Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from isobatch.equivalence.laws import Cause, Diagnosis, either
-from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS
+from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS, likeness
 from isobatch.errors import first_line
 from isobatch.guard.calls import MicroBatches
-from isobatch.guard.clipping import EXACT, Clipped, Clipping, beside_weights, compare
+from isobatch.guard.clipping import EXACT, Clipped, Clipping, beside_weights, clipped_early, compare
 from isobatch.guard.division import LossDivision
 from isobatch.guard.loader import LoaderWatch
 from isobatch.guard.optimizer import Optimizers
@@ -297,10 +298,14 @@ class Gradient:
     def _why(self, step: GuardedStep, like: Clipped) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         gate, explain = self._gate, self._division.explain
+        known = explain(like.unclipped, gate) or explain(like.unclipped, gate, step.batches)
+        if within(like.residual, gate) and known:
+            return known
+        if detail := self._clipped_early(step):
+            return Cause.CLIPPED_OTHERWISE.likely(detail)
         if within(like.residual, gate):
             factor = Cause.GRADIENT_FACTOR.likely(f"{like.unclipped:.4g}×")
-            known = explain(like.unclipped, gate) or explain(like.unclipped, gate, step.batches)
-            return known or either(factor, Cause.ANOTHER_LOSS.likely())
+            return either(factor, Cause.ANOTHER_LOSS.likely())
         for shares, cause in self._division.others(step.batches, step.shares):
             with self._again.replay():
                 own, _ = self._again.of(step.batches, step.states, shares)
@@ -308,6 +313,22 @@ class Gradient:
             if within(like.residual, gate):
                 return explain(like.unclipped, gate) or cause.likely()
         return ELSE
+
+    def _clipped_early(self, step: GuardedStep) -> str:
+        """Says where the gradient was clipped too early; nothing where it was not, or cannot be told."""
+        run, bound = self._run, self._run.plan.recipe.clip_norm
+        if bound is None or self._sharded or not all(run.exchange("room", self._room(step.grads, 5))):
+            return ""
+        ways = clipped_early(self._by_pass(step), bound, self._again.averaged)
+        return next((way for way, g in ways.items() if within(likeness(step.grads, g).error, self._gate)), "")
+
+    def _by_pass(self, step: GuardedStep) -> Iterator[list[Tensor]]:
+        """Yields this rank's reference of each pass."""
+        for at, share in enumerate(step.shares):
+            alone = [share if at == pass_ else 0.0 for pass_ in range(len(step.shares))]
+            with self._again.replay():
+                own, _ = self._again.of(step.batches, step.states, alone)
+            yield own
 
     def _compare(self, step: GuardedStep, own: list[Tensor]) -> Compared:
         """Compares a gradient with the reference; `own`, this rank's part of it, is averaged in place."""

@@ -119,6 +119,18 @@ def explanation(
     return Explanation(sentences[0].text, sentences, [], cautions, menu)
 
 
+def _smallest_pass(plan: PlanRecord) -> int:
+    """Returns the samples of the smallest micro-batch: of a ragged step the last ones are smaller."""
+    layout = plan.layout
+    if Reason.RAGGED not in plan.reasons:
+        return layout.micro_batch
+    ends = (
+        layout.effective_batch // layout.data_parallel,
+        -(-layout.effective_batch // layout.data_parallel),
+    )
+    return min((samples - 1) % layout.micro_batch + 1 for samples in ends)
+
+
 def _warning(plan: PlanRecord, reason: Reason) -> str:
     """Writes a caution with its decisive figures."""
     if reason is Reason.ABOVE_CRITICAL_BATCH and plan.recipe.noise_scale is not None:
@@ -128,6 +140,8 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
     if reason is Reason.COUPLED_MOVED:
         why = " and ".join(refusal.couplings(plan.recipe))
         tuned, micro = exact(plan.recipe.micro_batch), counted(plan.layout.micro_batch, "sample")
+        least = _smallest_pass(plan)
+        micro = micro if least == plan.layout.micro_batch else f"{count(least)} to {micro}"
         return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
     if reason is Reason.LIMIT_LIKELY:
         likely = [name for name, verdict in _limits(plan).items() if verdict == "likely"]
@@ -295,7 +309,7 @@ def _epoch(plan: PlanRecord) -> Iterator[str]:
         extra = [f"{count(samples)} {fate}" for samples, fate in ends if samples]
         detail = f" ({', '.join(extra)})" if extra else ""
         yield (
-            f"Per epoch: {exact(plan.steps_per_epoch)} steps, {exact(plan.samples_per_epoch)} "
+            f"Per epoch: {counted(plan.steps_per_epoch, 'step')}, {exact(plan.samples_per_epoch)} "
             f"samples{detail}."
         )
 
@@ -307,7 +321,7 @@ def _run(plan: PlanRecord) -> Iterator[str]:
             "long enough to reach the same loss" if stretched else "same number of samples as the tuned run"
         )
         yield (
-            f"The run: {exact(plan.total_steps)} steps, {exact(plan.warmup_steps)} of them warmup, then "
+            f"The run: {counted(plan.total_steps, 'step')}, {exact(plan.warmup_steps)} of them warmup, then "
             f"{_curve(plan)}; {length} (steps counted as {plan.recipe.convention} counts them)."
         )
     yield from _intervals(plan)

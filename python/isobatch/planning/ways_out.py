@@ -99,8 +99,8 @@ def _pinned(refused: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tu
     yield cluster, settings
     for neighbour in _clusters(make(cluster, settings), make):
         yield neighbour, settings
-    if batch is not None:
-        share = micro * cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel")
+    share = micro * (cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel"))
+    if batch is not None and share:  # there are GPUs for a replica
         yield cluster, settings._replace(policy=math.ceil(batch / share) * share)
 
 
@@ -162,7 +162,8 @@ def _clusters(refused: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
         return (cluster for cluster in clusters if make(cluster, refused.settings).status != "infeasible")
 
     if nodes > 1:
-        below = range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1)
+        halves = (nodes >> times for times in range(1, nodes.bit_length()))
+        below = [*range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1), *halves]
         above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
         for counts in (below, above):
             yield from islice(feasible("nodes", counts), 1)

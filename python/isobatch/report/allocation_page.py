@@ -119,7 +119,10 @@ def _division_page(record: Record, title: str | None) -> HtmlPage:
     waiting = len(jobs) - running
     answer = f"{counted(running, 'job')} {'has' if running == 1 else 'have'} {counted(used, 'GPU')}"
     answer += f", {count(waiting)} {'waits' if waiting == 1 else 'wait'}"
-    lead = "This is one division. A log of them, a line each with its seconds, is drawn over time."
+    lead = (
+        "One answer. To see how GPUs move over time, log each answer with its seconds, and run isobatch "
+        "report on the log."
+    )
     return HtmlPage(title or answer, lead, headlines, [Section("Who has what", tables=[table])])
 
 

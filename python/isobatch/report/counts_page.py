@@ -15,7 +15,7 @@ from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
 from isobatch.report.within import VERDICTS, Limits, best_within, together, verdicts
-from isobatch.words import count, counted, few, figure, real
+from isobatch.words import count, counted, few_gpus, figure, real
 
 _LISTED = (
     "gpus", "status", "deadline", "budget", "micro_batch", "accumulation", "effective_batch", "lr",
@@ -58,7 +58,8 @@ def counts_page(
         headlines += [*_best(plans, currency), *times.knee_of(plans)]
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
-    lead = times.how_sure(plans).strip() or f"Hours and cost are not known: {_why_unknown(counts, plans)}."
+    lead = times.how_sure(plans).strip() or f"No hours and cost: {_why_unknown(counts, plans)}."
+    lead = _of_what(counts) + lead
     sections = [
         *(times.time_section(plans, limits, currency) or _split_section(plans)),
         _listed_counts(plans, limits, currency),
@@ -88,11 +89,22 @@ def _without_limits(counts: Counts) -> Counts:
     return msgspec.structs.replace(counts, columns=counts.columns | columns, settings=free)
 
 
+def _of_what(counts: Counts) -> str:
+    """Names the model and the GPU of the times, and says whether they were measured."""
+    profile = counts.settings.get("profile")
+    if profile is None:
+        return ""
+    model = profile.workload or profile.model
+    where = [part for part in (model, profile.gpu or counts.cluster.gpu) if part]
+    estimated = "an estimate, measured nowhere" if profile.estimated else "measured"
+    return f"Times of {' on '.join(where) or 'a profile'}: {estimated}. "
+
+
 def _why_unknown(counts: Counts, plans: Plans) -> str:
     """Says why no count has hours."""
     works = plans.status != INFEASIBLE
     if counts.settings.get("profile") is None:
-        return "they were asked without a profile"
+        return "add --profile FILE (isobatch estimate writes one)"
     if not works.any():
         return "no count has a plan"
     if not np.isnan(plans.number("step_seconds")).all():
@@ -126,7 +138,7 @@ def _refused_counts(plans: Plans) -> list[str]:
         for reason in Reason.of(int(plans.reasons[row])):
             if reason.severity == "infeasible":
                 refused.setdefault(reason, []).append(count(plans.gpus[row]))
-    return [f"No plan on {few(gpus, _MAX_REFUSED)} GPUs: {reason.text}." for reason, gpus in refused.items()]
+    return [f"No plan on {few_gpus(gpus, _MAX_REFUSED)}: {reason.text}." for reason, gpus in refused.items()]
 
 
 def _split_section(plans: Plans) -> list[Section]:

@@ -55,7 +55,7 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
         sections += [Section("Warnings", points=cautions)] if cautions else []
         return HtmlPage(title or why, "" if title is None else why, [], sections, plan.status)
     tuned = plan.tuned()
-    lead = "The number of GPUs of the tuned run is not known: there is nothing to compare with."
+    lead = "Add the GPUs of the tuned run (gpus = N) to the recipe to see what changes."
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]

@@ -1,5 +1,7 @@
 """The page of a comparison of splits: the answer, its causes, the measurements, each sample's weight."""
 
+from typing import NamedTuple
+
 from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.result import BY_UPDATE, Same
 from isobatch.report.charts import sample_weights
@@ -7,26 +9,51 @@ from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.words import count, counted, figure
 
 
+class _Words(NamedTuple):
+    """The words of a page, for what is compared."""
+
+    singular: str
+    plural: str
+    lead: str
+    beside: str
+
+
+_SPLITS = _Words(
+    "split", "splits", "Splits are ranks × accumulation × micro-batch", "one pass over the batch"
+)
+_MESHES = _Words(
+    "mesh", "meshes", "Each mesh is compared tensor by tensor, at the first step", "the run without"
+)
+
+
+def _words(answer: Same) -> _Words:
+    return _MESHES if answer.across else _SPLITS
+
+
 def same_page(answer: Same, *, title: str | None = None) -> HtmlPage:
-    """Makes the page of a comparison."""
+    """Makes the page of a comparison of splits, or of meshes."""
+    words = _words(answer)
     differing = [] if answer.same is None else [result for result in answer.splits if not result.same]
     verdict = next(answer.lines()).removesuffix(".").replace(answer.reference, _times(answer.reference))
     count_text = f"{len(differing)} of {len(answer.splits)}"
-    headlines = [Headline("splits that differ", "not measured" if answer.same is None else count_text)]
+    headlines = [
+        Headline(f"{words.plural} that differ", "not measured" if answer.same is None else count_text)
+    ]
     if answer.splits and answer.same is not None:
         largest = max(result.difference for result in answer.splits)
         headlines += [
             Headline("samples in a step", count(answer.splits[0].samples)),
             Headline("largest difference", figure(largest), "of the gradient, relative"),
         ]
-    causes = [_causes(differing)] if differing else []
-    sections = [*causes, _weights(answer), _measured(answer), _figures(answer)]
-    lead = f"Splits are ranks × accumulation × micro-batch. The command: {' '.join(answer.command)}"
+    causes = [_causes(differing, words)] if differing else []
+    weights = [] if answer.across and not answer.unasked else [_weights(answer)]
+    sections = [*causes, *weights, _measured(answer), _figures(answer)]
+    lead = f"{words.lead}. The command: {' '.join(answer.command)}"
     level = "fail" if differing else "pass" if answer.same else "unchecked"
     return HtmlPage(title or verdict, lead, headlines, sections, level)
 
 
-def _causes(differing: list[SplitResult]) -> Section:
+def _causes(differing: list[SplitResult], words: _Words) -> Section:
     """Tables each cause once, with its splits, in the words of the split where the gradient differs most."""
     splits: dict[tuple[str, str], list[str]] = {}
     texts: dict[tuple[str, str], str] = {}
@@ -38,7 +65,7 @@ def _causes(differing: list[SplitResult]) -> Section:
         (cause[0], ", ".join(names), f"{f'at {names[0]}, ' if names[1:] else ''}{texts[cause]}", cause[1])
         for cause, names in splits.items()
     ]
-    columns = {"cause": "text", "splits": "parts", "what differs": "text", "what to change": "text"}
+    columns = {"cause": "text", words.plural: "parts", "what differs": "text", "what to change": "text"}
     return Section("Causes", tables=[HtmlTable("Why it is not the same training", columns, rows)])
 
 
@@ -56,10 +83,12 @@ def _weights(answer: Same) -> Section:
     ]
     described = "All bars at 1: the same training. A bar at 4: this sample counts four times."
     drawing = Drawing(sample_weights(points), "Weight of each sample in the gradient", described)
-    unknown = [_times(result.split) for result in answer.splits if not result.weights]
+    unknown = [_times(result.split) for result in answer.splits if not (result.weights or answer.across)]
     lines = [f"No weights explain the gradient of {', '.join(unknown)}."] if unknown else []
     lines += [f"{_times(name)} was not compared: {reason}." for name, reason in answer.unasked.items()]
-    return Section("Weights", lines, drawings=[drawing] if points else [])
+    return Section(
+        "Not compared" if answer.across else "Weights", lines, drawings=[drawing] if points else []
+    )
 
 
 def _measured(answer: Same) -> Section:
@@ -85,7 +114,13 @@ def _figures(answer: Same) -> Section:
         )
         for result in answer.splits
     ]
-    columns = {"split": "text", "verdict": "status", "gradient differs by": "number", "residual": "number"}
+    words = _words(answer)
+    columns = {
+        words.singular: "text",
+        "verdict": "status",
+        "gradient differs by": "number",
+        "residual": "number",
+    }
     columns |= dict.fromkeys(("learning rate by step", "norm that clipping sees"), "text")
     columns |= {"the weights' change differs by": "number"}
     steps = f"{counted(answer.steps, 'step')} were compared"
@@ -99,9 +134,9 @@ def _figures(answer: Same) -> Section:
         for result in answer.splits
         for group in result.groups[:5]
     ]
-    tables = [HtmlTable("Each split beside one pass over the batch", columns, rows, notes)]
+    tables = [HtmlTable(f"Each {words.singular} beside {words.beside}", columns, rows, notes)]
     if groups:
-        kinds = {"split": "text", "tensors": "text", "differ by": "number", "factor": "number"}
+        kinds = {words.singular: "text", "tensors": "text", "differ by": "number", "factor": "number"}
         tables.append(HtmlTable("Tensors that differ most", kinds, groups))
     versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(answer.versions.items()))
     return Section("All figures", tables=[*tables, versions], folded=True)

@@ -26,7 +26,7 @@ _MAX_BARS = 40
 def left_out(plans: Plans, name: str) -> str:
     """Says how many rows a comparison by a figure leaves out, as it is not known there."""
     rows = int((np.isnan(plans.spent(name)) & (plans.status != INFEASIBLE)).sum())
-    return f"; {counted(rows, 'row')} without it left out" if rows else ""
+    return f"; {counted(rows, 'row')} not compared: {name.replace('_', '-')} not known" if rows else ""
 
 
 def times_known(plans: Plans) -> bool:
@@ -133,10 +133,10 @@ def _drawing(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     chart = over_gpus(points, name, _axis(name, currency), limit=limit, knees=marked)
     drawn_lines = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
     is_counts = "gpus" in plans.numbers
-    drawn_lines = "a line of all counts" if is_counts else drawn_lines
+    drawn_lines = "" if is_counts else f": {drawn_lines}"
     if many > len(lines):
         drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
-    described = f"{name.capitalize()} over GPUs, both axes logarithmic: {drawn_lines}; "
+    described = f"{name.capitalize()} by number of GPUs (log scales){drawn_lines}; "
     described += f"{_ends(lines, name, currency)}."
     described += " The band is the 95 % interval." if _ranges(points) else ""
     ends = (points[0]["gpus"], points[-1]["gpus"]) if is_counts else None

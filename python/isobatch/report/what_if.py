@@ -44,7 +44,7 @@ def tuned_run(counts: Counts) -> Plan | None:
         timed = counts.plan_at(tuned.world_size)
     except InputError:  # no whole nodes
         return tuned
-    if timed.layout != tuned.layout or timed.hours is None:
+    if timed.status == "infeasible" or timed.layout != tuned.layout or timed.hours is None:
         return tuned
     spent = {name: getattr(timed, name) for name in ("hours", "hours_error", "gpu_hours", "cost")}
     return msgspec.structs.replace(tuned, **spent)

@@ -97,7 +97,10 @@ def _read_loop(page: SettingsPage) -> None:
         page.optimizer(name, name)
         page.table(name).number("lr", "lr")
         page.table(name).torch_optimizer()
-    schedulers = sorted(page.settings.keys() - {*OPTIMIZERS, *OTHERS})
+    schedulers = sorted(page.settings.keys() - {*OPTIMIZERS, *OTHERS, "scheduler"})
+    if isinstance(elsewhere := page.raw("scheduler"), Unknown):
+        page.ask("schedule", f"the schedule {elsewhere.why}", "scheduler")
+        return
     if len(schedulers) > 1:
         page.ask("schedule", f"the script makes {' and '.join(schedulers)}", schedulers[0])
     for name in schedulers[:1]:

@@ -274,17 +274,17 @@ class Script(Names):
         first = node.args[0] if node.args else words.get("params")
         groups = self._origin(first)
         tables = [self.value(item) for item in groups.elts] if isinstance(groups, ast.List) else []
-        if isinstance(groups, ast.List) and not any(isinstance(item, ast.Dict) for item in groups.elts):
+        if isinstance(groups, ast.List) and not any(map(_is_group, groups.elts)):
             return {}
         why = f"may differ between the parameter groups (line {node.lineno})"
         unknown: dict[str, Any] = {"lr": Unknown(why=why), "weight_decay": Unknown(why=why)}
         if first is not None and not tables:
-            return unknown if "group" in ast.unparse(first).lower() else {}
+            return unknown if self._makes_groups(first) else {}
         if not all(isinstance(table, dict) for table in tables):
             return unknown
         if isinstance(first, ast.Name) and len(self.loads.get(first.id, ())) > 1:
             return unknown  # groups may be added, or changed
-        for name in unknown:
+        for name in [*unknown]:
             values = [table.get(name, settings.get(name, _PENDING)) for table in tables]
             # A group without decay, of norms and biases, stays without any.
             own = {repr(value): value for value in values if not (name == "weight_decay" and value == 0)}
@@ -294,6 +294,19 @@ class Script(Names):
             if unknown[name] is _PENDING:
                 del unknown[name]
         return unknown
+
+    def _makes_groups(self, node: ast.expr) -> bool:
+        """Tells whether an expression, or a name's value, may be groups rather than parameters."""
+        bindings = self.bindings.get(node.id, []) if isinstance(node, ast.Name) else []
+        around = [self.above.get(binding) for binding in bindings]
+        values = [each.value for each in around if isinstance(each, ast.Assign)] or [node]
+        inner = [each for value in values for each in ast.walk(value)]
+        functions = [self.value(each.func) for each in inner if isinstance(each, ast.Call)
+                     and isinstance(each.func, ast.Name)]  # fmt: skip
+        inner += [
+            each for maker in functions if isinstance(maker, ast.FunctionDef) for each in ast.walk(maker)
+        ]
+        return "group" in ast.unparse(node).lower() or any(map(_is_group, inner))
 
     def keywords(self, node: ast.Call, name: str) -> dict[str, Any]:
         """Returns the named arguments of a call."""
@@ -404,3 +417,12 @@ def _item(holder: Any, key: Any) -> Any:
 
 def _why(value: Any) -> str:
     return getattr(value, "why", "") or "cannot be read from the script"
+
+
+def _is_group(node: ast.AST) -> bool:
+    """Tells whether an expression is a parameter group: `{"params": ...}` or `dict(params=...)`."""
+    if isinstance(node, ast.Dict):
+        return any(key is not None and constant_of(key) == "params" for key in node.keys)
+    if isinstance(node, ast.Call) and last_part(node.func) == "dict":
+        return any(word.arg == "params" for word in node.keywords)
+    return False

@@ -35,6 +35,9 @@ _OVERRIDES = {
 """Methods of transformers' Trainer that a subclass may write anew."""
 _OPTIMIZER = re.compile(r"opt|scaler|engine|^o$", re.IGNORECASE)
 _SCHEDULER = re.compile(r"sched|lr_", re.IGNORECASE)
+_MAKES_SCHEDULER = re.compile(
+    r"LR$|Scheduler$|Lambda|scheduler|schedule_with|lr_sched|Annealing|Cycl|Plateau"
+)
 _HARMLESS_IF = re.compile(r"scaler|amp|fp16|half|mixed|finite|isnan|isinf|None|training|sync_gradients")
 """Conditions of a step on the precision or on a gradient that is no number, not on the micro-batch."""
 
@@ -51,6 +54,10 @@ def constructs(names: Names) -> Iterator[Construct]:
     yield from _passes(names)
     for call in names.calls:
         last = last_part(call.func)
+        if last == "step" and isinstance(call.func, ast.Attribute) and _is_elsewheres(names, call.func.value):
+            name = ast.unparse(call.func)
+            why = f"is not read: {name} (line {call.lineno}) is of a scheduler from elsewhere"
+            yield Construct("schedule", why)
         if last in CALLBACKS:
             field, does = CALLBACKS[last]
             yield Construct(field, f"is not all: {last} (line {call.lineno}) {does}")
@@ -60,12 +67,48 @@ def constructs(names: Names) -> Iterator[Construct]:
             )
             yield Construct("lr", why)
     for node in names.nodes:
-        if isinstance(node, ast.ClassDef) and any(last_part(base).endswith("Trainer") for base in node.bases):
+        name, owner = _written_anew(node)
+        if name in _OVERRIDES:
+            yield Construct(
+                _OVERRIDES[name], f"may be another: {owner} has its own {name} (line {line_of(node)})"
+            )
+        elif isinstance(node, ast.ClassDef) and any(
+            last_part(base).endswith("Trainer") for base in node.bases
+        ):
             for method in node.body:
                 name = getattr(method, "name", "")
                 if name in _OVERRIDES:
-                    why = f"may be another: {node.name} has its own {name}"
+                    why = f"may be another: {node.name} has its own {name} (line {line_of(method)})"
                     yield Construct(_OVERRIDES[name], why)
+        elif _sets_rate(node) and names.has_groups:
+            yield Construct("lr", f"is not all: {ast.unparse(node)} is set in line {line_of(node)}")
+
+
+def _written_anew(node: ast.AST) -> tuple[str, str]:
+    """Returns a node's new method of a class or an object, and the owner; else two empty texts."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr, ast.unparse(node.value)
+    if isinstance(node, ast.keyword) and isinstance(node.value, ast.Lambda | ast.Name):
+        return node.arg or "", "a class"
+    return "", ""
+
+
+def _sets_rate(node: ast.AST) -> bool:
+    """Tells whether a node sets `group["lr"]`."""
+    is_set = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    return is_set and constant_of(getattr(node, "slice", None)) == "lr"
+
+
+def _is_elsewheres(names: Names, holder: ast.expr) -> bool:
+    """Tells whether a scheduler comes from elsewhere: an import, an argument, or prepared."""
+    if not isinstance(holder, ast.Name) or not _SCHEDULER.search(holder.id):
+        return False
+    if any(_MAKES_SCHEDULER.search(last_part(call.func)) for call in names.calls):
+        return False
+    return not any(
+        isinstance(around := names.above.get(binding), ast.Assign) and around.targets == [binding]
+        for binding in names.bindings.get(holder.id, ())
+    )
 
 
 def _passes(names: Names) -> Iterator[Construct]:
@@ -91,6 +134,17 @@ def _passes(names: Names) -> Iterator[Construct]:
             return
     if any(last_part(call.func) == "no_sync" for call in names.calls):
         yield Construct("accumulation", "is not all: no_sync() accumulates by hand")
+    elif (declared := _declared(names)) is not None:
+        yield Construct("accumulation", f"(line {declared.lineno}) has no accumulate() around a pass")
+
+
+def _declared(names: Names) -> ast.Call | None:
+    """Finds an Accelerator with an accumulation, in effect by `accumulate()` alone."""
+    for call in names.calls:
+        for word in call.keywords if last_part(call.func) == "Accelerator" else ():
+            if (word.arg or "").startswith("gradient_accumulation") and constant_of(word.value) != 1:
+                return call
+    return None
 
 
 def _calls(names: Names) -> dict[str, list[ast.Call]]:

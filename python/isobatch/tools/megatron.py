@@ -6,7 +6,7 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools.megatron_write import SHAPES, render, write
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, Unknown, length
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import share
 
@@ -156,7 +156,9 @@ def _batch(page: SettingsPage) -> None:
         text = "--rampup-batch-size and --step-batch-size-schedule contradict each other"
         page.fault("ramp", InputError(text, field="ramp"))
     for key, value in (("rampup_batch_size", ramp), ("step_batch_size_schedule", steps)):
-        if value is not None:
+        if isinstance(value, Unknown) or value == "auto":
+            page.as_number(key, value, "ramp")
+        elif value is not None:
             page.give("ramp", " ".join(map(str, value)) if isinstance(value, list) else str(value), key)
 
 

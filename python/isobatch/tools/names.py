@@ -31,6 +31,7 @@ class Names:
         above: the node around each node.
         bindings, loads: by each name, the nodes that give it a value or take it away, and those that read it.
         is_open: whether code in texts may set any name.
+        has_groups: whether the code looks at the parameter groups of an optimizer.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -51,7 +52,7 @@ class Names:
                 self._origins[alias.asname or whole] = f"{module}{whole}"
         self.is_open = any(last_part(call.func) in ("exec", "globals", "locals") for call in self.calls)
         self.last_star = max(map(line_of, self.bindings.get(ANY, ())), default=0)
-        self._has_groups = any(last_part(node) == "param_groups" for node in self.nodes)
+        self.has_groups = any(last_part(node) == "param_groups" for node in self.nodes)
         self.changes = [change for node in self.nodes for change in self._changes(node)]
 
     def full_name(self, node: ast.expr) -> str:
@@ -69,11 +70,14 @@ class Names:
             named = [] if last.startswith("set_") else [constant_of(item) for item in node.args]
             attributes += [name for name in named if isinstance(name, str)] or [ANY]
             target = node.args[0] if node.args else None
+        elif isinstance(node, ast.Call) and last == "replace" and node.args and node.keywords:
+            attributes += [word.arg or ANY for word in node.keywords]
+            target = node.args[0]
         elif isinstance(node, ast.Call) and _METHODS.fullmatch(last):
             target = getattr(node.func, "value", None)
         elif not isinstance(getattr(node, "ctx", None), ast.Load):
             target = node
-        if isinstance(target, ast.Subscript) and constant_of(target.slice) == "lr" and self._has_groups:
+        if isinstance(target, ast.Subscript) and constant_of(target.slice) == "lr" and self.has_groups:
             attributes.append("lr")  # of an optimizer's group
         while isinstance(target, ast.Attribute | ast.Subscript):
             if isinstance(target, ast.Attribute) and last_part(target.value) != "self":

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 from isobatch import _core
-from isobatch.errors import InputError, must_be, unknown
+from isobatch.errors import InputError, must_be
 from isobatch.words import count, number_of
 
 _FIELDS = (
@@ -29,8 +29,9 @@ _FIELDS = (
 )
 """What field of a recipe would be given instead of a setting that becomes no field by itself."""
 _ASKED = {"batch_per_gpu", *(name for name, record, _ in _core.fields() if record != "settings")}
-_ASKED -= {"log_every", "eval_every", "save_every", "precision"}
-"""Fields that reach a number of a plan: a setting of no other is asked for."""
+_ASKED -= {"log_every", "eval_every", "save_every", "precision", "seq_len", "clip_norm"}
+"""Fields that reach a number of a plan: a setting of no other is asked for (seq_len only by a length in
+tokens)."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _TRUE = ("true", "yes", "on", "1")
@@ -49,6 +50,9 @@ class Unknown:
 
     def __repr__(self) -> str:
         return f"<{self.name or self.why or 'not a literal'}>"
+
+    def __str__(self) -> str:
+        return f"({self.why or self.name or 'not a literal'})"
 
 
 UNKNOWN = Unknown()
@@ -318,7 +322,11 @@ class SettingsPage:
                 read = float(read)  # 1.0 is written as 1.0 again
         most = math.inf if type(read) is float else 2**63
         if type(read) not in (int, float) or not abs(read) < most:
-            self.fault(to, must_be("a number", value, field=name))
+            error = must_be("a number", value, field=name)
+            if to in _ASKED:
+                self.fault(to, error)
+            else:
+                self.note(f"{error}: not planned")
             return None
         return read  # type: ignore[no-any-return]
 
@@ -329,7 +337,7 @@ class SettingsPage:
         plain = name.lower().replace("-", "_")
         kind = next((known for known in _OPTIMIZERS if known in plain), None)
         if kind is None:
-            return self.fault("optimizer", unknown("optimizer", name, _OPTIMIZERS, field=self.name(key)))
+            return self.ask("optimizer", f"{self.name(key)} {name} is none of {', '.join(_OPTIMIZERS)}", key)
         if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != kind:
             self.note(f"{self.name(key)}: {name} is planned as {kind}")
         return self.give("optimizer", kind, key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,13 +102,17 @@ def _read(text: str, file: str, suffix: str, aside: Aside, name: str) -> Any:
 def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[str, Any]:
     """Reads the settings of a shell script's training."""
     from isobatch.tools.shells.configs import SWIFT
-    from isobatch.tools.shells.training import arguments
+    from isobatch.tools.shells.training import FileNamedError, arguments
 
     try:
         number = int(line) if line else None
         settings = _nested(arguments(text, line=number, notes=aside.notes, beside=aside.beside))
-    except InputError as error:
+    except FileNamedError as error:
         raise error.at(file=file) from None
+    except InputError as error:
+        start = f"isobatch doctor -- bash {shlex.quote(file)}"
+        text = f"{error.message}; {start} runs the script, with its launcher recorded in the place of started"
+        raise InputError(text, file=file, field=error.field) from None
     if SWIFT in settings:
         aside.tool = "ms_swift"
     return settings

@@ -4,6 +4,7 @@ import math
 import operator
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_s
 from isobatch.tools.installed import plain
 from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
 from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
-from isobatch.tools.parse import Aside, parse
+from isobatch.tools.parse import SHELLS, Aside, parse
 from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
@@ -35,7 +36,7 @@ _IN_PYTHON = ("torchtitan",)
 _TRAINERS = ("transformers", "trl")
 _START = (
     "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
-    "isobatch doctor -- COMMAND"
+    "isobatch doctor -- {}"
 )
 _BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
@@ -151,7 +152,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
 
 
 def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
-    """Asks for the batch or length of a file with an unknown name for it, read with the tool's default."""
+    """Asks for the batch, length or schedule of a file with an unknown name for it, beside a default."""
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
@@ -168,6 +169,8 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
         elif kind == "duration" and "samples" not in key and is_default(reading, "duration"):
             del reading.fields["duration"]
             page.ask("duration", text, page.name(key))
+        elif kind in ("schedule", "warmup") and not _is_said(reading, kind):
+            page.ask(kind, text, page.name(key))
 
 
 def recipe_fields(
@@ -206,8 +209,8 @@ def joined_fields(
     if faults:  # with what is missing beside them, so that nobody is asked twice
         texts = ((name, f"{why}; --set {name}={example}") for name, example, why in needed)
         fault = together([*faults, *(missing(name, text, file=file) for name, text in texts)])
-        if any(page.file.partition(".py:")[0].removesuffix(".py") != page.file for page in pages):
-            text, causes = f"{fault.message}\n{_START}", fault.causes or (fault,)
+        if start := _start_offered(pages):
+            text, causes = f"{fault.message}\n{start}", fault.causes or (fault,)
             fault = InputError(text, file=fault.file, field=fault.field, causes=causes)
         raise fault
     try:
@@ -308,11 +311,22 @@ def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
             yield field, "N", f"{meaning} ({keys.get(users[0]) or users[0]} is {fields[users[0]]})"
 
 
+def _start_offered(pages: Sequence[Reading]) -> str:
+    """Offers to start a script; empty where no file of a run is one."""
+    files = [page.file.rpartition(":")[0] if ":" in Path(page.file).name else page.file for page in pages]
+    shells = [file for file in files if Path(file).suffix.lower() in SHELLS]
+    if shells:
+        return _START.format(f"bash {shlex.quote(shells[0])}")
+    return _START.format("COMMAND") if any(file.endswith(".py") for file in files) else ""
+
+
 def _missing_error(missing: Sequence[tuple[str, str, str]], pages: Sequence[Reading]) -> InputError:
     file, title = pages[0].file, pages[0].title
     width = max(len(f"--set {field}={example}") for field, example, _ in missing)
     lines = [f"  {f'--set {field}={example}':<{width}}  {why}" for field, example, why in missing]
     notes = [f"  {page.file}: {note}" for page in pages for note in page.notes]
+    if {"lr", "effective_batch"} & {field for field, _, _ in missing} and (start := _start_offered(pages)):
+        notes.append(start)
     text = "\n".join(
         (f"{title} does not say all that a plan needs. Add (in Python as keywords):", *lines, *notes)
     )

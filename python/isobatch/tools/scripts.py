@@ -18,6 +18,8 @@ from isobatch.tools.signatures import OPTIMIZERS, OTHERS, TRL, is_trainers
 from isobatch.words import few
 
 _OF_OPTIMIZERS = ("learning_rate", "optim", "weight_decay", "adam_beta1", "adam_epsilon", "lr_scheduler_type")
+_GIVEN = ("optimizers", "optimizer_cls_and_kwargs")
+"""Arguments of the Trainer with an optimizer of the script's own."""
 _GROUPS = {"GRPOConfig": 8, "RLOOConfig": 2}
 """TRL's own num_generations."""
 _IN_BATCH = (
@@ -48,6 +50,7 @@ _SETTING = {
         "transformers": "learning_rate",
     },
     "schedule": {
+        "accelerate": "scheduler",
         "lightning": "lr_scheduler.class_path",
         "transformers": "lr_scheduler_type",
     },
@@ -153,8 +156,9 @@ def _trainer(trainer: Configuring, script: Script) -> tuple[dict[str, Any], str]
     if couplings := sorted(losses.intersection(_IN_BATCH.split())):
         settings["loss_class"] = couplings[0]
     settings |= trainer.settings
-    if any(word.arg == "optimizers" for call in script.calls for word in call.keywords):
-        lost = Unknown(why="is not the Trainer's: it is given optimizers=(…)")
+    words = {word.arg for call in script.calls for word in call.keywords}
+    for name in words.intersection(_GIVEN):
+        lost = Unknown(why=f"is not the Trainer's: it is given {name}=(…)")
         settings |= dict.fromkeys(_OF_OPTIMIZERS, lost)
     return settings, "trl" if is_trl else "transformers"
 

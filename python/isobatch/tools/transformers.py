@@ -50,8 +50,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the arguments decided by the plan."""
     sheet, line = SettingsSheet(), curve(plan)
     sheet.note(
-        f"for {plan.world_size} GPUs alone: isobatch doctor FILE --set gpus={plan.world_size} --gpus "
-        '"$WORLD_SIZE" ends with 1 on others'
+        f"these lines hold for {plan.world_size} GPUs only; to stop a start on another count, run first: "
+        f'isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE"'
     )
     factor = trainer.trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
     if factor > 1:

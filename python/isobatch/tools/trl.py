@@ -8,6 +8,7 @@ from typing import Any
 
 from isobatch.errors import InputError
 from isobatch.tools import trainer
+from isobatch.tools.losses import note_trl
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
@@ -59,11 +60,15 @@ _OF_TRAINER = {
 """Settings that tell TRL's trainers apart."""
 
 
+def _trainer(page: SettingsPage) -> str:
+    """Names the trainer, by its configuration's class or by settings that it alone has."""
+    kinds = (name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split())))
+    return (page.word("trl_config") or "").removesuffix("Config") or next(kinds, "")
+
+
 def _own_rate(page: SettingsPage) -> str:
     """Names the default learning rate of TRL's trainer."""
-    config = (page.word("trl_config") or "").removesuffix("Config")
-    kind = next((name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split()))), "")
-    name = config or kind
+    name = _trainer(page)
     if name in _RATES:
         return f"{name}Config's own default is {_RATES[name]}"
     return (
@@ -75,6 +80,7 @@ def _own_rate(page: SettingsPage) -> str:
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments; if a prompt has several completions, these are the samples."""
     read_trainer(page, _own_rate(page))
+    note_trl(page, _trainer(page))
     if page.flag("use_peft"):
         page.give("adapter", "lora", "use_peft")
     if page.flag("packing"):

@@ -6,6 +6,7 @@ An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from isobatch.tools.losses import note_verl
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, command_file, overrides
 from isobatch.tools.tool import (
@@ -99,6 +100,7 @@ def read(page: SettingsPage) -> None:
     actor.number("optim.weight_decay", "weight_decay", default=0.01)
     actor.pair("optim.betas")
     actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
+    note_verl(page, f"{_ACTOR}.loss_agg_mode")
     actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
     _lengths(page, actor)
 

@@ -1,7 +1,5 @@
 """Addresses of ranks reach gloo only if a rank of the run has signed them for their place."""
 
-import threading
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -12,6 +10,7 @@ import torch.distributed as dist  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks  # noqa: E402
+from ddp.stranger import Poisoner  # noqa: E402
 from isobatch.integrations.torch.elastic import group as groups  # noqa: E402
 from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
 from isobatch.integrations.torch.elastic.messages import MAX_BYTES, Roster, Seal, Seat  # noqa: E402
@@ -98,25 +97,6 @@ def test_each_error_of_forming_is_a_loss_of_its_list(store, monkeypatch, error):
     assert is_loss(caught.value)
 
 
-class Poisoner(threading.Thread):
-    """Overwrites all that ranks tell gloo, as fast as the store takes it, for a moment after each list."""
-
-    def __init__(self, address, value):
-        super().__init__(daemon=True)
-        host, port = address.split(":")
-        self.store, self.value = dist.TCPStore(host, int(port), is_master=False), value
-        self.writes, self.ended, self.firsts = 0, threading.Event(), {}
-
-    def run(self):
-        with suppress(RuntimeError):
-            while not self.ended.wait(0.0005):
-                for key in self.store.list_keys():
-                    if "/group/" in key and self.firsts.setdefault(key, 0) < 400:
-                        self.firsts[key] += 1
-                        self.store.set(key.lstrip("/"), self.value)
-                        self.writes += 1
-
-
 @pytest.mark.parametrize(
     "value",
     [b"\xff" * 16, *(pytest.param(value, marks=pytest.mark.slow) for value in (b"", b"x" * (5 << 20)))],
@@ -129,6 +109,5 @@ def test_a_stranger_who_poisons_the_addresses_ends_no_rank(tmp_path, value):
         poisoner.start()
         ranks.start_all()
         ranks.finish(surviving.undisturbed(options), {"r0": 0, "r1": 0})
-        poisoner.ended.set()
-        poisoner.join(10)
+        poisoner.end()
     assert poisoner.writes > 10

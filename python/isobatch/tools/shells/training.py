@@ -34,6 +34,10 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=")
 """Hydra's: `trainer.nnodes=2`, with `+` for a name that is new."""
 
 
+class FileNamedError(InputError):
+    """A launch line with its settings in a file: the file is to be named."""
+
+
 def arguments(
     text: str, *, line: int | None = None, notes: list[str] | None = None, beside: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def _settings(launch: Launch, marks: Marks, notes: list[str], beside: Sequence[s
     """Returns the flags of a launch; for ms-swift also its variables for processes, as in its YAML files."""
     settings, command = flags(launch.words, marks, notes), swift_command(launch.words)
     if command is not None and command[0] == "megatron":
-        raise InputError(
+        raise FileNamedError(
             f"line {launch.line} runs `megatron {command[1]}` of ms-swift, whose defaults are not "
             "Megatron-LM's: give the run as a recipe"
         )

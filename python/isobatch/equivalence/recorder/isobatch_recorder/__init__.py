@@ -32,7 +32,7 @@ OBJECTS = (
 def watch() -> None:
     """Waits for the imports of torch and of the modules with numbers of a split."""
     patches = {"torch": _install, **dict.fromkeys(("argparse", "jsonargparse"), _patch_flags)}
-    patches |= dict.fromkeys(OBJECTS, _patch_objects)
+    patches |= {**dict.fromkeys(OBJECTS, _patch_objects), "transformers.generation.utils": _patch_generation}
     sys.meta_path[:0] = [AfterImport(name, patch) for name, patch in patches.items()]
 
 
@@ -49,6 +49,7 @@ def _install(_: ModuleType) -> None:
         randomness,
         samples,
         sizes,
+        states,
         updates,
         world,
     )
@@ -64,7 +65,8 @@ def _install(_: ModuleType) -> None:
         return
     parts = [randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1]
     if recorder.settings["untouched"]:
-        parts = [loaders, samples, backward, *([] if recorder.settings["dropout"] else [randomness])]
+        parts = [states, sizes, loaders, samples, backward]
+        parts += [] if recorder.settings["dropout"] else [randomness]
     for part in parts:
         part.install(recorder)
     begin()
@@ -95,6 +97,12 @@ def _patch_objects(module: ModuleType) -> None:
     from . import objects  # importing it imports torch, as the module has by its end
 
     objects.PATCHES[module.__name__](module)
+
+
+def _patch_generation(module: ModuleType) -> None:
+    from . import rollouts
+
+    rollouts.patch(module)
 
 
 def _patch_flags(module: ModuleType) -> None:

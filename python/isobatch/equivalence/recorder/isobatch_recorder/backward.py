@@ -49,13 +49,14 @@ def _watch_backward(recorder: Recorder) -> None:
             return backward(*args, **kwargs)
         recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None
+        marks = recorder.gradient_marks() if recorder.settings["describe"] else []
         recorder.in_backward = True
         try:
             outcome = backward(*args, **kwargs)
         finally:
             recorder.in_backward = False
         change = None if before is None else recorder.gradient() - before
-        recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses))
+        recorder.end_pass(change, finite=_are_finite(losses), loss=_loss(losses), before=marks)
         generators.compare()
         return outcome
 
@@ -117,6 +118,10 @@ def _measure_clipping(recorder: Recorder) -> None:
 
 def _watch_steps(recorder: Recorder) -> None:
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if recorder.settings["still"] and all("lr" in group for group in optimizer.param_groups):
+            rates[id(optimizer)] = [group["lr"] for group in optimizer.param_groups]
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0
         arguments = args[1:] if args and args[0] is optimizer else args
         closure = kwargs.get("closure") or next(filter(callable, arguments), None)
         if closure is None:
@@ -133,8 +138,14 @@ def _watch_steps(recorder: Recorder) -> None:
             return args, {**kwargs, "closure": call_closure}
         return tuple(call_closure if argument is closure else argument for argument in args), kwargs
 
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, rates.pop(id(optimizer), ())):
+            group["lr"] = rate
+        recorder.end_step(optimizer)
+
+    rates: dict[int, list[Any]] = {}
     optimizers.register_optimizer_step_pre_hook(before_step)
-    optimizers.register_optimizer_step_post_hook(lambda optimizer, *_: recorder.end_step(optimizer))
+    optimizers.register_optimizer_step_post_hook(after_step)
 
 
 def _synchronize_each_pass() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .sketch import sketch, whole
+from .states import describe_states
 
 MOST = 1 << 14
 """Entries of an integer tensor that are kept; of a larger one, sums."""
@@ -72,6 +73,7 @@ def describe_step(recorder: Any, number: int, optimizer: Any, tensors: list[Any]
             "trained": [bool(tensor.requires_grad) for tensor in tensors],
             "dropouts": recorder.dropouts,
             "state": _state(optimizer),
+            "beside": describe_states(recorder),
             "random": _random_states(),
         }
     recorder.dropouts = {}

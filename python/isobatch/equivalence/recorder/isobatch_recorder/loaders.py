@@ -27,10 +27,7 @@ def install(recorder: Recorder) -> None:
         """Returns the draws from a dataset, for all of its loaders with one kind of sampler."""
         trains = torch.is_grad_enabled()
         size = getattr(sampler, "batch_size", None)
-        while (
-            inner := getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
-        ) is not None:
-            sampler = inner
+        sampler, drops = _innermost(sampler)
         key = id(dataset), trains, size, type(sampler)
         if key not in loaders:
             rows = len(dataset) if hasattr(dataset, "__len__") else None
@@ -40,6 +37,7 @@ def install(recorder: Recorder) -> None:
                 "name": f"{kind}, {alike}",
                 "rows": rows,
                 "passes": 0,
+                "drops": drops,
                 "starts": [],
                 "batches": [],
                 "own": [],
@@ -77,3 +75,26 @@ def install(recorder: Recorder) -> None:
         return batch
 
     iterators._next_index = draw
+    _count_batches(recorder, iterators)
+
+
+def _count_batches(recorder: Recorder, iterators: Any) -> None:
+    """Counts the loaders' batches as they are given: workers draw ahead."""
+    next_batch = iterators.__next__
+
+    def give(self: Any) -> Any:
+        if torch.is_grad_enabled():
+            recorder.batches_given += 1
+        return next_batch(self)
+
+    iterators.__next__ = give
+
+
+def _innermost(sampler: Any) -> tuple[Any, dict[str, bool]]:
+    """Returns the sampler of rows, and whether the loader, and a sampler over ranks, drop the last rows."""
+    drops = {"loader": bool(getattr(sampler, "drop_last", False))}
+    while (inner := getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)) is not None:
+        sampler = inner
+        if hasattr(sampler, "num_replicas"):
+            drops["sampler"] = bool(getattr(sampler, "drop_last", False))
+    return sampler, drops

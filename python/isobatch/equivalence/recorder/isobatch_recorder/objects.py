@@ -16,6 +16,8 @@ from typing import Any
 from . import current
 from .record import Recorder
 
+ENGINES = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
+"""Arguments of TRL that generate by another engine than `model.generate`, which is played back."""
 REDUCED = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval")
 _DEEPSPEED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
 _GPUS = ("gpu", "cuda")
@@ -39,6 +41,9 @@ def _patch_arguments(module: ModuleType) -> None:
                 (getattr(value, "gradient_accumulation_kwargs", None) or {}).pop("num_steps", None)
             elif name == "auto_find_batch_size":
                 value = False
+        if name in ENGINES and value and recorder.on_cpu:
+            recorder.note(f"{name} off")
+            value = False
         if name in REDUCED and value and recorder.in_float32:
             recorder.note(f"{name} off")
             value = False
@@ -53,6 +58,7 @@ def _patch_arguments(module: ModuleType) -> None:
 
 
 def _patch_accelerator(module: ModuleType) -> None:
+    _let_deepspeed_run(sys.modules["accelerate.state"])
     accelerator: Any = module.Accelerator
     initialize, accumulate = accelerator.__init__, accelerator.accumulate
 
@@ -70,6 +76,11 @@ def _patch_accelerator(module: ModuleType) -> None:
         recorder.typed.made(self, "accelerate", accumulation=typed, accumulates=False)
         recorder.typed.tell(self, {"gradient_accumulation_steps": "accumulation"})
         self.gradient_accumulation_steps = recorder.typed.number("accelerate", "accumulation", typed)
+        plugin = getattr(self.state, "deepspeed_plugin", None)
+        if plugin is not None and recorder.typed.sets("accelerate"):
+            config = plugin.deepspeed_config
+            if config.get(_DEEPSPEED[1]) in (typed, "auto"):  # another number is a fault of the script's
+                config.update(_with_batch(config, _split_batch(recorder)))
 
     @functools.wraps(accumulate)
     def accumulate_passes(self: Any, *models: Any) -> Any:
@@ -77,6 +88,28 @@ def _patch_accelerator(module: ModuleType) -> None:
         return accumulate(self, *models)
 
     accelerator.__init__, accelerator.accumulate = __init__, accumulate_passes
+
+
+def _let_deepspeed_run(states: Any) -> None:
+    """Has Accelerate hand the training to DeepSpeed, on a CPU too."""
+    state, device = states.AcceleratorState, "ACCELERATE_USE_CPU"
+    initialize = state.__init__
+
+    @functools.wraps(initialize)
+    def __init__(
+        self: Any, mixed_precision: Any = None, cpu: bool = False, *args: Any, **kwargs: Any
+    ) -> None:
+        is_wanted = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+        flag = os.environ.pop(device, None) if is_wanted and not cpu else None
+        if flag is not None:
+            states.PartialState(cpu=True)  # it takes gloo then
+        try:
+            initialize(self, mixed_precision, cpu, *args, **kwargs)
+        finally:
+            if flag is not None:
+                os.environ[device] = flag
+
+    state.__init__ = __init__
 
 
 def _patch_lightning(module: ModuleType) -> None:
@@ -150,15 +183,20 @@ def _patch_deepspeed(module: ModuleType) -> None:
             recorder.typed.made(engine, "deepspeed", micro_batch=micro, accumulation=passes or 1)
             recorder.typed.tell(engine, {_DEEPSPEED[0]: "micro_batch", _DEEPSPEED[1]: "accumulation"})
             if recorder.typed.sets("deepspeed"):
-                split = recorder.settings["split"]
-                micro, passes = split["micro_batch"], split["accumulation"]
-                batch = dict(zip(_DEEPSPEED, (micro, passes, split["ranks"] * passes * micro)))
-                kwargs |= {"config": _with_batch(config, batch, add=True), "config_params": None}
+                config = _with_batch(config, _split_batch(recorder), add=True)
+                kwargs |= {"config": config, "config_params": None}
                 if getattr(args, "deepspeed_config", None) is not None:
                     args.deepspeed_config = None
         return initialize(args, *rest, **kwargs)
 
     deepspeed.initialize = initialize_split
+
+
+def _split_batch(recorder: Recorder) -> dict[str, int]:
+    """Returns DeepSpeed's settings of this run's split."""
+    split = recorder.settings["split"]
+    micro, passes = split["micro_batch"], split["accumulation"]
+    return dict(zip(_DEEPSPEED, (micro, passes, split["ranks"] * passes * micro)))
 
 
 def _with_batch(config: Any, values: dict[str, Any], *, add: bool = False) -> dict[str, Any]:

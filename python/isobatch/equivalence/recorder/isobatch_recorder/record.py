@@ -10,7 +10,7 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,15 @@ class Recorder:
             for all rows; `freeze`, whether batch norm uses its running statistics; `as_is`, whether autocast
             stays; `describe`, whether the trainer and its scheduler are described; `shake`, whether recorded
             gradients get noise of the size of rounding; `singles`, whether each step is one of the samples
-            that are asked for, and changes no weight; `entries`, whether whole tensors are kept beside their
+            that are asked for, and changes no weight; `still`, the steps after which the
+            script ends before it writes a file, all at a learning rate of 0, or 0;
+            `entries`, whether whole tensors are kept beside their
             sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
             the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
-            killed, or 0; `rows` to draw, or null; `split`, set in the code's
-            objects of the kinds in `sets`, in the `loader` of the training and in `flags`;
+            killed, or 0; `rows` to draw, or null; `rollouts`, a file of completions to play, or "";
+            `split`, set in the code's objects of the kinds in `sets`, in the `loader` of the training and in
+            `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
     """
 
@@ -61,6 +64,7 @@ class Recorder:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
         self.models: list[torch.nn.Module] = []
+        self.beside: list[Any] = []
         self.drawn: list[dict[str, Any]] = []
         self.drawn_from: dict[str, Any] | None = None
         self.datasets: list[Any] = []
@@ -68,6 +72,8 @@ class Recorder:
         self.meshes: list[Any] = []
         self.group_sizes: list[int] = []
         self.in_backward = False
+        self.batches_given = 0
+        self.batches_used: dict[int, int] = {}  # by an optimizer's last pass
         self.typed = TypedNumbers(self)
         self.on_cpu = not torch.cuda.is_available()
         self.whole_tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]] | None = None
@@ -82,6 +88,7 @@ class Recorder:
         self.dropouts: dict[str, int] = {}
         self.arguments: list[Any] = []
         self.written = WrittenFiles(settings["watched"])
+        self.rollouts: Any = None
 
     def note(self, text: str) -> None:
         """Counts a note for the report."""
@@ -139,8 +146,32 @@ class Recorder:
                 parts.append(sketch(self._sign_of(number, parameter), gradient, buckets))
         return torch.cat(parts)
 
-    def end_pass(self, change: torch.Tensor | None, *, finite: bool, loss: float | None = None) -> None:
-        """Keeps a pass's samples; another loss of the same samples belongs to the pass before."""
+    def gradient_marks(self) -> list[list[tuple[int, int] | None]]:
+        """Marks the gradients of each optimizer as they are now: a pass that adds to one moves its mark."""
+        return [
+            [
+                None if p.grad is None else (id(p.grad), p.grad._version)
+                for group in optimizer.param_groups
+                for p in group["params"]
+            ]
+            for optimizer in self.optimizers
+        ]
+
+    def end_pass(
+        self,
+        change: torch.Tensor | None,
+        *,
+        finite: bool,
+        loss: float | None = None,
+        before: Sequence[list[tuple[int, int] | None]] = (),
+    ) -> None:
+        """Keeps a pass's samples; another loss of the same samples belongs to the pass before.
+
+        `before`: the gradients' marks before the pass. A pass that reaches another optimizer alone is not of
+        this one, and those before `zero_grad` are not of its step.
+        """
+        after = self.gradient_marks() if before else []
+        reached = [old != new for old, new in zip(before, after)]
         forwards, self.forwards = self.forwards, []
         self.typed.end_pass()
         if self.drawn_from is not None:
@@ -150,8 +181,16 @@ class Recorder:
         tokens = [sum(counts) for counts in zip(*(f["tokens"] for f in forwards if f["tokens"]))]
         for number in range(len(self.optimizers)):
             passes, gradients = self.passes.setdefault(number, []), self.gradients.setdefault(number, [])
+            if reached and any(reached):
+                if not reached[number]:
+                    continue
+                if not any(before[number]):
+                    passes[:] = [earlier for earlier in passes if not earlier["reached"]]
             if forwards or not passes:
                 passes.append({"hashes": hashes, "tokens": tokens, "finite": finite, "loss": loss})
+                given = self.batches_given - self.batches_used.get(number, 0)
+                passes[-1] |= {"batches": given, "reached": bool(reached) and reached[number]}
+                self.batches_used[number] = self.batches_given
                 if self.settings["details"]:
                     passes[-1]["inputs"] = [tensor for forward in forwards for tensor in forward["inputs"]]
                 if change is not None:
@@ -259,6 +298,7 @@ class Recorder:
             "norms": [[json_number(norm), json_number(limit)] for norm, limit in self.norms],
             "drawn": self.drawn,
             "indices": self.indices,
+            "completions": 0 if self.rollouts is None else self.rollouts.calls,
             "notes": self.notes,
             "seconds": round(time.monotonic() - self.began, 3),
             "versions": {

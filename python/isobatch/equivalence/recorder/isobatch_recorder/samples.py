@@ -19,13 +19,7 @@ def install(recorder: Recorder) -> None:
 
     def call_module(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
-        # Lightning puts the wrapper of a model into evaluation, and only the model back into training.
-        trains = (
-            depth == 0
-            and any(module.training for module in (self, *self.children()))
-            and torch.is_grad_enabled()
-            and not recorder.in_backward
-        )
+        trains = depth == 0 and _is_in_training(self) and torch.is_grad_enabled() and not recorder.in_backward
         parameter = next(self.parameters(), None) if trains and not recorder.busy else None
         if parameter is not None and not parameter.is_meta:  # a count of operations trains nothing
             recorder.forwards.append(read_pass(args, kwargs))
@@ -44,6 +38,18 @@ def install(recorder: Recorder) -> None:
             depth -= 1
 
     torch.nn.Module.__call__ = call_module  # type: ignore[method-assign]
+
+
+def _is_in_training(module: torch.nn.Module) -> bool:
+    """Tells training from evaluation, by a wrapper's model.
+
+    Lightning puts a wrapper into evaluation and only its model back into training; DeepSpeed's engine stays
+    in training when its model is evaluated.
+    """
+    wrapped = module._modules.get("module")
+    if wrapped is not None:
+        return wrapped.training
+    return any(part.training for part in (module, *module.children()))
 
 
 def read_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,27 @@ from .record import Recorder, json_number
 from .rounding import shake
 
 ENGINE = "deepspeed.runtime.engine"
+MEGATRON = "megatron.core.optimizer.distrib_optimizer"
 PRECISIONS = ("bf16", "bfloat16", "fp16", "amp")
 
 
 def install(recorder: Recorder) -> None:
-    """Waits for a script's import of DeepSpeed."""
+    """Waits for a script's import of DeepSpeed, or of Megatron."""
     sys.meta_path.insert(0, AfterImport(ENGINE, partial(_watch_engine, recorder=recorder)))
+    if recorder.on_cpu:
+        sys.meta_path.insert(0, AfterImport(MEGATRON, _refuse_megatron))
+
+
+def _refuse_megatron(module: Any) -> None:
+    """Says why Megatron's distributed optimizer does not run: its own error speaks of tensor types."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError(
+            "isobatch same cannot ask Megatron's DistributedOptimizer here: it takes parameters on a GPU "
+            "alone. Ask with --device cuda, or leave out use_distributed_optimizer"
+        )
+
+    module.DistributedOptimizer.__init__ = __init__
 
 
 def _watch_engine(module: Any, recorder: Recorder) -> None:
