@@ -139,6 +139,16 @@ def _embedded(row: Row, number: int, config: Any) -> None:
     row["inputs_embeds"] = _reals(16, config.hidden_size)(number, config)
 
 
+def _embedded_characters(row: Row, number: int, config: Any) -> None:
+    _embedded(row, number, config)
+    row["char_input_ids"], row["char_count_per_id"] = _ints(16)(number, config), _ones(16)(number, config)
+
+
+def _wave(row: Row, number: int, config: Any) -> None:
+    row.pop("input_features")
+    row["input_values"], row["attention_mask"] = _reals(8000)(number, config), _ones(8000)(number, config)
+
+
 def _question(row: Row, number: int, config: Any) -> None:
     row["input_ids"][3] = config.question_token_id
     row["question_positions"] = torch.tensor([3])
@@ -179,7 +189,7 @@ def _grounded(model_class: Any) -> Any:
         "decoder_ffn_dim": 32,
     }
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_queries": 12}
-    backbone = families._swin(out_indices=[2, 3, 4])
+    backbone = families._swin(out_indices=[2, 3, 4], drop_path_rate=0.0)
     plain = {"fusion_droppath": 0.0, "dropout": 0.0}
     return model_class.config_class(text_config=text.to_dict(), backbone_config=backbone, **sizes, **plain)
 
@@ -199,7 +209,12 @@ PERCEIVER = {
 }
 SAPIENS = {"num_register_tokens": 1, "image_size": 32, "hidden_size": 32, "intermediate_size": 32}
 SAPIENS |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_attention_heads": 2}
-SAPIENS |= {"patch_size": 8, "num_first_full_attention_layers": 1, "num_last_full_attention_layers": 1}
+SAPIENS |= {
+    "pos_embed_rescale": None,
+    "patch_size": 8,
+    "num_first_full_attention_layers": 1,
+    "num_last_full_attention_layers": 1,
+}
 SAPIENS_HEAD = {"upsample_out_channels": [16], "upsample_kernel_sizes": [4], "use_pixel_shuffle": False}
 SAPIENS_HEAD |= {"conv_out_channels": [16], "conv_kernel_sizes": [1]}
 SAPIENS_HEAD |= {"scale_conv_out_channels": [8], "scale_conv_kernel_sizes": [1]}
@@ -231,6 +246,37 @@ def _rf_detr(model_class: Any) -> Any:
         group_detr=2,
         d_model=32,
         dropout=0.0,
+    )
+
+
+FULL = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+
+
+def _lw_detr(model_class: Any) -> Any:
+    from transformers.models.lw_detr.configuration_lw_detr import LwDetrViTConfig
+
+    backbone = LwDetrViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        mlp_ratio=1,
+        image_size=64,
+        patch_size=16,
+        num_windows=4,
+        out_indices=[1, 2],
+        pretrain_image_size=64,
+    )
+    return model_class.config_class(
+        backbone_config=backbone,
+        projector_scale_factors=[1.0],
+        c2f_num_blocks=1,
+        decoder_ffn_dim=32,
+        decoder_layers=2,
+        decoder_self_attention_heads=2,
+        decoder_cross_attention_heads=2,
+        num_queries=12,
+        group_detr=1,
+        d_model=32,
     )
 
 
@@ -476,4 +522,66 @@ BUILDS: dict[str, Build] = {
     "LukeForEntitySpanClassification": Build(ruled(), _add(labels=lambda n, c: torch.tensor([0, 1]))),
     "OneFormerForUniversalSegmentation": Build(ruled()),
     "GraniteSpeech5ForCTC": Build(ruled(), _add(input_features=_reals(64, 320), attention_mask=_ones(64))),
+    "SeamlessM4Tv2TextToUnitForConditionalGeneration": Build(
+        ruled(),
+        lambda row, n, c: (
+            row.update(
+                inputs_embeds=_reals(16, c.hidden_size)(n, c),
+                char_input_ids=_ints(16)(n, c),
+                char_count_per_id=torch.ones(16, dtype=torch.long),
+            )
+            or row.pop("input_ids")
+        ),
+    ),
+    "MusicgenMelodyForCausalLM": Build(
+        ruled(),
+        lambda row, n, c: row.update(
+            input_ids=_ints(c.num_codebooks, 16)(n, c),
+            labels=_ints(16, c.num_codebooks)(n, c),
+            attention_mask=torch.ones(16, dtype=torch.long),
+        ),
+    ),
+    "CohereCompassTextForSequenceClassification": Build(
+        ruled(layer_types=["full_attention"] * 2, rope_parameters=FULL)
+    ),
+    "VisualBertForRegionToPhraseAlignment": Build(
+        ruled(),
+        lambda row, n, c: row.update(
+            visual_embeds=_reals(3, c.visual_embedding_dim)(n, c),
+            visual_attention_mask=torch.ones(3),
+            region_to_phrase_position=torch.tensor([0, 1, 2] + [-1] * 16),
+            labels=torch.rand(19, 3, generator=_drawn(n)).softmax(1),
+        ),
+    ),
+    "DbrxForCausalLM": Build(ruled(attn_config__rope_theta=1e4, attn_config__clip_qkv=8.0)),
+    "BridgeTowerForContrastiveLearning": Build(ruled(divisor=4, logit_scale_init_value=2.6), variant=3),
+    "SpeechEncoderDecoderModel": Build(
+        ruled(),
+        lambda row, n, c: (
+            row.pop("input_features", None) is None
+            or row.update(input_values=_reals(8000)(n, c), attention_mask=torch.ones(8000, dtype=torch.long))
+        ),
+    ),
+    "LongformerForMultipleChoice": Build(ruled(attention_window=[8, 8])),
+    "ViltForImagesAndTextClassification": Build(
+        ruled(image_size=32, num_images=2, modality_type_vocab_size=3),
+        _add(pixel_values=_reals(2, 3, 32, 32)),
+    ),
+    "BlipForQuestionAnswering": Build(
+        ruled(text_config__bos_token_id=2, text_config__sep_token_id=3, text_config__pad_token_id=1),
+        _add(labels=_ints(16)),
+        variant=3,
+    ),
+    "LwDetrForObjectDetection": Build(_lw_detr),
+    "PeAudioModel": Build(ruled(), _add(input_values=_reals(1, 8000))),
+    "xLSTMForCausalLM": Build(ruled(embedding_dim=64, num_heads=2, qk_dim_factor=1.0, v_dim_factor=1.0)),
+    "CohereCompassForConditionalGeneration": Build(
+        ruled(text_config__layer_types=["full_attention"] * 2, text_config__rope_parameters=FULL)
+    ),
+    "PPFormulaNetForConditionalGeneration": Build(ruled(divisor=1), _add(pixel_values=_reals(3, 512, 512))),
+    "NeoMMEForMaskedLM": Build(ruled(divisor=4)),
+    "PatchTSTForClassification": Build(
+        ruled(layers=2, divisor=2, num_targets=2), _add(target_values=lambda n, c: torch.tensor(n % 2))
+    ),
+    "FlavaForPreTraining": Build(ruled(), _add(codebook_pixel_values=_reals(3, 112, 112))),
 }
