@@ -50,6 +50,8 @@ def recipe(tmp_path):
         (["plan", "--memory-gib", "much"], "isobatch plan: --memory-gib must be a number, got 'much'"),
         (["replan", "plan.json"], "isobatch replan: --at-step is missing"),
         (["fleet", "a.csv", "b.csv", "c.csv"], "isobatch fleet: unexpected argument 'c.csv'"),
+        (["counts", "a.toml", "1..64"], "isobatch counts: unexpected argument '1..64': use --gpus 1..64"),
+        (["plan", "a.toml", "24"], "isobatch plan: unexpected argument '24': use --gpus 24"),
         (["fleet", "a.csv", "b.csv", "-o", ""], "isobatch fleet: -o must be a path, got ''"),
         (["plan", "job.json", "--gpus", "8", "-o", ""], "isobatch plan: -o must be a path, got ''"),
         (["fleet", "a.csv", "--columns", "job,,lr"], "--columns must be names between commas"),
