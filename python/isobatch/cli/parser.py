@@ -162,7 +162,9 @@ class Parser(argparse.ArgumentParser):
 
     def _left_over(self, word: str) -> InputError:
         if not word.startswith("-"):
-            is_count = word[0].isdigit() and any("--gpus" in action.option_strings for action in self._actions)
+            is_count = word[0].isdigit() and any(
+                "--gpus" in action.option_strings for action in self._actions
+            )
             see = f"use --gpus {word}" if is_count else f"see {self.prog} --help"
             return InputError(f"unexpected argument {word!r}: {see}")
         name = word.partition("=")[0]
