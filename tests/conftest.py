@@ -6,6 +6,7 @@ import pytest
 collect_ignore = [
     *("tools/cases", "cli/exec_scripts"),
     *("equivalence/mesh_loop.py", "equivalence/resumed_loop.py"),
+    "equivalence/rollout_loop.py",
 ]
 
 

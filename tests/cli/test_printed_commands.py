@@ -220,7 +220,8 @@ def test_what_is_printed_can_be_typed(typed, typed_in):
     for command in printed_commands(text):
         reply = typed_in(command)
         assert reply.code in (0, 1), (command, reply.err)
-        if re.search(r"(says|lists) (what would|the micro-batches)", text):
+        is_plan = command[0] != "doctor"  # which is to be typed after the change
+        if is_plan and re.search(r"(says|lists) (what would|the micro-batches)", text):
             assert "What would work:" in reply.out or reply.code == 0, (command, reply.out)
     for command, is_feasible in ways_out(words, text):
         reply = typed_in(command)

@@ -183,7 +183,10 @@ def test_was_is_the_tuned_run():
     lines = str(plan(16).to("transformers")).splitlines()
     assert lines[0] == "# isobatch: 16 GPUs, 256 samples a step = 8 × 2 × 16 replicas"
     assert lines[1] == "# only what the plan decides: set these in your own file and keep its other settings"
-    assert lines[2].startswith("# for 16 GPUs alone: isobatch doctor FILE --set gpus=16")
+    assert lines[2].startswith(
+        "# these lines hold for 16 GPUs only; to stop a start on another count, run first: "
+    )
+    assert "isobatch doctor FILE --set gpus=16" in lines[2]
     assert lines[3].endswith("else transformers 5 multiplies the gradient by 32")
     assert "accepts_loss_kwargs" not in str(unknown(1).to("transformers"))
     assert lines[4:7] == [

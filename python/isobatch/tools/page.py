@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.words import count, number_of
+from isobatch.words import count, number_of, printable
 
 _FIELDS = (
     (r"warmup", "warmup"),
@@ -337,7 +337,9 @@ class SettingsPage:
         plain = name.lower().replace("-", "_")
         kind = next((known for known in _OPTIMIZERS if known in plain), None)
         if kind is None:
-            return self.ask("optimizer", f"{self.name(key)} {name} is none of {', '.join(_OPTIMIZERS)}", key)
+            return self.ask(
+                "optimizer", f"{self.name(key)} {printable(name)} is none of {', '.join(_OPTIMIZERS)}", key
+            )
         if plain.replace("_torch", "").replace("_fused", "").replace("_bnb", "") != kind:
             self.note(f"{self.name(key)}: {name} is planned as {kind}")
         return self.give("optimizer", kind, key)
