@@ -3,11 +3,8 @@
 import pytest
 
 # Scripts as people wrote them: they are read, never imported.
-collect_ignore = [
-    *("tools/cases", "cli/exec_scripts"),
-    *("equivalence/mesh_loop.py", "equivalence/resumed_loop.py"),
-    "equivalence/rollout_loop.py",
-]
+collect_ignore = ["tools/cases", "cli/exec_scripts"]
+collect_ignore_glob = ["equivalence/*_loop.py"]
 
 
 @pytest.fixture(scope="session")
