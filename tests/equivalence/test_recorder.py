@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from isobatch.equivalence.launchers import CPU  # noqa: E402
+from isobatch.equivalence.recorder.isobatch_recorder.samples import read_pass  # noqa: E402
 from isobatch.equivalence.records import Recording  # noqa: E402
-from isobatch.equivalence.runs import RECORDER, Recorded, start_run  # noqa: E402
+from isobatch.equivalence.runs import Recorded, start_run  # noqa: E402
 from isobatch.equivalence.split import Split  # noqa: E402
 
 HEAD = """
@@ -149,17 +150,6 @@ def wrap(model):
     assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])
 
 
-@pytest.fixture(scope="module")
-def read_pass():
-    """The recorder's reader of a call's inputs, as a training imports it."""
-    sys.path.insert(0, str(RECORDER))
-    try:
-        from isobatch_recorder.samples import read_pass
-    finally:
-        sys.path.remove(str(RECORDER))
-    return lambda *args, **kwargs: read_pass(args, kwargs)["hashes"]
-
-
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 TARGETS = [{"boxes": torch.rand(count, 4), "class_labels": torch.arange(count)} for count in (3, 1, 4, 2)]
 MASKS = [torch.ones(count, 8, 8) * count for count in (3, 1, 4, 2)]
@@ -183,8 +173,9 @@ LISTS = {
 
 
 @pytest.mark.parametrize("inputs_of", LISTS.values(), ids=LISTS)
-def test_a_row_is_the_same_in_any_pass_also_with_lists_beside_it(read_pass, inputs_of):
-    whole = read_pass(**inputs_of([0, 1, 2, 3]))
-    passes = [read_pass(**inputs_of(rows)) for rows in ([0, 1], [2, 3], [3])]
+def test_a_row_is_the_same_in_any_pass_also_with_lists_beside_it(inputs_of):
+    whole, *passes = (
+        read_pass((), inputs_of(rows))["hashes"] for rows in ([0, 1, 2, 3], [0, 1], [2, 3], [3])
+    )
     assert len({*whole}) == 4
     assert passes == [whole[:2], whole[2:], whole[3:]]

@@ -1,7 +1,5 @@
 """Weights by least squares over linear sketches."""
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,38 +8,27 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from isobatch.equivalence.likeness import Likeness  # noqa: E402
-from isobatch.equivalence.runs import RECORDER  # noqa: E402
+from isobatch.equivalence.recorder.isobatch_recorder.sketch import sketch  # noqa: E402
 from isobatch.equivalence.weights import distance, solve  # noqa: E402
 from isobatch.limits import within  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def sketches():
-    """The recorder's module of sketches, as a training imports it."""
-    sys.path.insert(0, str(RECORDER))
-    try:
-        from isobatch_recorder import sketch
-    finally:
-        sys.path.remove(str(RECORDER))
-    return sketch
-
-
 @pytest.mark.parametrize("shape", [(), (3,), (7, 5), (300, 400), (70_000,), (3, 65_521)])
-def test_a_sketch_is_linear_and_bounded(sketches, shape):
+def test_a_sketch_is_linear_and_bounded(shape):
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-    first, second, both = (sketches.sketch(5, tensor, 64) for tensor in (a, b, 3 * a - b))
+    first, second, both = (sketch(5, tensor, 64) for tensor in (a, b, 3 * a - b))
     assert len(first) == min(64, a.numel())
     torch.testing.assert_close(both, 3 * first - second, rtol=1e-5, atol=1e-4)
-    assert not torch.equal(first, sketches.sketch(6, a, 64)) or a.numel() == 1
+    assert not torch.equal(first, sketch(6, a, 64)) or a.numel() == 1
 
 
-def test_a_sketch_has_every_entry(sketches):
+def test_a_sketch_has_every_entry():
     tensor = torch.zeros(200_000)
     for place in (0, 65_520, 65_521, 131_042, 199_999):
         tensor.zero_()
         tensor[place] = 2.0
-        assert sketches.sketch(1, tensor, 64).abs().sum() == 2.0
+        assert sketch(1, tensor, 64).abs().sum() == 2.0
 
 
 @settings(max_examples=50, deadline=None)
