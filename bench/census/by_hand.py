@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -221,64 +222,37 @@ SAPIENS_HEAD |= {"scale_conv_out_channels": [8], "scale_conv_kernel_sizes": [1]}
 SAPIENS_HEAD |= {"scale_final_hidden_sizes": [8], "scale_final_input_size": 128}
 
 
-def _rf_detr(model_class: Any) -> Any:
-    from transformers.models.rf_detr.configuration_rf_detr import RfDetrDinov2Config
+def _on_windows(backbone: str, windows: int, group: int, **settings: Any) -> Callable[[Any], Any]:
+    """Makes a small config of a detector whose backbone attends within windows."""
 
-    backbone = RfDetrDinov2Config(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        mlp_ratio=1,
-        image_size=64,
-        patch_size=16,
-        num_windows=2,
-        out_indices=[1, 2],
-    )
-    return model_class.config_class(
-        backbone_config=backbone,
-        hidden_expansion=0.5,
-        c2f_num_blocks=1,
-        decoder_ffn_dim=32,
-        decoder_layers=2,
-        decoder_self_attention_heads=2,
-        decoder_cross_attention_heads=2,
-        num_queries=12,
-        group_detr=2,
-        d_model=32,
-        dropout=0.0,
-    )
+    def config_of(model_class: Any) -> Any:
+        vision = {"image_size": 64, "pretrain_image_size": 64, "patch_size": 16, "num_windows": windows}
+        sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_ratio": 1}
+        kind = getattr(import_module(model_class.config_class.__module__), backbone)
+        known = set(inspect.signature(kind).parameters)
+        given = {name: value for name, value in (vision | sizes).items() if name in known}
+        heads = {"decoder_self_attention_heads": 2, "decoder_cross_attention_heads": 2}
+        decoder = {
+            "d_model": 32,
+            "decoder_ffn_dim": 32,
+            "decoder_layers": 2,
+            "num_queries": 12,
+            "dropout": 0.0,
+        }
+        return model_class.config_class(
+            backbone_config=kind(**given, out_indices=[1, 2]),
+            c2f_num_blocks=1,
+            group_detr=group,
+            **heads,
+            **decoder,
+            **settings,
+        )
+
+    return config_of
 
 
+RF_DETR = _on_windows("RfDetrDinov2Config", windows=2, group=2)
 FULL = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
-
-
-def _lw_detr(model_class: Any) -> Any:
-    from transformers.models.lw_detr.configuration_lw_detr import LwDetrViTConfig
-
-    backbone = LwDetrViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        mlp_ratio=1,
-        image_size=64,
-        patch_size=16,
-        num_windows=4,
-        out_indices=[1, 2],
-        pretrain_image_size=64,
-    )
-    return model_class.config_class(
-        backbone_config=backbone,
-        projector_scale_factors=[1.0],
-        c2f_num_blocks=1,
-        decoder_ffn_dim=32,
-        decoder_layers=2,
-        decoder_self_attention_heads=2,
-        decoder_cross_attention_heads=2,
-        num_queries=12,
-        group_detr=1,
-        d_model=32,
-    )
-
 
 BUILDS: dict[str, Build] = {
     **{
@@ -515,8 +489,8 @@ BUILDS: dict[str, Build] = {
     "TimmWrapperForImageClassification": Build(
         lambda model_class: tf.TimmWrapperConfig(architecture="test_resnet", num_labels=2, do_pooling=True)
     ),
-    "RfDetrForObjectDetection": Build(_rf_detr),
-    "RfDetrForInstanceSegmentation": Build(_rf_detr),
+    "RfDetrForObjectDetection": Build(RF_DETR),
+    "RfDetrForInstanceSegmentation": Build(RF_DETR),
     "Gemma4ForCausalLM": Build(ruled(divisor=16)),
     "Gemma4UnifiedForCausalLM": Build(ruled(divisor=16)),
     "LukeForEntitySpanClassification": Build(ruled(), _add(labels=lambda n, c: torch.tensor([0, 1]))),
@@ -572,7 +546,9 @@ BUILDS: dict[str, Build] = {
         _add(labels=_ints(16)),
         variant=3,
     ),
-    "LwDetrForObjectDetection": Build(_lw_detr),
+    "LwDetrForObjectDetection": Build(
+        _on_windows("LwDetrViTConfig", windows=4, group=1, projector_scale_factors=[1.0])
+    ),
     "PeAudioModel": Build(ruled(), _add(input_values=_reals(1, 8000))),
     "xLSTMForCausalLM": Build(ruled(embedding_dim=64, num_heads=2, qk_dim_factor=1.0, v_dim_factor=1.0)),
     "CohereCompassForConditionalGeneration": Build(

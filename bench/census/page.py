@@ -1,6 +1,7 @@
 """Writes docs/census.md from the answers alone: counts, a line for each cause, and the heads of each."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ REMEDIES = {
     "ranks: 1/ranks": ("[found](found.md)", "[trl #6006](https://github.com/huggingface/trl/pull/6006)"),
 }
 """By cause, what it is with the remedy, and where it is discussed."""
+
+REFUSES = re.compile(r"Training (of \w+ )?is not|is not trainable|does not support training")
+"""Words of a model that cannot be trained."""
 
 
 def write() -> None:
@@ -165,7 +169,8 @@ def _unbuilt(records: list[dict[str, Any]]) -> list[str]:
     groups = defaultdict(list)
     for record in records:
         if record["asked"] == "not built":
-            groups[_plain(record["why"])].append(record["head"])
+            why = "the model refuses labels" if REFUSES.search(record["why"]) else _plain(record["why"])
+            groups[why].append(record["head"])
     return [f"- {'; '.join(heads)}: {why}" for why, heads in groups.items()]
 
 
