@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from isobatch.equivalence.environments import Release, make_environment
-from isobatch.equivalence.order import compare_in_order
-from isobatch.equivalence.runs import Recorded, Starter
+from isobatch.equivalence.commands.environments import Release, make_environment
+from isobatch.equivalence.commands.runs import Recorded, Starter
+from isobatch.equivalence.commands.starts import OrderedRuns, TypedCommand, read_typed_command
+from isobatch.equivalence.order.comparison import compare_in_order
 from isobatch.equivalence.split import Split
-from isobatch.equivalence.starts import OrderedRuns, TypedCommand, read_typed_command
 from isobatch.errors import InputError
 
 SCRIPTS = Path(__file__).with_name("against_scripts.py").resolve()

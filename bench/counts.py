@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.hyperpod import ScaleRow, instances, rows
 from isobatch.tools.read import read_file
 

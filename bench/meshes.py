@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from isobatch.equivalence.meshes import MeshRuns, read_across
+from isobatch.equivalence.commands.runs import Recorded
+from isobatch.equivalence.meshes.ask import MeshRuns, read_across
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.runs import Recorded
 from isobatch.errors import InputError
 
 HERE = Path(__file__).resolve().parent

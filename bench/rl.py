@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.sheet import Job
 
 GRPO = {

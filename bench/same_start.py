@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from isobatch.equivalence import runs, session
+from isobatch.equivalence import session
+from isobatch.equivalence.commands import runs
 
 SCRIPT = """
 import torch, transformers
@@ -63,8 +64,8 @@ for row in DataLoader(rows, 1, sampler=DistributedSampler(rows)):
 """
 RECORDED = """
 import sys
-from isobatch.equivalence.runs import Recorded, start_run
-from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.commands.runs import Recorded, start_run
+from isobatch.launch.command_line import CPU
 from isobatch.equivalence.split import Split
 folder, ranks, *words = sys.argv[1:]
 for name, settings in (("split", {}), ("samples", {"singles": True})):

@@ -16,8 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import isobatch as ib
-from isobatch.equivalence.running import observe
-from isobatch.equivalence.running_recipe import recipe_of
+from isobatch.equivalence.commands.recipe import recipe_of
+from isobatch.equivalence.commands.running import observe
 from isobatch.errors import InputError
 from tools.loops import scripts
 

@@ -38,7 +38,7 @@ from ddp import surviving
 from ddp.crews import Ranks, faults, gaps, lines
 from ddp.hosts import NETWORK, Hosts
 from ddp.stranger import Poisoner, Stranger
-from isobatch.integrations.torch.elastic.messages import Seal
+from isobatch.elastic.messages import Seal
 
 OPTIONS = {
     "ranks": 4,

@@ -53,8 +53,8 @@ def crews(store: str, name: str, mib: int) -> Any:
 
 def come(store: str, mib: int, joins: int) -> None:
     """Prints the seconds of each join: of the group, and of the state."""
-    from isobatch.integrations.torch.elastic import survivors as module
-    from isobatch.integrations.torch.elastic.group import CrewGroup
+    from isobatch.elastic import survivors as module
+    from isobatch.elastic.group import CrewGroup
 
     seconds_of: dict[str, float] = {}
 

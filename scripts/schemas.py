@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from isobatch import _core
-from isobatch.doctor_record import SCHEMA as SCHEMA_OF_DOCTOR
-from isobatch.doctor_record import FileRecord
+from isobatch.doctor.record import SCHEMA as SCHEMA_OF_DOCTOR
+from isobatch.doctor.record import FileRecord
 from isobatch.fleet.good_counts import SCHEMA as SCHEMA_OF_COUNTS
 from isobatch.fleet.good_counts import GoodCounts
 from isobatch.forecast import profile

@@ -15,8 +15,8 @@ from typing import Any, get_args, get_type_hints
 from isobatch import _core
 from isobatch.equivalence.evidence import REQUIRED
 from isobatch.equivalence.laws import Cause, Remedy
-from isobatch.equivalence.order import ORDER
-from isobatch.equivalence.resume_order import ROWS
+from isobatch.equivalence.order.comparison import ORDER
+from isobatch.equivalence.restarts.comparison import ROWS
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 

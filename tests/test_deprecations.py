@@ -6,8 +6,8 @@ import warnings
 import pytest
 
 import isobatch as ib
-from isobatch import deprecations
-from isobatch.deprecations import Successor
+from isobatch import errors
+from isobatch.errors import Successor
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def table(monkeypatch):
         "isobatch.plan_all": Successor("isobatch.plan_fleet", "1.2.0"),
         "--gpu-count": Successor("--gpus", "2.0.0"),
     }
-    monkeypatch.setattr(deprecations, "DEPRECATED", rows)
-    monkeypatch.setattr(deprecations, "_REPORTED", set())
+    monkeypatch.setattr(errors, "DEPRECATED", rows)
+    monkeypatch.setattr(errors, "_REPORTED", set())
 
 
 def test_an_old_name_warns_once_where_it_is_used(table):
@@ -46,5 +46,5 @@ def test_no_name_outlives_its_version():
     def parts(version):
         return [*map(int, re.match(r"\d+(\.\d+)*", version)[0].split("."))]
 
-    rows = deprecations.DEPRECATED.items()
+    rows = errors.DEPRECATED.items()
     assert not [name for name, row in rows if parts(ib.__version__) >= parts(row.removed_in)]

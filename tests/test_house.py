@@ -32,19 +32,27 @@ ROOMS = {
     "tools": {"files", "schedules", "recipes", "planning"},
     "fleet": {"files", "schedules", "recipes", "forecast", "planning"},
     "allocation": {"recipes", "forecast", "planning", "fleet"},
-    "integrations": {"files", "schedules", "recipes", "planning"},
-    "validate": {"files", "schedules", "recipes", "forecast", "planning", "integrations", "equivalence"},
+    "launch": {"tools"},
+    "training": {"recipes", "planning", "launch"},
+    "elastic": {"files", "schedules", "recipes", "planning", "launch", "training"},
+    "integrations": {"files", "recipes", "planning", "training", "elastic"},
+    "equivalence": {"files", "schedules", "tools", "recipes", "planning", "launch"},
+    "guard": {"schedules", "recipes", "planning", "training", "elastic", "equivalence"},
+    "validate": {
+        "files",
+        "schedules",
+        "recipes",
+        "forecast",
+        "planning",
+        "launch",
+        "training",
+        "equivalence",
+    },
     "probing": {"files", "recipes", "planning", "equivalence", "validate"},
-    "equivalence": {"files", "schedules", "tools", "recipes", "planning"},
-    "guard": {"schedules", "recipes", "planning", "integrations", "equivalence"},
     "report": {"files", "schedules", "recipes", "forecast", "planning", "fleet", "validate", "equivalence"},
-    "doctor_record": {"files", "tools"},
-    "doctor_checks": {"recipes", "planning", "tools"},
-    "doctor": {"recipes", "planning", "tools", "doctor_checks", "doctor_record"},
-    "notebook": {"report"},
-    "deprecations": set(),
+    "doctor": {"files", "recipes", "planning", "tools"},
 }
-ROOMS["cli"] = ROOMS.keys() - {"guard", "notebook"}
+ROOMS["cli"] = ROOMS.keys() - {"guard"}
 # `python -m`: what a command line starts, which nothing imports.
 ROOMS["__main__"] = ROOMS.keys()
 # `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`: each hands on to a room above, when it is
@@ -53,7 +61,7 @@ FACADES = {
     "isobatch.recipes.recipe": {"isobatch.tools.read", "isobatch.tools.detect"},
     "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
 }
-TORCH = {"integrations", "validate", "probing", "guard", "equivalence"}
+TORCH = {"training", "elastic", "integrations", "validate", "probing", "guard", "equivalence"}
 
 
 def module_name(path):
@@ -146,12 +154,12 @@ def test_a_room_imports_only_those_before_it(name):
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        ("isobatch.fleet.query", "import isobatch.doctor"),
-        ("isobatch.fleet.query", "def look():\n    from isobatch import doctor_checks"),
+        ("isobatch.fleet.query", "import isobatch.doctor.examine"),
+        ("isobatch.fleet.query", "def look():\n    from isobatch.doctor import checks"),
         ("isobatch.planning.plan", "from isobatch.report.pages import plot"),
         ("isobatch.recipes.recipe", "import isobatch"),
         ("isobatch.words", "from isobatch.errors import InputError"),
-        ("isobatch.doctor_record", "import_module('isobatch.cli.doctor')"),
+        ("isobatch.doctor.record", "import_module('isobatch.cli.doctor')"),
         ("isobatch.validate.report", "if TYPE_CHECKING:\n    from isobatch.guard import guard"),
         ("isobatch.cli.plan", "import isobatch.__main__"),
     ],

@@ -38,7 +38,7 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        from isobatch.deprecations import successor_of
+        from isobatch.errors import successor_of
         from isobatch.words import nearest
 
         if successor := successor_of(f"isobatch.{name}"):
@@ -58,7 +58,7 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the cells of our values in a notebook started after the import (`%load_ext isobatch`)."""
-    from isobatch.notebook import register
+    from isobatch.report.notebook import register
 
     register(shell)
 

@@ -1,4 +1,4 @@
-"""The error of every wrong use of isobatch, and its sentences.
+"""The error of every wrong use of isobatch, and its sentences; public names on their way out.
 
 One template: what was expected, what was given, and where it helps what to do: `lr must be a number above 0,
 got -1`.
@@ -7,8 +7,9 @@ got -1`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from isobatch.words import few, nearest, printable, readable, redacted, shown
 
@@ -245,3 +246,38 @@ def first_line(error: BaseException) -> str:
 
 def _said(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class Successor(NamedTuple):
+    """The name to write instead of a deprecated one, and the version without the old name."""
+
+    name: str
+    removed_in: str
+
+
+DEPRECATED: dict[str, Successor] = {}
+"""By the old name as people write it: "isobatch.plan_all", "--max-gpus", "micro_batch_size".
+
+A name of the package or an option needs only its row here; a field or a column asks `successor_of` where it
+is read. A test fails from the version on in which a row goes.
+"""
+
+_REPORTED: set[str] = set()
+
+
+def successor_of(name: str, report: Callable[[str], None] | None = None) -> str | None:
+    """Returns the name to use in the place of a deprecated one, and warns the first time; None of others.
+
+    The warning goes to `report`; without one it is a FutureWarning where the caller was called.
+    """
+    successor = DEPRECATED.get(name)
+    if successor is None:
+        return None
+    if name not in _REPORTED:
+        _REPORTED.add(name)
+        text = f"{name} is deprecated and goes in isobatch {successor.removed_in}: use {successor.name}"
+        if report is None:
+            warnings.warn(text, FutureWarning, stacklevel=3)
+        else:
+            report(text)
+    return successor.name

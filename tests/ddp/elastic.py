@@ -17,8 +17,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 import isobatch as ib
+from isobatch.elastic import agreement
 from isobatch.integrations.torch import ElasticRun, GlobalLoader
-from isobatch.integrations.torch.elastic import agreement
 
 RECIPE = {"effective_batch": 12, "lr": 0.05, "optimizer": "sgd", "momentum": 0.9, "dataset_size": 70}
 RECIPE |= {"duration": "3ep", "warmup": "1ep"}

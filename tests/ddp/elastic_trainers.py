@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 import isobatch as ib
 from ddp.quiet import LIGHTNING, stay_offline
+from isobatch.elastic import agreement
 from isobatch.integrations.torch import ElasticRun
-from isobatch.integrations.torch.elastic import agreement
 
 RECIPE = {"effective_batch": 9, "lr": 0.05, "optimizer": "sgd", "dataset_size": 40}
 RECIPE |= {"duration": "2ep", "warmup": "3st"}

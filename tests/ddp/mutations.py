@@ -12,9 +12,8 @@ from collections import Counter
 import msgspec
 import torch
 
-from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic import parcels
-from isobatch.integrations.torch.elastic.messages import (
+from isobatch.elastic import parcels
+from isobatch.elastic.messages import (
     Announced,
     Beat,
     Held,
@@ -27,6 +26,7 @@ from isobatch.integrations.torch.elastic.messages import (
     Seal,
     Seat,
 )
+from isobatch.errors import InputError
 
 MEMBER = "node|1/0|10.0.0.1:4711|" + "5f" * 16
 TABLE = Roster(7, (Seat(MEMBER, 41), Seat(MEMBER.replace("node", "elsewhere"), -1)))

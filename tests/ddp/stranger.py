@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import torch.distributed as dist
 
-from isobatch.integrations.torch.elastic.membership import START, Membership
-from isobatch.integrations.torch.elastic.messages import Beat, Here, Note, Roster, Seal, Seat
-from isobatch.integrations.torch.elastic.store import Store
+from isobatch.elastic.membership import START, Membership
+from isobatch.elastic.messages import Beat, Here, Note, Roster, Seal, Seat
+from isobatch.elastic.store import Store
 
 ABSENT = b"\0none"
 PURPOSES = ("next", "crew", "in", "here", "over", "end", "done")

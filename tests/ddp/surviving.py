@@ -34,13 +34,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 
 import isobatch as ib
+from isobatch.elastic import collectives, healing
+from isobatch.elastic import survivors as survivors_module
+from isobatch.elastic.crew import Crew
+from isobatch.elastic.group import CrewGroup, is_loss
+from isobatch.elastic.membership import Membership
+from isobatch.elastic.messages import OUT, Circle, Held, Roster, Seal, Seat
 from isobatch.integrations.torch import ElasticRun, LeftOut, survivors
-from isobatch.integrations.torch.elastic import collectives, healing
-from isobatch.integrations.torch.elastic import survivors as survivors_module
-from isobatch.integrations.torch.elastic.crew import Crew
-from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss
-from isobatch.integrations.torch.elastic.membership import Membership
-from isobatch.integrations.torch.elastic.messages import OUT, Circle, Held, Roster, Seal, Seat
 
 PLACES = ("forward", "between", "reduced", "applying", "applied", "scheduled", "end")
 RECIPE = {"effective_batch": 24, "lr": 0.01, "optimizer": "adamw", "dataset_size": 500, "warmup": "20st"}

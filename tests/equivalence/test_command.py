@@ -8,11 +8,11 @@ import sys
 import pytest
 import yaml
 
-from isobatch.equivalence import launchers
-from isobatch.equivalence.command import cannot_split, read_command, start_line
-from isobatch.equivalence.forks import ForkedStart, read_start
+from isobatch.equivalence.commands.command import cannot_split, read_command, start_line
+from isobatch.equivalence.commands.forks import ForkedStart, read_start
 from isobatch.equivalence.split import DEFAULT, Split
 from isobatch.errors import InputError
+from isobatch.launch import command_line
 
 SPLIT = Split(2, 3, 4)
 PLACE = "--nnodes 1 --nproc-per-node 2 --local-addr 127.0.0.1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0"
@@ -29,9 +29,9 @@ def in_a_folder(tmp_path, monkeypatch):
 def started(line, split=SPLIT, tool=None):
     """The command as a shell shows it, its own split, and the environment of this start alone."""
     command = read_command(shlex.split(line), tool=tool)
-    words, environment = start_line(command, split, launchers.Path("copies"))
-    assert launchers.CPU.items() <= environment.items()
-    own = {name: value for name, value in environment.items() if name not in launchers.CPU}
+    words, environment = start_line(command, split, command_line.Path("copies"))
+    assert command_line.CPU.items() <= environment.items()
+    own = {name: value for name, value in environment.items() if name not in command_line.CPU}
     return shlex.join(words), command.own, own
 
 
@@ -199,12 +199,12 @@ AXOLOTL = {
 
 def saved(name, settings):
     text = json.dumps(settings) if name.endswith("json") else yaml.safe_dump(settings, sort_keys=False)
-    launchers.Path(name).write_text(text)
+    command_line.Path(name).write_text(text)
     return text
 
 
 def copied(name):
-    return yaml.safe_load(launchers.Path("copies", name).read_text())
+    return yaml.safe_load(command_line.Path("copies", name).read_text())
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_axolotl_gets_a_copy_of_its_file(line, module):
         "gradient_accumulation_steps": 3,
         "bf16": False,
     }
-    assert launchers.Path("c.yml").read_text() == text
+    assert command_line.Path("c.yml").read_text() == text
 
 
 def test_axolotls_batch_of_a_step_gives_way_to_an_accumulation():
@@ -287,8 +287,8 @@ def test_on_gpus_nothing_is_written_for_a_cpu():
     optimizer = {"_component_": "torch.optim.AdamW", "lr": 1e-3}
     saved("c.yaml", {"batch_size": 8, "device": "cuda", "dtype": "bf16", "optimizer": optimizer})
     command = read_command(shlex.split("tune run full_finetune_single_device --config c.yaml"))
-    _, environment = start_line(command, Split(1, 3, 4), launchers.Path("copies"), "cuda")
-    assert not environment.keys() & launchers.CPU.keys()
+    _, environment = start_line(command, Split(1, 3, 4), command_line.Path("copies"), "cuda")
+    assert not environment.keys() & command_line.CPU.keys()
     assert (copied("c.yaml")["device"], copied("c.yaml")["dtype"]) == ("cuda", "bf16")
 
 
@@ -324,8 +324,8 @@ gradient_accumulation_steps //= ddp_world_size
 
 
 def test_nanogpt_counts_the_passes_of_all_ranks():
-    launchers.Path("train.py").write_text(NANOGPT)
-    launchers.Path("small.py").write_text("batch_size = 8\n")
+    command_line.Path("train.py").write_text(NANOGPT)
+    command_line.Path("small.py").write_text("batch_size = 8\n")
     words, own, _ = started(
         "torchrun --nproc_per_node=4 train.py small.py --compile=True --gradient_accumulation_steps=8"
     )
@@ -351,7 +351,7 @@ def test_accelerates_launcher_hands_deepspeeds_settings_on():
     options = "--use_deepspeed --zero_stage 2 --num_processes 4"
     own = "--num_processes 2 --num_machines 1 --main_process_port 0 --mixed_precision no t.py"
     words = shlex.join(start_line(read_command(["/env/bin/accelerate", "launch", *options.split(), "t.py"]),
-                                  Split(2, 2, 8), launchers.Path("copies"))[0])  # fmt: skip
+                                  Split(2, 2, 8), command_line.Path("copies"))[0])  # fmt: skip
     assert words == f"/env/bin/accelerate launch {options} {own}"
     saved("d.yaml", {"distributed_type": "DEEPSPEED", "num_processes": 2})
     launch = read_command(
@@ -456,5 +456,5 @@ def test_switches_of_the_launchers_are_those_of_the_installed_ones():
         for action in parser._actions:
             options = {option.lstrip("-").replace("-", "_") for option in action.option_strings}
             (switches if action.nargs == 0 else valued).update(options)
-        known = {*launchers._SWITCHES[name].split()}
+        known = {*command_line._SWITCHES[name].split()}
         assert switches <= known and not valued & known

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 from equivalence import in_code
-from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.commands.runs import Recorded, start_run
 from isobatch.equivalence.records import Recording
-from isobatch.equivalence.runs import Recorded, start_run
 from isobatch.equivalence.split import Split
+from isobatch.launch.command_line import CPU
 
 CONFIG = """
 config = {

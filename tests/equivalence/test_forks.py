@@ -10,11 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from equivalence import in_code
-from isobatch.equivalence import runs, session
-from isobatch.equivalence.forks import ForkedStart, read_libraries, read_start
-from isobatch.equivalence.launchers import CPU
-from isobatch.equivalence.runs import Recorded, end_server, read_modules, start_run, start_server
+from isobatch.equivalence import session
+from isobatch.equivalence.commands import runs
+from isobatch.equivalence.commands.forks import ForkedStart, read_libraries, read_start
+from isobatch.equivalence.commands.runs import Recorded, end_server, read_modules, start_run, start_server
 from isobatch.equivalence.split import Split
+from isobatch.launch.command_line import CPU
 
 LOOP = Path(__file__).with_name("loop.py")
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="starts fork on Linux alone")

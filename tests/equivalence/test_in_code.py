@@ -11,15 +11,15 @@ import pytest
 pytest.importorskip("torch")
 
 from equivalence import in_code
-from isobatch.equivalence.command import read_command
-from isobatch.equivalence.launchers import CPU
+from isobatch.equivalence.commands.command import read_command
+from isobatch.equivalence.commands.runs import RECORDER, Recorded, start_run
+from isobatch.equivalence.commands.typed import read_typed
 from isobatch.equivalence.records import Recording
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.runs import RECORDER, Recorded, start_run
 from isobatch.equivalence.session import same
 from isobatch.equivalence.split import Split, choose_rank_splits
-from isobatch.equivalence.typed import read_typed
 from isobatch.errors import InputError
+from isobatch.launch.command_line import CPU
 
 LIBRARIES = {
     **{"TRAINER": "transformers", "ACCELERATE": "accelerate", "LIGHTNING": "lightning"},

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from isobatch.equivalence.mesh_causes import MeshStep, _dimension, _name, _norm_cause, _partial
-from isobatch.equivalence.meshes import read_across
+from isobatch.equivalence.meshes.ask import read_across
+from isobatch.equivalence.meshes.causes import MeshStep, _dimension, _name, _norm_cause, _partial
+from isobatch.equivalence.meshes.shards import Tensor, Unplaced, place
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import same
-from isobatch.equivalence.shards import Tensor, Unplaced, place
 from isobatch.errors import InputError
 from isobatch.report.same_page import same_page
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from isobatch.equivalence.details import InputTensor, StepDetails
-from isobatch.equivalence.order import ORDER, compare_in_order
+from isobatch.equivalence.order.comparison import ORDER, compare_in_order
 from isobatch.equivalence.records import LoaderDraws, PassSamples, RankStep, RecordedStep, Recording
 from isobatch.equivalence.split import Split
 

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from isobatch.equivalence.launchers import CPU  # noqa: E402
+from isobatch.equivalence.commands.runs import Recorded, start_run  # noqa: E402
 from isobatch.equivalence.recorder.isobatch_recorder.samples import read_pass  # noqa: E402
 from isobatch.equivalence.records import Recording  # noqa: E402
-from isobatch.equivalence.runs import Recorded, start_run  # noqa: E402
 from isobatch.equivalence.split import Split  # noqa: E402
+from isobatch.launch.command_line import CPU  # noqa: E402
 
 HEAD = """
 import sys

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from isobatch.equivalence import environments
-from isobatch.equivalence.environments import Release, make_environment, releases_between
-from isobatch.equivalence.ordered import OrderedSame
+from isobatch.equivalence.commands import environments
+from isobatch.equivalence.commands.environments import Release, make_environment, releases_between
+from isobatch.equivalence.order.answer import OrderedSame
 from isobatch.equivalence.session import same
 from isobatch.errors import InputError
 from isobatch.report import pages

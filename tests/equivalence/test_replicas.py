@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from isobatch.equivalence.meshes.replicas import find_replicas, join_replicas
 from isobatch.equivalence.records import LoaderDraws, RankStep, RecordedStep, Recording, as_passes
-from isobatch.equivalence.replicas import find_replicas, join_replicas
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 

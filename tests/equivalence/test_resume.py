@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch")
 
 from equivalence.test_order import run
-from isobatch.equivalence.order_pair import Pair
-from isobatch.equivalence.ordered import OrderedSame
-from isobatch.equivalence.restarts import Checkpoint, choose_checkpoints
-from isobatch.equivalence.resume_checks import compare_samples
+from isobatch.equivalence.order.answer import OrderedSame
+from isobatch.equivalence.order.pair import Pair
+from isobatch.equivalence.restarts.checks import compare_samples
+from isobatch.equivalence.restarts.starts import Checkpoint, choose_checkpoints
 from isobatch.equivalence.session import same
 from isobatch.errors import InputError
 from isobatch.report import pages

@@ -8,8 +8,8 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.equivalence.running import observe
-from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
+from isobatch.equivalence.commands.recipe import differences, recipe_of, text_of
+from isobatch.equivalence.commands.running import observe
 from isobatch.errors import InputError
 
 pytest.importorskip("torch")

@@ -4,8 +4,8 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
+from isobatch.equivalence.commands.shell_lines import recorded_line, shell_script
 from isobatch.equivalence.recorder.record_launch import starts_training
-from isobatch.equivalence.shell_lines import recorded_line, shell_script
 from isobatch.errors import InputError
 
 SCRIPT = """#!/bin/bash

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from isobatch.equivalence.bits import same_bits
-from isobatch.equivalence.command import read_command, start_line
-from isobatch.equivalence.launchers import CPU
-from isobatch.equivalence.running import observe
-from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.commands.command import read_command, start_line
+from isobatch.equivalence.commands.running import observe
+from isobatch.equivalence.commands.runs import Recorded, start_run
 from isobatch.equivalence.session import same
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
+from isobatch.launch.command_line import CPU
 
 pytest.importorskip("torch")
 

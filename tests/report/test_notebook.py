@@ -8,7 +8,7 @@ import pytest
 
 import isobatch as ib
 from hostile import HOSTILE
-from isobatch.notebook import TYPES, html_of
+from isobatch.report.notebook import TYPES, html_of
 from report.pages import Parsed, timed_profile, validation
 
 RECIPE = ib.Recipe.from_gpus(
@@ -212,7 +212,7 @@ for name in ("jinja2", "markupsafe", "altair", "vl_convert", "pandas"):
     sys.modules[name] = None
 import isobatch as ib
 plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, duration="100st"), 8)
-from isobatch.notebook import html_of
+from isobatch.report.notebook import html_of
 assert html_of(plan) is None and html_of(plan.recipe) is None and html_of(plan.schedule) is None
 try:
     ib.plot(plan)

@@ -9,7 +9,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.detect import reader, readers
 from isobatch.tools.page import Reading
 from isobatch.tools.tool import Case, Weight

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.platforms import write
 from tools.test_reading import written
 

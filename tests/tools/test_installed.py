@@ -10,7 +10,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.detect import readers, tool_of
 from isobatch.tools.installed import installed
 from isobatch.tools.read import read_file

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools import losses
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.errors import InputError
 from isobatch.tools.page import Unknown
 from isobatch.tools.scripts import script_settings

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import isobatch as ib
-from isobatch.doctor import examine
+from isobatch.doctor.examine import examine
 from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job
 from tools.test_reading import written

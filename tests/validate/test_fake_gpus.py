@@ -54,7 +54,7 @@ def failed(proofs):
 ALONE = """
 import isobatch as ib, torch
 from cuda_on_cpu import GPU
-from isobatch.integrations.torch.lr import PlanLR
+from isobatch.training.lr import PlanLR
 
 weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
 optimizer = torch.optim.SGD([weight], lr=torch.tensor(0.1, device="cuda"))

@@ -3,7 +3,7 @@
 import pytest
 
 from isobatch.errors import InputError
-from isobatch.validate.ranks.network import environment, slurm_hosts
+from isobatch.launch.environments import rank_variables, slurm_hosts
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_a_list_of_another_form_is_refused(nodelist):
 def test_rank_0_is_on_the_first_host():
     step = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "3"}
     nodes = {"SLURM_STEP_NODELIST": "rack[1-2]n[01-02]", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
-    assert environment(step | nodes)["MASTER_ADDR"] == "rack1n01"
+    assert rank_variables(step | nodes)["MASTER_ADDR"] == "rack1n01"

@@ -35,7 +35,7 @@ def refuse_other_split(words: Sequence[str], plan: Plan) -> None:
     """Refuses typed numbers of another batch or accumulation than the plan's: the command would train it."""
     if not _NUMBERED.search(" ".join(words)) or plan.micro_batch is None or plan.accumulation is None:
         return
-    from isobatch.equivalence.words import given_settings
+    from isobatch.launch.words import given_settings
     from isobatch.tools.unread import guess_field
 
     batches = (plan.micro_batch, plan.micro_batch * plan.accumulation, plan.effective_batch)

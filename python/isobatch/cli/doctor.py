@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from isobatch.cli import options
 from isobatch.cli.source import TOOL, fields, naming_set
 from isobatch.cli.terminal import heard_sigterm, say, show_lines, write_json
-from isobatch.doctor import Examination, examine
-from isobatch.doctor_record import FileRecord
+from isobatch.doctor.examine import Examination, examine
+from isobatch.doctor.record import FileRecord
 from isobatch.errors import InputError, missing
 from isobatch.files.whole import check_place
 from isobatch.planning.plan import plan
@@ -25,9 +25,9 @@ from isobatch.tools.tool import MAX_LINE_CHARACTERS, Issue
 from isobatch.words import printable
 
 if TYPE_CHECKING:
-    from isobatch.equivalence.running import Running
-    from isobatch.equivalence.running_recipe import Mismatch
-    from isobatch.equivalence.shell_lines import LaunchLine
+    from isobatch.equivalence.commands.recipe import Mismatch
+    from isobatch.equivalence.commands.running import Running
+    from isobatch.equivalence.commands.shell_lines import LaunchLine
 
 DESCRIPTION = (
     "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
@@ -116,9 +116,9 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
 
     Of a shell script the launch line is recorded, and examined as a file with that line alone.
     """
-    from isobatch.equivalence.running import observe
-    from isobatch.equivalence.running_recipe import differences, recipe_of, text_of
-    from isobatch.equivalence.shell_lines import recorded_line, shell_script
+    from isobatch.equivalence.commands.recipe import differences, recipe_of, text_of
+    from isobatch.equivalence.commands.running import observe
+    from isobatch.equivalence.commands.shell_lines import recorded_line, shell_script
 
     if args.output is not None:
         check_place(args.output)

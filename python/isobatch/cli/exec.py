@@ -15,11 +15,11 @@ import msgspec
 
 from isobatch.cli import options, project
 from isobatch.cli.braces import brace_notes, fill_braces, names_in, refuse_other_split, says_split
-from isobatch.cli.processes import count_gpus, read_counts
 from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.files.formats import read_fields
 from isobatch.files.whole import write_whole
+from isobatch.launch.processes import count_gpus, read_counts
 from isobatch.planning.handed import environment_with
 from isobatch.planning.plan import Plan, plan
 from isobatch.recipes.cluster import Cluster

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from isobatch.cli.terminal import has_colours, paint, say
-from isobatch.deprecations import successor_of
-from isobatch.errors import InputError, missing, needs_extra, together, unknown
+from isobatch.errors import InputError, missing, needs_extra, successor_of, together, unknown
 from isobatch.words import OURS, nearest, printable
 
 _KINDS = {"int": "a whole number", "float": "a number"}

@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
     """Runs until it is ended."""
     from pathlib import Path
 
+    from isobatch.elastic.server import serve
     from isobatch.errors import InputError
-    from isobatch.integrations.torch.elastic.server import serve
 
     if args.open and args.key_file is not None:
         raise InputError("--open uses no key: leave --key-file out", field="--open")

@@ -5,10 +5,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isobatch.cli.launching import read_launcher
-from isobatch.equivalence.settings import STARTS_ITSELF, read_source, write_values
+from isobatch.equivalence.commands.settings import STARTS_ITSELF, read_source, write_values
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
+from isobatch.launch.launcher import read_launcher
 from isobatch.planning.plan import FeasiblePlan
 from isobatch.tools import detect
 from isobatch.tools.page import leaves

@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
     """Validates a plan; under torchrun or srun, runs the part of one rank."""
     if args.plan is None:
         raise missing("PLAN", "pass a plan's JSON file (isobatch plan -o)")
+    from isobatch.launch.environments import rank_variables
     from isobatch.validate.launching import gc_frozen, launch
-    from isobatch.validate.ranks.network import environment
 
     values = {name: getattr(args, name) for name in Options.__struct_fields__}
     options = Options(**{**values, "parameters": int(args.parameters)})
-    if environment(os.environ) is not None:
+    if rank_variables(os.environ) is not None:
         return _run_rank(args, options)
     if args.output is not None and args.node_rank == 0:
         check_place(args.output)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from isobatch.equivalence.command import read_command, start_line
-from isobatch.equivalence.launchers import require_command
-from isobatch.equivalence.runs import Recorded, start_run
+from isobatch.equivalence.commands.command import read_command, start_line
+from isobatch.equivalence.commands.runs import Recorded, start_run
 from isobatch.equivalence.session import LIMIT, STEPS
 from isobatch.equivalence.split import MAX_RANKS, Split
 from isobatch.errors import InputError
+from isobatch.launch.command_line import require_command
 
 HOW = (
     "train by ElasticRun(…, chunk=N) or survivors(…, chunk=N): a chunk's gradients are added in an order "

@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from isobatch.equivalence.command import Command, read_command, start_line
+from isobatch.equivalence.commands.command import Command, read_command, start_line
+from isobatch.equivalence.commands.runs import Recorded, SplitRun, Starter, run_both
+from isobatch.equivalence.commands.starts import read_typed_command
+from isobatch.equivalence.commands.typed import TypedSplit, read_typed
 from isobatch.equivalence.compare import (
     OF_RANKS,
     OTHER_SAMPLES,
@@ -23,20 +26,17 @@ from isobatch.equivalence.compare import (
 )
 from isobatch.equivalence.epochs import look_at_end
 from isobatch.equivalence.evidence import measure, verdict
-from isobatch.equivalence.launchers import require_command
 from isobatch.equivalence.laws import SplitCause
-from isobatch.equivalence.meshes import same_across
+from isobatch.equivalence.meshes.ask import same_across
+from isobatch.equivalence.meshes.replicas import ALONE, find_replicas, join_replicas
 from isobatch.equivalence.records import Recording, as_passes, read_rollouts
-from isobatch.equivalence.releases import compare_releases
-from isobatch.equivalence.replicas import ALONE, find_replicas, join_replicas
+from isobatch.equivalence.releases.ask import compare_releases
+from isobatch.equivalence.restarts.ask import resumed
 from isobatch.equivalence.result import Same
-from isobatch.equivalence.resume import resumed
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.runs import Recorded, SplitRun, Starter, run_both
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
-from isobatch.equivalence.starts import read_typed_command
-from isobatch.equivalence.typed import TypedSplit, read_typed
 from isobatch.errors import InputError
+from isobatch.launch.command_line import require_command
 
 _SAID = (" written by the script", " written over what was there", "continued from a checkpoint")
 __all__ = ["Same", "same"]

@@ -24,10 +24,10 @@ import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data._utils import fetch
 
+from isobatch.equivalence.commands.runs import Recorded
 from isobatch.equivalence.recorder.isobatch_recorder import alike, backward, randomness, samples
 from isobatch.equivalence.recorder.isobatch_recorder.record import Recorder
 from isobatch.equivalence.records import Recording, read_recording
-from isobatch.equivalence.runs import Recorded
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 

@@ -22,7 +22,7 @@ from isobatch.equivalence.tensors import checksum, tensors_in
 from isobatch.errors import InputError
 from isobatch.guard.passes import Batches, Epoch, SizedBatches
 from isobatch.guard.randomness import RandomState
-from isobatch.integrations.torch.sampler import PlanSampler
+from isobatch.training.sampler import PlanSampler
 
 MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
 FIRST_ROWS = 16  # samples to tell whether two ranks have the same dataset

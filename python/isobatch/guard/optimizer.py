@@ -14,7 +14,7 @@ from isobatch.equivalence.laws import Cause, Diagnosis, either
 from isobatch.equivalence.tensors import ulp
 from isobatch.errors import InputError
 from isobatch.guard.run import LOOK_EVERY_STEPS, Run, outside_of_graphs
-from isobatch.integrations.torch.lr import PlanLR
+from isobatch.training.lr import PlanLR
 
 WITHOUT_FIELD = ("amsgrad", "dampening", "maximize", "nesterov")
 MAX_OBSERVED_STEPS = 64  # steps whose learning rates are kept for the diagnosis

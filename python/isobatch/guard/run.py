@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from isobatch.equivalence.laws import Cause, Diagnosis, either
 from isobatch.equivalence.tensors import checksum, checksum_bytes, dense, differing, free_on_gpu
 from isobatch.guard.error import GuardError
-from isobatch.integrations.torch.exchange import gather_values
 from isobatch.planning.plan import Plan
+from isobatch.training.exchange import gather_values
 
 LOOK_EVERY_STEPS = 16  # steps between two looks that wait for a GPU
 CLOSE_STEPS = 2  # the first steps, at which everything is checked

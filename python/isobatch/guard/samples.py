@@ -16,7 +16,7 @@ from isobatch.guard.calls import MicroBatches
 from isobatch.guard.epochs import Epochs
 from isobatch.guard.loader import LoaderWatch, length
 from isobatch.guard.run import Run
-from isobatch.integrations.torch.sampler import PlanSampler
+from isobatch.training.sampler import PlanSampler
 from isobatch.words import few_ranks
 
 KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler

@@ -8,8 +8,8 @@ from typing import Any
 import ray.train
 import torch
 
+from isobatch.elastic.run import ElasticRun
 from isobatch.errors import InputError
-from isobatch.integrations.torch.elastic.run import ElasticRun
 from isobatch.planning.plan import Plan
 from isobatch.recipes.recipe import Recipe
 

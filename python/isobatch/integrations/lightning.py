@@ -6,10 +6,10 @@ import torch
 from lightning.pytorch import Callback
 from torch.optim import Optimizer
 
+from isobatch.elastic.run import ElasticRun
 from isobatch.errors import InputError, first_line
-from isobatch.integrations.torch.elastic.run import ElasticRun
-from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
+from isobatch.training.lr import PlanLR
 
 
 def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:

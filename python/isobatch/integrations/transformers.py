@@ -6,11 +6,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from isobatch.elastic.run import ElasticRun
 from isobatch.errors import InputError, must_be, unreadable
 from isobatch.files.whole import read_bytes, write_whole
-from isobatch.integrations.torch.elastic.run import ElasticRun
-from isobatch.integrations.torch.lr import PlanLR
 from isobatch.planning.plan import Plan
+from isobatch.training.lr import PlanLR
 
 
 def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:

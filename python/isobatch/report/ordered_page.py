@@ -1,6 +1,6 @@
 """The page of two runs compared in order: another release beside the present one, or a restart."""
 
-from isobatch.equivalence.ordered import OrderedSame, shown
+from isobatch.equivalence.order.answer import OrderedSame, shown
 from isobatch.report.page import Headline, HtmlPage, HtmlTable, Section
 from isobatch.words import counted
 

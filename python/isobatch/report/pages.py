@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 from isobatch import _core, limits
-from isobatch.equivalence.ordered import OrderedSame
+from isobatch.equivalence.order.answer import OrderedSame
 from isobatch.equivalence.result import Same
 from isobatch.errors import InputError, must_be, needs_extra
 from isobatch.files.whole import read_whole, write_whole

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import isobatch as ib
 from isobatch.guard import GuardError, guard
-from isobatch.integrations.torch.lr import PlanLR
+from isobatch.training.lr import PlanLR
 
 
 def main(plan, kind):

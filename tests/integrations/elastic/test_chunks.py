@@ -17,9 +17,9 @@ from torch import nn  # noqa: E402
 from ddp import chunked, surviving  # noqa: E402
 from ddp.crews import Ranks, faults  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
+from isobatch.elastic.summation import GradientLayout, TreeSum, roots_of  # noqa: E402
 from isobatch.integrations.torch import ElasticRun  # noqa: E402
-from isobatch.integrations.torch.elastic.chunks import own_chunks, seeded  # noqa: E402
-from isobatch.integrations.torch.elastic.summation import GradientLayout, TreeSum, roots_of  # noqa: E402
+from isobatch.training.chunks import own_chunks, seeded  # noqa: E402
 
 
 @pytest.fixture(scope="module")

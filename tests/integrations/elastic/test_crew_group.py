@@ -18,9 +18,9 @@ from torch import nn  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
-from isobatch.integrations.torch.elastic import collectives, healing  # noqa: E402
-from isobatch.integrations.torch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean  # noqa: E402
-from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
+from isobatch.elastic import collectives, healing  # noqa: E402
+from isobatch.elastic.collectives import BACKEND, Cord, CuttableGroup, Mean  # noqa: E402
+from isobatch.elastic.group import CrewGroup, is_loss  # noqa: E402
 
 
 class Endless:

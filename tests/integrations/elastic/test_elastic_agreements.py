@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
-from isobatch.integrations.torch.elastic import agreement  # noqa: E402
-from isobatch.integrations.torch.elastic.agreement import Agreements  # noqa: E402
+from isobatch.elastic import agreement  # noqa: E402
+from isobatch.elastic.agreement import Agreements  # noqa: E402
 
 
 class Two:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training"
 
 from ddp import elastic  # noqa: E402
 from ddp.pool import Pool  # noqa: E402
-from isobatch.integrations.torch.elastic.agreement import Agreements  # noqa: E402
+from isobatch.elastic.agreement import Agreements  # noqa: E402
 
 UNEVEN = {"split": "uneven", "max_micro_batch": 2}
 CLOSE = 1e-12

@@ -15,8 +15,8 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from ddp import elastic  # noqa: E402
+from isobatch.elastic.steps import Micro  # noqa: E402
 from isobatch.integrations.torch import ElasticRun, PlanLR, PlanSampler  # noqa: E402
-from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7)
 

@@ -9,8 +9,8 @@ import isobatch as ib
 torch = pytest.importorskip("torch", reason="ElasticRun drives a torch training")
 
 from ddp import elastic  # noqa: E402
+from isobatch.elastic.steps import Micro  # noqa: E402
 from isobatch.integrations.torch import ElasticRun  # noqa: E402
-from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
 
 RECIPE = ib.Recipe(
     effective_batch=8, lr=0.1, optimizer="sgd", dataset_size=80, duration="9ep", schedule="constant"

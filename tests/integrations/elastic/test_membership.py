@@ -16,9 +16,8 @@ import isobatch as ib
 
 torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 
-from isobatch.integrations.torch import ElasticRun, survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+from isobatch.elastic.membership import Membership  # noqa: E402
+from isobatch.elastic.messages import (  # noqa: E402
     HALF,
     NEW,
     OUT,
@@ -27,9 +26,10 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     Saved,
     Seat,
 )
-from isobatch.integrations.torch.elastic.run import can_begin  # noqa: E402
-from isobatch.integrations.torch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
-from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
+from isobatch.elastic.run import can_begin  # noqa: E402
+from isobatch.elastic.store import Store, StoreGone, host_and_port  # noqa: E402
+from isobatch.elastic.survivors import _Survivors  # noqa: E402
+from isobatch.integrations.torch import ElasticRun, survivors  # noqa: E402
 
 # A rank that waits says so once: when, is up to the machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*waits. the plan has no work:UserWarning")

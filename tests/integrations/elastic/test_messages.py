@@ -23,12 +23,11 @@ from torch import nn  # noqa: E402
 
 from ddp import mutations, surviving  # noqa: E402
 from ddp.stranger import Canary  # noqa: E402
-from isobatch.integrations.torch import exchange, survivors  # noqa: E402
-from isobatch.integrations.torch.elastic import parcels  # noqa: E402
-from isobatch.integrations.torch.elastic import server as stores  # noqa: E402
-from isobatch.integrations.torch.elastic.group import _meet  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import START, Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+from isobatch.elastic import parcels  # noqa: E402
+from isobatch.elastic import server as stores  # noqa: E402
+from isobatch.elastic.group import _meet  # noqa: E402
+from isobatch.elastic.membership import START, Membership  # noqa: E402
+from isobatch.elastic.messages import (  # noqa: E402
     MAX_BYTES,
     NEW,
     OUT,
@@ -46,8 +45,9 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     make_key,
     name_of,
 )
-from isobatch.integrations.torch.elastic.store import Beats, Store  # noqa: E402
-from isobatch.integrations.torch.elastic.training import TrainingState  # noqa: E402
+from isobatch.elastic.store import Beats, Store  # noqa: E402
+from isobatch.elastic.training import TrainingState  # noqa: E402
+from isobatch.integrations.torch import exchange, survivors  # noqa: E402
 
 PACKAGE = Path(ib.__file__).parent
 KEY = Seal(b"the key of this run alone")
@@ -79,7 +79,7 @@ def test_nothing_that_a_peer_sends_is_unpickled():
 
 
 def test_no_clock_counts_in_the_crews_of_a_run():
-    for path in (PACKAGE / "integrations/torch/elastic").glob("*.py"):
+    for path in (PACKAGE / "elastic").glob("*.py"):
         assert not re.search(r"\btime\.time|datetime\.now|import time\b", path.read_text()), path
 
 

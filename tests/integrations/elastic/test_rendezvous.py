@@ -11,11 +11,11 @@ import torch.distributed as dist  # noqa: E402
 from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks  # noqa: E402
 from ddp.stranger import Poisoner  # noqa: E402
-from isobatch.integrations.torch.elastic import group as groups  # noqa: E402
-from isobatch.integrations.torch.elastic.group import CrewGroup, is_loss  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import MAX_BYTES, Roster, Seal, Seat  # noqa: E402
-from isobatch.integrations.torch.elastic.rendezvous import Rendezvous  # noqa: E402
-from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
+from isobatch.elastic import group as groups  # noqa: E402
+from isobatch.elastic.group import CrewGroup, is_loss  # noqa: E402
+from isobatch.elastic.messages import MAX_BYTES, Roster, Seal, Seat  # noqa: E402
+from isobatch.elastic.rendezvous import Rendezvous  # noqa: E402
+from isobatch.elastic.store import Store  # noqa: E402
 
 KEY = Seal(b"the key of this run alone")
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="survivors drives a torch training")
 from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks  # noqa: E402
 from ddp.stranger import Stranger  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import Seal  # noqa: E402
+from isobatch.elastic.messages import Seal  # noqa: E402
 
 KEY = "the-key-of-this-run-alone"
 OPTIONS = {"ranks": 3, "min_ranks": 1, "lease": 3.0, "timeout": 60.0, "steps": 40, "pause": 0.1}

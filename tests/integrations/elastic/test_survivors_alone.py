@@ -19,17 +19,17 @@ from torch import nn  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
+from isobatch.elastic import healing  # noqa: E402
+from isobatch.elastic import survivors as module  # noqa: E402
+from isobatch.elastic.drift import _distances  # noqa: E402
+from isobatch.elastic.group import CrewGroup  # noqa: E402
+from isobatch.elastic.membership import Membership  # noqa: E402
+from isobatch.elastic.messages import NEW, Saved  # noqa: E402
+from isobatch.elastic.steps import Micro  # noqa: E402
+from isobatch.elastic.store import Store  # noqa: E402
+from isobatch.elastic.survivors import _Survivors  # noqa: E402
+from isobatch.elastic.training import TrainingState, _bits  # noqa: E402
 from isobatch.integrations.torch import LeftOut, survivors  # noqa: E402
-from isobatch.integrations.torch.elastic import healing  # noqa: E402
-from isobatch.integrations.torch.elastic import survivors as module  # noqa: E402
-from isobatch.integrations.torch.elastic.drift import _distances  # noqa: E402
-from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import NEW, Saved  # noqa: E402
-from isobatch.integrations.torch.elastic.steps import Micro  # noqa: E402
-from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
-from isobatch.integrations.torch.elastic.survivors import _Survivors  # noqa: E402
-from isobatch.integrations.torch.elastic.training import TrainingState, _bits  # noqa: E402
 
 RECIPE = ib.Recipe(effective_batch=4, lr=0.1, optimizer="sgd", dataset_size=8, duration="3ep")
 LOSS = RuntimeError("gloo: the connection was closed")
@@ -211,7 +211,7 @@ def test_a_rank_of_another_run_is_refused(store, monkeypatch, change, why):
 
     with monkeypatch.context() as patch:
         if "version" in change:
-            patch.setattr("isobatch.integrations.torch.elastic.survivors.__version__", change["version"])
+            patch.setattr("isobatch.elastic.survivors.__version__", change["version"])
         comes(RECIPE, nn.Linear(1, 1), seed=0)
     fields = {name: value for name, value in change.items() if name in RECIPE.__struct_fields__}
     with pytest.raises(ib.InputError, match=why):

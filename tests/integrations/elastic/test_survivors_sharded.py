@@ -19,12 +19,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from ddp import surviving  # noqa: E402
 from ddp.crews import Ranks  # noqa: E402
-from isobatch.integrations.torch import survivors  # noqa: E402
-from isobatch.integrations.torch.elastic import healing, sharding  # noqa: E402
-from isobatch.integrations.torch.elastic.crew import Crew  # noqa: E402
-from isobatch.integrations.torch.elastic.group import CrewGroup  # noqa: E402
-from isobatch.integrations.torch.elastic.membership import Membership  # noqa: E402
-from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
+from isobatch.elastic import healing, sharding  # noqa: E402
+from isobatch.elastic.crew import Crew  # noqa: E402
+from isobatch.elastic.group import CrewGroup  # noqa: E402
+from isobatch.elastic.membership import Membership  # noqa: E402
+from isobatch.elastic.messages import (  # noqa: E402
     HALF,
     NEW,
     OUT,
@@ -33,8 +32,9 @@ from isobatch.integrations.torch.elastic.messages import (  # noqa: E402
     Roster,
     Seat,
 )
-from isobatch.integrations.torch.elastic.store import Store  # noqa: E402
-from isobatch.integrations.torch.elastic.surroundings import Surroundings  # noqa: E402
+from isobatch.elastic.store import Store  # noqa: E402
+from isobatch.elastic.surroundings import Surroundings  # noqa: E402
+from isobatch.integrations.torch import survivors  # noqa: E402
 
 OPTIONS = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 10.0, "timeout": 60.0, "steps": 30}
 OPTIONS |= {"recipe": {"warmup": "5st"}, "inside": True, "clip": 0.05}

@@ -10,8 +10,8 @@ import torch.utils.data as data
 from numpy.typing import NDArray
 
 from isobatch.equivalence.laws import Cause
-from isobatch.integrations.torch.sampler import PlanSampler
 from isobatch.planning.plan import Plan
+from isobatch.training.sampler import PlanSampler
 from isobatch.validate.ranks.group import Group
 from isobatch.validate.report import Proof, Verdict, judge_claim, skip_claim
 from isobatch.validate.trial import Claim, Trial

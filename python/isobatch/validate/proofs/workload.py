@@ -29,8 +29,8 @@ from isobatch.equivalence.tensors import (
     ulp,
 )
 from isobatch.errors import InputError
-from isobatch.integrations.torch.lr import PlanLR
 from isobatch.limits import within
+from isobatch.training.lr import PlanLR
 from isobatch.validate.report import Proof, Verdict, judge_claim, pass_claim, skip_claim
 from isobatch.validate.training import Training, grads, trained
 from isobatch.validate.trial import Claim, Trial

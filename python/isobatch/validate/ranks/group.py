@@ -14,8 +14,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from isobatch.errors import InputError, must_be
-from isobatch.integrations.torch.elastic.agreement import set_timeout
-from isobatch.integrations.torch.exchange import gather_values
+from isobatch.launch.environments import rank_variables
+from isobatch.training.exchange import gather_values
+from isobatch.training.world import set_timeout
 from isobatch.validate.figures import Rank
 from isobatch.validate.options import Options
 from isobatch.validate.ranks import network
@@ -245,7 +246,7 @@ def nodes_of(places: list[tuple[str, int]]) -> list[int]:
 
 
 def _environment() -> dict[str, str]:
-    variables = network.environment(os.environ)
+    variables = rank_variables(os.environ)
     if variables is None:
         raise InputError("no torchrun or srun environment: start with `isobatch validate --nproc-per-node N`")
     return variables

@@ -8,100 +8,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import socket
 import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from isobatch.errors import InputError, must_be
+from isobatch.errors import InputError
 from isobatch.words import few, few_ranks
 
 if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
-
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
-_HOST = rf"(?:[\w.-]|{_RANGES})+"
-_NODELIST = re.compile(rf"{_HOST}(?:,{_HOST})*")
-
-
-def slurm_hosts(nodelist: str) -> list[str]:
-    """Lists the hosts of a Slurm node list, as `scontrol show hostnames` does.
-
-    >>> slurm_hosts("rack[1-2]n[01-02],login")
-    ['rack1n01', 'rack1n02', 'rack2n01', 'rack2n02', 'login']
-
-    Raises:
-        InputError: it is no such list.
-    """
-    if not nodelist:
-        return []
-    if not _NODELIST.fullmatch(nodelist):
-        raise must_be("a list such as gpu[01-03,7],login", nodelist, field="SLURM_JOB_NODELIST")
-    hosts: list[str] = []
-    for item in re.findall(_HOST, nodelist):
-        texts = re.split(r"\[([\d,-]+)\]", item)  # plain, ranges, plain, …
-        parts = [_numbered(text) if at % 2 else [text] for at, text in enumerate(texts)]
-        hosts += map("".join, product(*parts))
-    return hosts
-
-
-def _numbered(ranges: str) -> list[str]:
-    """Lists the numbers of ranges such as `01-03,7`, with their leading zeros."""
-    ends = [(first, last or first) for first, _, last in (item.partition("-") for item in ranges.split(","))]
-    return [f"{number:0{len(first)}d}" for first, last in ends for number in range(int(first), int(last) + 1)]
-
-
-def environment(env: Mapping[str, str]) -> dict[str, str] | None:
-    """Returns torchrun's variables for this process, or srun's by the same names; None without a launcher.
-
-    >>> srun = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "7",
-    ...         "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "1"}
-    >>> environment(srun)["RANK"], environment(srun)["MASTER_ADDR"], environment(srun)["LOCAL_WORLD_SIZE"]
-    ('3', 'n1', '2')
-
-    A batch script without srun has the job's number of tasks, and is one process:
-
-    >>> environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1"}) is None
-    True
-
-    Raises:
-        InputError: only a part of the variables is there.
-    """
-    if "RANK" in env and "WORLD_SIZE" in env:
-        if missing := [name for name in TORCHRUN if name not in env]:
-            raise InputError(f"RANK is set, but not {', '.join(missing)}: start with torchrun, or unset it")
-        return {name: env[name] for name in TORCHRUN}
-    if "SLURM_PROCID" not in env or int(env.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
-        return None
-    tasks = env.get("SLURM_STEP_TASKS_PER_NODE", env.get("SLURM_TASKS_PER_NODE", "1"))
-    per_node: list[str] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
-        per_node += [count] * int(times or 1)
-    hosts = slurm_hosts(env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", "")))
-    if not hosts:
-        raise InputError("SLURM_PROCID is set, but no SLURM_JOB_NODELIST")
-    return {
-        "RANK": env["SLURM_PROCID"],
-        "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": env["SLURM_LOCALID"],
-        "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
-        "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
-        # Below the ports that Linux hands out (32768 and up): the same on all hosts, another for each job.
-        "MASTER_PORT": env.get("MASTER_PORT", str(15000 + int(env.get("SLURM_JOB_ID", "0")) % 15000)),
-    }
 
 
 def probe(host: str, port: int, seconds: float) -> None:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .record import Recorder
 from .sketch import whole
 
-_CHUNKS = "isobatch.integrations.torch.elastic.equal_bits"
+_CHUNKS = "isobatch.elastic.equal_bits"
 
 
 def install(recorder: Recorder) -> None:

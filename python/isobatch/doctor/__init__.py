@@ -1,0 +1,1 @@
+"""The real effect of a configuration on a number of GPUs."""

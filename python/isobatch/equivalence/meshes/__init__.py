@@ -1,0 +1,1 @@
+"""The same training along the dimensions of a mesh."""

@@ -1,0 +1,1 @@
+"""Two runs of one command, compared in the order of a training."""

@@ -1,0 +1,1 @@
+"""The same training against another release of a library."""

@@ -1,0 +1,1 @@
+"""The same training after a kill and a restart."""
