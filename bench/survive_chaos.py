@@ -63,7 +63,7 @@ def options_of(seed: int, shards: int) -> dict[str, Any]:
         return options | {"ranks": 3 * shards, "min_ranks": shards, "timeout": 20.0}
     options |= {"chunk": 3} if seed % 3 == 1 else {}
     options |= {"scaler": True} if seed % 4 == 2 else {}
-    options |= SMALL | {"chunk": 1 if seed % 3 == 1 else None} if seed % 7 == 3 else {}
+    options |= SMALL | {"chunk": None} if seed % 7 == 3 else {}
     return options | ({"environment": {"ISOBATCH_RUN_KEY": KEY}} if seed % 2 == 0 else {})
 
 
