@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import itertools
 import re
 import subprocess
@@ -387,3 +388,34 @@ def test_a_race_with_the_machine_gives_its_reason(request, reason):
     with pytest.raises(pytest.UsageError, match="it: race needs its reason, a text"):
         collected(*reason)
     assert collected("judges the clock").kwargs == {"reruns": 1}
+
+
+INTEGRATIONS = ("torch", "transformers", "lightning", "optax", "elastic_ray")
+PUBLIC = ["schedules", "guard", "validate", *(f"integrations.{name}" for name in INTEGRATIONS)]
+
+
+@pytest.mark.parametrize("name", ["isobatch", *(f"isobatch.{name}" for name in PUBLIC)])
+def test_every_public_function_says_its_arguments(name):
+    module = pytest.importorskip(name)
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    functions = [
+        function
+        for function in (getattr(module, own) for own in names)
+        if inspect.isfunction(function) and (name == "isobatch" or function.__module__.startswith(name))
+    ]
+    silent = []
+    for function in functions:
+        block = re.search(r"\nArgs:\n((?: .*\n?)+)", inspect.getdoc(function) or "")
+        documented = re.findall(r"^ {4}([\w, *]+):", block[1] if block else "", re.MULTILINE)
+        arguments = {own.strip(" *") for line in documented for own in line.split(",")}
+        parameters = inspect.signature(function).parameters.values()
+        # Further keywords (`**settings`) are listed by their own names.
+        own = {
+            parameter.name
+            for parameter in parameters
+            if parameter.kind != parameter.VAR_KEYWORD and parameter.name[0] != "_"
+        }
+        if not own <= arguments:
+            silent.append((function.__name__, sorted(own - arguments)))
+    assert silent == []
+    assert functions or name == "isobatch.integrations.torch"  # classes alone

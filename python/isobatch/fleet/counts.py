@@ -34,16 +34,19 @@ _MAX_GPU_COUNTS = 10_000_000
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """A job over GPU counts.
 
-    ``columns`` are those of a fleet, one row a count, with ``gpus`` first, and where a critical batch is
-    known ``samples_over_least`` (1 + B/Bcrit) and ``steps_over_least`` (1 + Bcrit/B). ``fastest`` and
-    ``cheapest`` are counts. ``knee`` is the count with the least hours × GPU-hours: past it, one percent less
-    time costs more than one percent more GPU-hours. Each is ``None`` where no row has the figure. Where the
-    same samples are trained in batches that differ, the hours of the knee are to the same loss, by the
-    critical batch; it is ``None`` where that is not known. ``critical_batch`` is in samples, ``definition``
-    says what it means, and its range. ``recipe``, ``cluster`` and ``settings`` are what was asked.
-    ``best_batch`` is the effective batch up to ``best_batch_up_to`` that works at the most counts, the
-    largest of equally good ones; ``None`` where none was looked for, or none works. The columns
-    ``best_micro_batch`` and ``best_accumulation`` have its split at each count, −1 where it does not work.
+    Attributes:
+        columns: those of a fleet, one row a count, with `gpus` first; where a critical batch is known
+            `samples_over_least` (1 + B/Bcrit) and `steps_over_least` (1 + Bcrit/B); of the best batch
+            `best_micro_batch` and `best_accumulation`, −1 where it does not work.
+        fastest, cheapest: counts; None where no row has the figure.
+        knee: the count with the least hours × GPU-hours: past it, one percent less time costs more than one
+            percent more GPU-hours. Of batches that differ the hours are to the same loss, by the critical
+            batch; None where that is not known.
+        critical_batch: in samples.
+        definition: what the critical batch means, and its range.
+        recipe, cluster, settings: the question.
+        best_batch: the effective batch up to `best_batch_up_to` that works at the most counts, the largest of
+            equally good ones; None where none was looked for, or none works.
     """
 
     columns: dict[str, NDArray[Any]]

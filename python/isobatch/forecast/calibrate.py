@@ -33,14 +33,18 @@ def calibrate(
     """Fits a profile to measurements, and merges it with an older one of the same workload, GPU and link.
 
     Every configuration counts by its median. Constants that the measurements do not tell are taken from
-    ``older``, else left out or, where the model needs them, set to nothing at all; ``unidentified`` names
-    them. Constants of both profiles are averaged by their errors. Needs SciPy.
+    `older`, else left out or, where the model needs them, set to nothing at all; `unidentified` names them.
+    Constants of both profiles are averaged by their errors. Needs SciPy.
 
-    ``names`` are the files that they come from, for messages.
+    Args:
+        measured: one set of measurements, or several of one workload, GPU and link.
+        older: a profile of the same; None: none.
+        names: the files that `measured` comes from, for messages.
 
-    Raises :class:`isobatch.errors.InputError` for fewer than two configurations, times that are not above 0,
-    medians of one configuration that differ by a factor of 2, measurements that no constants explain, an
-    all-reduce table with one point, and profiles or measurements of different workloads, GPUs or links.
+    Raises:
+        InputError: fewer than two configurations, times that are not above 0, medians of one configuration
+            that differ by a factor of 2, measurements that no constants explain, an all-reduce table with one
+            point, or different workloads, GPUs or links.
 
     >>> from isobatch.forecast.measurements import Measurements, StepRecord
     >>> step = lambda b, t: StepRecord(gpus=1, gpus_per_node=1, micro_batch=b, accumulation=1,

@@ -102,7 +102,8 @@ def estimate(
             are missing.
         seq_len: tokens in a sample.
         gpu: a name of `isobatch.forecast.estimate`, such as "H100-80".
-        precision: bf16, fp16, tf32 or fp32. optimizer: as in a Recipe.
+        precision: bf16, fp16, tf32 or fp32.
+        optimizer: as in a Recipe.
         tensor_parallel, pipeline_parallel: GPUs that share a layer, and stages; plan with model_parallel,
             their product.
         micro_batch: of the pipeline's bubble, (stages − 1) micro-batches a step (Narayanan et al. 2021, arXiv

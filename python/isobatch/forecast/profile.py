@@ -52,8 +52,10 @@ def _require(good: bool, legal: str, value: Any, field: str) -> None:
 class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A constant of a profile.
 
-    ``error`` is half the width of its 95 % interval, in the constant's unit, ``None`` where it is not known.
-    ``estimated`` marks a constant that was not measured.
+    Attributes:
+        value: in the unit that its name ends with.
+        error: half the width of its 95 % interval, in the same unit; None: not known.
+        estimated: whether it was not measured.
     """
 
     value: float

@@ -18,6 +18,10 @@ def configure_optimizers(optimizer: Optimizer, plan: Plan) -> dict[str, Any]:
     Pass the rest of the plan to the Trainer: `accumulate_grad_batches=plan.accumulation`,
     `max_steps=plan.total_steps`, and with a PlanSampler `use_distributed_sampler=False`.
 
+    Args:
+        optimizer: of the module to train.
+        plan: feasible, with a duration.
+
     Raises:
         InputError: as PlanLR.
 
@@ -43,6 +47,9 @@ def state_in(checkpoint: str | None) -> dict[str, Any] | None:
     """Reads the run's state from a checkpoint file of Lightning, for `ElasticRun(state=…)`, or None.
 
     Nothing in the file is executed.
+
+    Args:
+        checkpoint: a file of Lightning's; None: none yet.
 
     Raises:
         InputError: the file cannot be read without executing something: it has objects other than tensors,

@@ -11,6 +11,9 @@ def schedule(plan: Plan) -> Any:
     The function looks values up in an array of total_steps + 1 learning rates, in JAX's float type; past the
     end it returns the last one.
 
+    Args:
+        plan: feasible, with a duration.
+
     Raises:
         InputError: the plan is infeasible or has no duration.
 

@@ -19,6 +19,10 @@ def optimizers(optimizer: Optimizer, plan: Plan) -> tuple[Optimizer, PlanLR]:
     Pass the rest of the plan in TrainingArguments: `per_device_train_batch_size=plan.micro_batch`,
     `gradient_accumulation_steps=plan.accumulation`, `max_steps=plan.total_steps`.
 
+    Args:
+        optimizer: of the model to train.
+        plan: feasible, with a duration.
+
     Raises:
         InputError: as PlanLR.
 
@@ -40,6 +44,9 @@ _FACTOR = "isobatch_factor"
 
 def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
     """Reads the run's state from a checkpoint folder of the Trainer, for `ElasticRun(state=…)`, or None.
+
+    Args:
+        checkpoint: a folder that ElasticTrainer wrote; None: none yet.
 
     Raises:
         InputError: the folder has no state, or it cannot be read.
@@ -64,6 +71,9 @@ def state_in(checkpoint: str | Path | None) -> dict[str, Any] | None:
 
 def arguments(run: ElasticRun) -> dict[str, Any]:
     """Returns the plan's part of TrainingArguments: batch, accumulation, length, and consumed data.
+
+    Args:
+        run: the elastic run, made before the Trainer.
 
     >>> import isobatch as ib
     >>> recipe = ib.Recipe(effective_batch=64, lr=1e-4, dataset_size=640, duration="3ep")

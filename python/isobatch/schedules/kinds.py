@@ -32,6 +32,9 @@ from isobatch.schedules.schedule import (
 def constant(lr: float) -> Schedule:
     """lr at every step.
 
+    Args:
+        lr: the learning rate, of every step.
+
     >>> constant(0.1).at(1000)
     0.1
     """
@@ -48,6 +51,11 @@ def _falling(lr: float, steps: float, end: float, shape: form.Shape) -> Schedule
 def linear(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps), then end.
 
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until end.
+        end: the learning rate from there on.
+
     >>> linear(1.0, 4).values(range(6)).tolist()
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
@@ -57,6 +65,10 @@ def linear(lr: float, steps: float, end: float = 0.0) -> Schedule:
 @text.kind(lambda run: run.fall(form.Power(), b=0.0), until=text.UNTIL)
 def linear_to_zero(lr: float, steps: float) -> Schedule:
     """lr·(1 − x/steps), then 0: decay to zero (Bergsma et al. 2025, arXiv:2502.15938).
+
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until 0.
 
     >>> linear_to_zero(1.0, 4).at(3)
     0.25
@@ -72,6 +84,12 @@ def linear_to_zero(lr: float, steps: float) -> Schedule:
 def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − x/steps)^power, then end.
 
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until end.
+        power: above 0; 1 is a line.
+        end: the learning rate from there on.
+
     >>> polynomial(1.0, 4, power=2).at(2)
     0.25
     """
@@ -81,6 +99,11 @@ def polynomial(lr: float, steps: float, power: float = 1.0, end: float = 0.0) ->
 @text.kind(lambda run: run.fall(form.Cosine()), tail=form.Cosine(), until=text.UNTIL)
 def cosine(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 + cos(π·x/steps))/2, then end (Loshchilov, Hutter 2017, arXiv:1608.03983).
+
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until end.
+        end: the learning rate from there on.
 
     >>> cosine(1.0, 100).at(50)
     0.5
@@ -92,6 +115,11 @@ def cosine(lr: float, steps: float, end: float = 0.0) -> Schedule:
 def one_minus_sqrt(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − √(x/steps)), then end: the cooldown of Hägele et al. 2024 (arXiv:2405.18392).
 
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until end.
+        end: the learning rate from there on.
+
     >>> one_minus_sqrt(1.0, 100).at(25)
     0.5
     """
@@ -101,6 +129,11 @@ def one_minus_sqrt(lr: float, steps: float, end: float = 0.0) -> Schedule:
 @text.kind(lambda run: run.fall(form.Rex()), tail=form.Rex(), until=text.UNTIL)
 def rex(lr: float, steps: float, end: float = 0.0) -> Schedule:
     """end + (lr − end)·(1 − u)/(1 − u/2) with u = x/steps, then end (Chen et al. 2021, arXiv:2107.04197).
+
+    Args:
+        lr: at step 0.
+        steps: optimizer steps until end.
+        end: the learning rate from there on.
 
     >>> rex(3.0, 100).at(50)
     2.0
@@ -117,6 +150,12 @@ def tanh(lr: float, steps: float, lower: float = -6.0, upper: float = 3.0, end: 
     """end + (lr − end)·(1 − tanh(lower·(1 − u) + upper·u))/2, u = x/steps (Hsueh et al., arXiv:1806.01593).
 
     It starts a little below lr and stays a little above end, by what tanh leaves at the bounds.
+
+    Args:
+        lr: at step 0, nearly.
+        steps: optimizer steps until end.
+        lower, upper: where tanh begins and ends.
+        end: the learning rate from there on.
 
     >>> tanh(1.0, 100, lower=-1, upper=1).at(50)
     0.5
@@ -139,6 +178,11 @@ def _build_exponential(run: text.PlanRun) -> list[form.Segment]:
 def exponential(lr: float, gamma: float, every: float = 1.0) -> Schedule:
     """lr·gamma^(x/every), without an end.
 
+    Args:
+        lr: at step 0.
+        gamma: factor over `every` steps, above 0.
+        every: optimizer steps.
+
     >>> exponential(1.0, 0.25, every=10).at(5)
     0.5
     """
@@ -156,6 +200,10 @@ def _build_inverse_sqrt(run: text.PlanRun) -> list[form.Segment]:
 def inverse_sqrt(lr: float, timescale: float) -> Schedule:
     """lr/√(1 + x/timescale), without an end. After a warmup of `timescale` steps this is lr·√(W/step).
 
+    Args:
+        lr: at step 0.
+        timescale: optimizer steps; lr/√2 is reached there.
+
     >>> inverse_sqrt(1.0, 100).at(300)
     0.5
     """
@@ -172,6 +220,11 @@ def _build_vaswani(run: text.PlanRun) -> list[form.Segment]:
 @text.kind(_build_vaswani)
 def vaswani(model_dim: int, warmup_steps: float, factor: float = 1.0) -> Schedule:
     """factor·d^−½·min(n^−½, n·W^−3/2), n = x + 1 (Vaswani et al. 2017, arXiv:1706.03762).
+
+    Args:
+        model_dim: d, the width of the model.
+        warmup_steps: W, optimizer steps until the peak.
+        factor: of the whole curve.
 
     >>> round(vaswani(512, 4000).at(3999), 9)
     0.000698771
@@ -200,6 +253,11 @@ def _build_step(run: text.PlanRun) -> list[form.Segment]:
 def step(lr: float, every: float, gamma: float = 0.1) -> Schedule:
     """lr·gamma^⌊x/every⌋.
 
+    Args:
+        lr: at step 0.
+        every: optimizer steps between two drops.
+        gamma: factor of each drop, above 0.
+
     >>> step(1.0, 30, gamma=0.5).values([29, 30, 60]).tolist()
     [1.0, 0.5, 0.25]
     """
@@ -219,6 +277,11 @@ def _build_multistep(run: text.PlanRun) -> list[form.Segment]:
 )
 def multistep(lr: float, milestones: Iterable[float], gamma: float = 0.1) -> Schedule:
     """lr·gamma^(milestones reached); a milestone listed twice counts twice.
+
+    Args:
+        lr: at step 0.
+        milestones: optimizer steps of the drops, in rising order.
+        gamma: factor of each drop.
 
     >>> multistep(1.0, [30, 60], gamma=0.5).values([29, 30, 60]).tolist()
     [1.0, 0.5, 0.25]
@@ -247,7 +310,13 @@ def goyal(
 ) -> Schedule:
     """Up to lr over five epochs, then × 0.1 at epochs 30, 60 and 80 (Goyal et al. 2017, arXiv:1706.02677).
 
-    `start` is the learning rate of the small-batch run; milestones are epochs of the whole run.
+    Args:
+        lr: after the warmup.
+        steps_per_epoch: optimizer steps of an epoch.
+        start: the learning rate of the small-batch run, at step 0.
+        warmup_epochs: length of the warmup; 0 for none.
+        milestones: epochs of the drops, from the start of the run.
+        gamma: factor of each drop.
 
     >>> goyal(3.2, 100, start=0.1).values([0, 500, 3000]).round(3).tolist()
     [0.1, 3.2, 0.32]
@@ -283,7 +352,14 @@ def _build_wsd(run: text.PlanRun) -> list[form.Segment]:
 def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end: float = 0.0) -> Schedule:
     """lr until steps − decay_steps, then down to end at `steps` (Hu et al. 2024, arXiv:2404.06395).
 
-    `shape` is the decay: "linear", "cosine", "one_minus_sqrt" or "rex". Put `warmup` in front for its warmup.
+    Put `warmup` in front for its warmup.
+
+    Args:
+        lr: before the decay.
+        steps: optimizer steps of the run.
+        decay_steps: the last of them, at most all.
+        shape: of the decay: "linear", "cosine", "one_minus_sqrt" or "rex".
+        end: the learning rate at `steps`.
 
     >>> wsd(1.0, 100, 20).values([80, 90, 100]).tolist()
     [1.0, 0.5, 0.0]
@@ -300,6 +376,13 @@ def wsd(lr: float, steps: float, decay_steps: float, shape: str = "linear", end:
 @text.kind(_build_wsd, decay=text.Argument(text.LENGTH))
 def trapezoid(lr: float, steps: float, warmup_steps: float, decay_steps: float, end: float = 0.0) -> Schedule:
     """0 up to lr over warmup_steps, level, down to end over the last decay_steps, all straight.
+
+    Args:
+        lr: of the level.
+        steps: optimizer steps of the run.
+        warmup_steps: the first of them.
+        decay_steps: the last of them.
+        end: the learning rate at `steps`.
 
     >>> trapezoid(1.0, 100, 10, 20).values([0, 5, 50, 90, 100]).tolist()
     [0.0, 0.5, 1.0, 0.5, 0.0]
@@ -327,8 +410,14 @@ def one_cycle(
 ) -> Schedule:
     """Half a cosine from start to lr over rise_steps, half a cosine down to end (Smith, Topin 2018).
 
-    start defaults to lr/25, end to start/10^4. Its boundaries are whole; torch's own, off by one, are those
-    of `isobatch.schedules.torch.OneCycleLR`.
+    Its boundaries are whole; torch's own, off by one, are those of `isobatch.schedules.torch.OneCycleLR`.
+
+    Args:
+        lr: at the peak.
+        steps: optimizer steps of the run.
+        rise_steps: those before the peak.
+        start: at step 0; None: lr/25.
+        end: at `steps`; None: start/10^4.
 
     >>> one_cycle(1.0, 100, 30, start=0.5, end=0.0).values([0, 15, 30, 65, 100]).tolist()
     [0.5, 0.75, 1.0, 0.5, 0.0]
@@ -362,6 +451,13 @@ def cosine_restarts(
 ) -> Schedule:
     """Cosines from lr·decay^i to end, cycle i of period·multiplier^i steps (SGDR, arXiv:1608.03983).
 
+    Args:
+        lr: at step 0.
+        period: optimizer steps of the first cycle.
+        multiplier: of the period, from cycle to cycle.
+        decay: factor of the peak, from cycle to cycle.
+        end: the learning rate at the end of each cycle.
+
     >>> cosine_restarts(1.0, 10, multiplier=2).values([0, 5, 10, 20, 30]).tolist()
     [1.0, 0.5, 1.0, 0.5, 1.0]
     """
@@ -375,6 +471,9 @@ def cosine_restarts(
 @text.kind()
 def table(values: Sequence[float]) -> Schedule:
     """values[x], linear between whole steps, then the last value: what any scheduler printed.
+
+    Args:
+        values: (steps,), learning rates.
 
     >>> table([0.1, 0.2, 0.4]).values([1, 1.5, 9]).tolist()
     [0.2, 0.30000000000000004, 0.4]

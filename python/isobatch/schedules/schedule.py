@@ -227,6 +227,9 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[float]) -> Schedule
 def product(*schedules: Schedule) -> Schedule:
     """Multiplies schedules, step by step: a learning rate times factors.
 
+    Args:
+        schedules: at least one; the learning rate, and factors.
+
     >>> import isobatch as ib
     >>> s = ib.schedules.product(ib.schedules.constant(0.1), ib.schedules.multistep(1.0, [10], gamma=0.5))
     >>> s.at(9), s.at(10)
@@ -250,6 +253,11 @@ def warmup(schedule: Schedule, steps: float, start: float = 0.0) -> Schedule:
     """Puts a straight line from start to the schedule's first value over `steps` in front of the schedule.
 
     The first value is reached at x = steps. 0 steps leave the schedule as it is.
+
+    Args:
+        schedule: what follows; its step 0 is at x = steps.
+        steps: optimizer steps of the warmup; 0 for none.
+        start: the learning rate at step 0.
 
     >>> import isobatch as ib
     >>> ib.schedules.warmup(ib.schedules.cosine(1.0, 90), 10).values([0, 5, 10, 55, 100]).tolist()

@@ -155,6 +155,9 @@ class Spec(NamedTuple):
 def check_spec(text: str) -> Spec:
     """Reads a schedule text such as "cosine", "wsd(decay=20%)" or "multistep(30ep, 60ep, gamma=0.1)".
 
+    Args:
+        text: a kind, and its arguments in parentheses; lengths have a unit (ep, st, sp, tok, %).
+
     Raises:
         InputError: naming the nearest kind, or every argument that is wrong and what the kind takes.
 
