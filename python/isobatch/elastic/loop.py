@@ -96,6 +96,8 @@ class Loop(NoLoop):
             stack.callback(self._end_iteration)
             signals = stack.enter_context(Signals())
             stack.enter_context(self._watch.guard())
+            if self._watch.lost:  # while the network was wrapped: a step would have this rank's samples alone
+                return
             self._batches = iter(self.source)
             windows = self._windows(self._batches)
             window = next(windows, None)

@@ -102,6 +102,20 @@ def test_a_loop_that_forgets_is_told_where_the_run_ends(store, forget, why):
         train(store, forget=forget)
 
 
+def test_a_rank_that_is_lost_while_the_network_is_wrapped_leaves_a_crew_without_steps(store, monkeypatch):
+    wrap, crews, steps = CrewGroup.wrap, [], []
+
+    def breaks_once(group, net, **options):
+        crews.append(group)
+        if len(crews) == 1:
+            raise LOSS
+        return wrap(group, net, **options)
+
+    monkeypatch.setattr(CrewGroup, "wrap", breaks_once)
+    train(store, after=lambda crew, step: steps.append((crew.number, step.number)))
+    assert [number for number, _ in steps] == [1] * 6 and [step for _, step in steps] == [*range(6)]
+
+
 def test_a_state_that_is_asked_for_when_the_store_is_gone_names_the_last_one():
     command = [sys.executable, "-m", "isobatch", "store", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
