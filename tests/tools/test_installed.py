@@ -14,7 +14,7 @@ from isobatch.doctor.examine import examine
 from isobatch.tools.detect import readers, tool_of
 from isobatch.tools.installed import installed
 from isobatch.tools.read import read_file
-from tools import test_tools
+from isobatch.tools.testing import LAWS, no_part_is_lost
 
 PAGE = Path(__file__).parents[2] / "docs/tools.md"
 (TOY,) = [
@@ -125,18 +125,23 @@ def test_no_distribution_takes_the_name_of_our_own_tool(packages):
         read_file({"colour": "red"})
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        test_tools.test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out,
-        test_tools.test_only_what_starts_a_script_may_start_it_on_any_gpus,
-        test_tools.test_a_writer_that_runs_ragged_plans_writes_them_and_another_refuses,
-        test_tools.test_a_writer_that_runs_no_ramps_says_so,
-    ],
-)
-def test_a_writer_of_another_distribution_keeps_the_laws_of_our_own(packages, monkeypatch, law):
-    monkeypatch.setitem(test_tools.WRITERS, "mytrainer", tool_of("mytrainer"))
+@pytest.mark.parametrize("law", LAWS)
+def test_a_writer_of_another_distribution_keeps_the_laws_of_our_own(packages, law):
     law("mytrainer")
+
+
+def test_a_writer_that_loses_a_value_is_named_with_it(packages):
+    writer = tool_of("mytrainer").writer
+    write = writer.write
+
+    def losing(plan, job):
+        sheet = write(plan, job)
+        del sheet.settings["base_lr"]
+        return sheet
+
+    object.__setattr__(writer, "write", losing)
+    with pytest.raises(AssertionError, match=r"the writer of mytrainer loses \['lr'\]"):
+        no_part_is_lost("mytrainer")
 
 
 def test_it_is_loaded_when_a_tool_is_asked_for(packages):

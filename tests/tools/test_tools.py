@@ -10,88 +10,12 @@ import pytest
 import isobatch as ib
 from isobatch.planning.handed import parts
 from isobatch.tools.detect import TOOLS, detect, reader, readers, tool_of
-from isobatch.tools.export import export
 from isobatch.tools.sheet import Job
+from isobatch.tools.testing import CHANGES, JOBS, LAWS, plan_with
 from tools.test_reading import put
 
 ROOT = Path(__file__).parent.parent.parent
 WRITERS = {name: tool_of(name) for name in TOOLS if tool_of(name).writer}
-BASE = {"effective_batch": 256, "gpus": 8, "micro_batch": 8, "lr": 1e-3, "duration": "1000st",
- "warmup": "30st", "schedule": "cosine"}  # fmt: skip
-RAMP = {"convention": "megatron", "duration": "256000sp", "warmup": None}
-
-
-class Instead:
-    """A plan with other values in the place of some of its own."""
-
-    def __init__(self, plan, **values):
-        self.plan, self.values = plan, values
-
-    def __getattr__(self, name):
-        return self.values[name] if name in self.values else getattr(self.plan, name)
-
-
-def made(fields=None, how=None):
-    return ib.plan(ib.Recipe(**{**BASE, **(fields or {})}), ib.Cluster(nodes=2, gpu="H100"), **(how or {}))
-
-
-def warmed(start):
-    grown = made({"optimizer": "sgd"}, {"policy": "grow", "rule": "linear"})
-    end = grown.warmup_steps
-
-    def lr_at(step):
-        return grown.lr_at(step) if step >= end else start + (grown.lr - start) * step / end
-
-    return Instead(grown, warmup_lr=start, lr_at=lr_at)
-
-
-# Each part of a plan with two values of a recipe's field, and the fields beside them: the plans differ in
-# nothing else.
-FIELDS = {
-    "lr": ("lr", 1e-3, 2e-3),
-    "min_lr": ("min_lr", 0.0, 1e-5),
-    "schedule": ("schedule", "cosine", "linear"),
-    "warmup_steps": ("warmup", "30st", "60st"),
-    "total_steps": ("duration", "1000st", "2000st"),
-    "eval_steps": ("eval_every", None, "50st"),
-    "save_steps": ("save_every", None, "50st"),
-    "log_steps": ("log_every", None, "50st"),
-    "optimizer": ("optimizer", "adamw", "adam"),
-    "beta1": ("betas", (0.9, 0.95), (0.8, 0.95)),
-    "beta2": ("betas", (0.9, 0.95), (0.9, 0.99)),
-    "eps": ("eps", 1e-8, 1e-6),
-    "momentum": ("momentum", 0.9, 0.8, {"optimizer": "sgd"}),
-    "weight_decay": ("weight_decay", 0.1, 0.2),
-    "ema_decay": ("ema_decay", None, 0.99),
-    "clip_norm": ("clip_norm", 1.0, 0.5),
-    "precision": ("precision", None, "bf16"),
-    "ramp": ("ramp", None, "64 64 16000", RAMP),
-    "seq_len": ("seq_len", 1024, 2048),
-    "drop_last": ("drop_last", False, True, {"dataset_size": 25600}),
-    "even_batches": ("even_batches", True, False, {"convention": "transformers"}),
-}
-
-
-def changed(name, first, second, beside=None):
-    """Returns two functions, of plans with one different field."""
-    return [lambda value=value: made({**(beside or {}), name: value}) for value in (first, second)]
-
-
-CHANGES = {part: changed(*row) for part, row in FIELDS.items()} | {
-    "micro_batch": (made, lambda: made(how={"max_micro_batch": 4})),
-    "accumulation": (made, lambda: made(how={"max_micro_batch": 4})),
-    "effective_batch": (made, lambda: made(how={"policy": 512, "rule": "none"})),
-    "warmup_lr": (lambda: warmed(0.0), lambda: warmed(1e-4)),
-}
-JOBS = {
-    "name": Job(name="another"),
-    "command": Job(command=("other.py", "--x")),
-    "image": Job(image="registry/image:1"),
-    "resume": Job(resume="run/checkpoint-5"),
-    "elastic": Job(elastic=True),
-    "again": Job(again="isobatch plan job.toml"),
-}
-OF_LAUNCHERS = ("elastic", "again")
 # No settings of a training script: how the plan was found, what it was tuned on, what it is forecast to take.
 FOUND_BY = (
     "adapter batch_norm bucket_cap_mb convention coupled dataset_size decay device_batches expert_parallel "
@@ -103,65 +27,21 @@ AS_PARTS |= {f"{name}_every": f"{name}_steps" for name in ("eval", "save", "log"
 
 def test_no_part_of_a_plan_is_without_its_change():
     recipe = {AS_PARTS.get(name, name) for name in ib.Recipe.__struct_fields__}
-    for where, names, places in (("CHANGES", parts(made()), ""), ("CHANGES or FOUND_BY", recipe, FOUND_BY)):
+    for where, names, places in (
+        ("CHANGES", parts(plan_with()), ""),
+        ("CHANGES or FOUND_BY", recipe, FOUND_BY),
+    ):
         lacks = sorted(set(names) - {*CHANGES, *places.split()})
-        assert not lacks, f"{where} in tests/tools/test_tools.py lacks {', '.join(lacks)}"
+        assert not lacks, f"{where} (tools/testing.py, tests/tools/test_tools.py) lacks {', '.join(lacks)}"
     # A plan does not know `own`, of one tool's file.
     fields = {field.name for field in dataclasses.fields(Job)} - {"own"}
     assert fields == set(JOBS), "JOBS lacks a field of Job"
 
 
 @pytest.mark.parametrize("tool", WRITERS)
-def test_a_writer_says_each_part_of_a_plan_or_lists_it_as_left_out(tool):
-    """Plans with one different part give different files or notes, beside the lines with the batches'
-    product."""
-
-    def said(plan, job=None):
-        out = export(plan, tool, job=job)
-        return re.sub("(?m)^# isobatch: .*$", "", out.text), out.notes
-
-    silent = {part for part, plans in CHANGES.items() if len({said(plan()) for plan in plans}) == 1}
-    plain = said(made())
-    how = WRITERS[tool].writer
-    jobs = {part: job for part, job in JOBS.items() if not how.is_part or part not in OF_LAUNCHERS}
-    silent |= {part for part, job in jobs.items() if said(made(), job) == plain}
-    left_out = set(how.leaves_out.split())
-    assert not silent - left_out, f"the writer of {tool} forgets these, or does not list them in leaves_out"
-    assert not left_out - silent, f"the writer of {tool} lists these in leaves_out, and writes them"
-
-
-@pytest.mark.parametrize("tool", WRITERS)
-def test_only_what_starts_a_script_may_start_it_on_any_gpus(tool):
-    is_part = WRITERS[tool].writer.is_part
-    assert any("keep its other settings" in note for note in made().to(tool).notes) == is_part
-    if is_part:
-        with pytest.raises(ib.InputError, match="starts no script: elastic is for launchers"):
-            export(made(), tool, job=Job(elastic=True))
-    else:
-        assert "ISOBATCH_WORLD_SIZE" not in export(made(), tool, job=Job(elastic=True)).text
-        assert "ISOBATCH_WORLD_SIZE" in export(made(), tool).text
-
-
-@pytest.mark.parametrize("tool", WRITERS)
-def test_a_writer_that_runs_ragged_plans_writes_them_and_another_refuses(tool):
-    tuned = ib.Recipe(**{**BASE, "effective_batch": 32, "gpus": 1, "micro_batch": 2})
-    for how in ({"split": "ragged"}, {"split": "uneven"}):
-        plan = ib.plan(tuned, ib.Cluster(gpus_per_node=3, gpu="H100"), **how)
-        if not WRITERS[tool].writer.runs_ragged:
-            with pytest.raises(ib.InputError, match="2 × 6 × 3 replicas would be 36 samples a step, not 32"):
-                plan.to(tool)
-            continue
-        for form in WRITERS[tool].writer.forms:
-            out = plan.to(tool, form=form)
-            text = out.text + " ".join(out.notes)
-            assert "weight each loss by plan.loss_weights(rank)" in text, form
-            assert re.search(r"EFFECTIVE_BATCH\W+(value\W+)?32\b", text), form
-
-
-@pytest.mark.parametrize("tool", WRITERS)
-def test_a_writer_that_runs_no_ramps_says_so(tool):
-    notes = made({**RAMP, "ramp": "64 64 16000"}).to(tool).notes
-    assert any("no batch ramp" in note for note in notes) != WRITERS[tool].writer.runs_ramps
+@pytest.mark.parametrize("law", LAWS)
+def test_a_writer_keeps_the_laws(law, tool):
+    law(tool)
 
 
 @pytest.mark.parametrize("name", TOOLS)
