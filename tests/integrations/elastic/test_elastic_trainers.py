@@ -1,10 +1,14 @@
 """Runs in trainers, stopped on two ranks and continued on one, equal the undisturbed ones."""
 
+from contextlib import closing
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the trainers train with torch")
 
+from ddp import elastic  # noqa: E402
 from ddp import elastic_trainers as trainers  # noqa: E402
+from ddp.pool import Pool  # noqa: E402
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 STEPS = 10  # two epochs of ⌈40 / 9⌉
@@ -76,3 +80,35 @@ def test_accelerate_goes_on_at_another_size(single, two):
     assert {**stopped[0][1], **later} == rates
     assert len(rates) == weights["run"]["step"] == STEPS
     same(weights["model"], alone["model"])
+
+
+def plain(checkpoint=None, stop=None):
+    left, steps = elastic.train(checkpoint, stop=stop, recipe=trainers.RECIPE, **trainers.SETTINGS)
+    return left, {number: rate for number, _, _, rate, _ in steps}
+
+
+@pytest.mark.parametrize("trainer", ["transformers", "lightning", "accelerate", "plain"])
+def test_from_three_ranks_to_two_and_to_five_it_is_the_undisturbed_run(single, two, tmp_path, trainer):
+    """Weights within rounding, the same rate in each step, no step twice and none left out."""
+
+    def train(pool, place, stop=None):
+        """Gives the weights, the rates, and where the next ranks go on."""
+        if trainer in ("accelerate", "plain"):
+            function = plain if trainer == "plain" else trainers.accelerate
+            checkpoint, rates = pool(function, place, stop=stop)[0]
+            return checkpoint["model"], rates, checkpoint
+        folder = str(tmp_path / ("alone" if pool is single else "out"))
+        if trainer == "lightning":
+            weights, rates, step, _ = pool(trainers.lightning, folder, stop, place is not None)[0]
+        else:
+            weights, rates, step, _ = pool(trainers.transformers, folder, True, stop, place or False)[0]
+        return weights, rates, step
+
+    alone, expected, _ = train(single, None)
+    with closing(Pool(3)) as three, closing(Pool(5)) as five:
+        place, rates = None, []
+        for pool, stop in ((three, 3), (two, 6), (five, None)):
+            weights, own, place = train(pool, place, stop)
+            rates += own.items()
+    assert [step for step, _ in rates] == [*range(STEPS)] and dict(rates) == expected
+    same(weights, alone)
