@@ -1,7 +1,7 @@
-"""What all tests and docstrings share: how long hypothesis looks for counterexamples, and what happens without torch or a peer.
+"""Setup of all tests and docstrings: hypothesis' profiles, and skips without torch or a peer.
 
-`HYPOTHESIS_PROFILE=thorough` looks longer. `ISOBATCH_REQUIRE_PEERS=1`, as `scripts/test` sets it, refuses to run where a test
-would be skipped because a library of the extras `validate`, `ray`, `peers` or `report` is not installed.
+`HYPOTHESIS_PROFILE=thorough` looks longer. `ISOBATCH_REQUIRE_PEERS=1`, as `scripts/test` sets it, refuses to
+run where a test would be skipped for want of a library of the extras `validate`, `ray`, `peers` or `report`.
 """
 
 import doctest
@@ -40,7 +40,7 @@ MISSING = [name for name in required_modules() if importlib.util.find_spec(name)
 
 
 def pytest_configure(config):
-    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests that send it would fail.
+    # A shell's background jobs ignore Ctrl-C, and so do their children: tests that send it would fail.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if MISSING and os.environ.get("ISOBATCH_REQUIRE_PEERS") == "1":
         raise pytest.UsageError(
@@ -57,12 +57,12 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Lets a test marked as a race with the machine, with its reason, fail once: the summary lists it as rerun. Leaves out what
-    `--alone` does not ask for."""
-    if asked := config.getoption("alone"):
-        kept = [item for item in items if bool(item.get_closest_marker("alone")) == (asked == "only")]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    """Leaves out tests by `--alone`; one marked as a race with the machine, with a reason, may fail once, and
+    is listed as rerun."""
+    if alone := config.getoption("alone"):
+        chosen = [item for item in items if bool(item.get_closest_marker("alone")) == (alone == "only")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
     for item in items:
         if race := item.get_closest_marker("race"):
             if len(race.args) != 1 or not isinstance(race.args[0], str) or not race.args[0].strip():

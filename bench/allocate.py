@@ -366,7 +366,7 @@ POLICIES = {
 
 
 def figures(cluster, rounds, comparisons):
-    """What is said of a run; seconds but for the milliseconds a round, ours and, where it was asked,
+    """Figures of a run, in seconds but for the milliseconds a round: ours and, where it was asked,
     Pollux's own.
     """
     jobs = cluster.logs[-1]["submitted_jobs"]

@@ -34,21 +34,24 @@ def fleet(policy, select):
     import numpy as np
     draw = np.random.default_rng(0)
     jobs = {
-        "effective_batch": draw.choice([256, 480, 1024, 1536, 4096, 8192], 5_000), "lr": draw.uniform(1e-4, 0.1, 5_000),
-        "dataset_size": draw.integers(10**5, 10**7, 5_000), "duration": draw.choice(["90ep", "100000st", "300ep"], 5_000),
+        "effective_batch": draw.choice([256, 480, 1024, 1536, 4096, 8192], 5_000),
+        "lr": draw.uniform(1e-4, 0.1, 5_000), "dataset_size": draw.integers(10**5, 10**7, 5_000),
+        "duration": draw.choice(["90ep", "100000st", "300ep"], 5_000),
         "noise_scale": draw.uniform(1e3, 1e5, 5_000),
     }
-    profile = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=300, intra_gb_s=400, inter_gb_s=40)
+    model = dict(parameters=10**8, flops_per_sample=1e12)
+    profile = ib.Profile.estimate(**model, gpu_tflops=300, intra_gb_s=400, inter_gb_s=40)
     def work():
-        ib.plan_fleet(jobs, list(range(1, 257)), policy=policy, select=select, profile=profile, max_micro_batch=64,
-                      columns=["job", "world_size", "micro_batch", "hours"])
+        ib.plan_fleet(jobs, list(range(1, 257)), policy=policy, select=select, profile=profile,
+                      max_micro_batch=64, columns=["job", "world_size", "micro_batch", "hours"])
     work()
     return least(work, 1, 5)
 def matrix(kind):
     import numpy as np
     count, steps = 1_000, 10_000
-    body = {"cosine": lambda n: ib.schedules.cosine(1e-3, n), "constant": lambda n: ib.schedules.constant(1e-3)}[kind]
-    rows, out = [ib.schedules.warmup(body(9_500 - i), 500) for i in range(count)], np.ones((count, steps), np.float32)
+    s, out = ib.schedules, np.ones((count, steps), np.float32)
+    body = {"cosine": lambda n: s.cosine(1e-3, n), "constant": lambda n: s.constant(1e-3)}[kind]
+    rows = [s.warmup(body(9_500 - i), 500) for i in range(count)]
     def work():
         ib.schedule_matrix(rows, range(steps), out=out)
     work()

@@ -162,7 +162,7 @@ def training(size: str, ranks: int, chunks: int, *, in_chunks: bool, device: str
 
 
 def price_of(size: str, chunks: int, pairs: int, device: str) -> dict[str, Any]:
-    """Returns the seconds of steps by turns, DDP's and those in chunks, and the CPU's seconds of this rank."""
+    """Returns the seconds of steps by turns, DDP's and in chunks, and the CPU's seconds of this rank."""
     ranks = dist.get_world_size()
     loops = {
         in_chunks: training(size, ranks, chunks, in_chunks=in_chunks, device=device)

@@ -1,8 +1,9 @@
-"""What ElasticRun.steps adds to a plain DDP loop, in two ways that a noisy machine cannot blur together:
+"""The overhead of ElasticRun.steps over a plain DDP loop, in two ways that noise cannot blur together:
 
-- its own time: the time inside of `steps`, its micro-batches and `run.stopping`, without what the loader takes, over that of the
-  same step;
-- the loop's: a plain loop and an elastic one train the same model by turns, and their blocks of steps are compared pair by pair.
+- its own time: the time inside of `steps`, its micro-batches and `run.stopping`, without the loader's, over
+that of the same step;
+- the loop's: a plain loop and an elastic one train the same model by turns, and their blocks of steps are
+compared pair by pair.
 
 torchrun --standalone --nproc-per-node 2 bench/elastic_overhead.py --sizes 256x1
 """
@@ -138,11 +139,14 @@ def own_time(loops: Loops, loop: Iterator[None]) -> str:
         own = loops.whole.seconds - loops.reading.seconds
         rows.append((step * 1e3, own * 1e6, own / step))
     step, own, share = np.median(rows, axis=0)
-    # Not every step agrees, but each block has some that do; the median block, since a mean is that of who else runs.
+    # Not every step agrees, but each block has some that do; the median, since other programs move a mean.
     blocks = np.array(rows[: len(rows) // BLOCK * BLOCK]).reshape(-1, BLOCK, 3).sum(axis=1)
     whole = float(np.median(blocks[:, 1] / blocks[:, 0])) / 1e3
     least = np.percentile([row[1] for row in rows], 5)
-    return f"step {step:.1f} ms; own {own:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%} of the median step, {whole:.2%} of the median {BLOCK} steps"
+    return (
+        f"step {step:.1f} ms; own {own:.0f} µs (the quietest 5 %: {least:.0f}), {share:.2%} of the median "
+        f"step, {whole:.2%} of the median {BLOCK} steps"
+    )
 
 
 def main() -> None:
@@ -171,7 +175,8 @@ def main() -> None:
                 parameters = sum(p.numel() for p in loops.ddp.parameters())
                 kind = "by samples" if tokens is None else "by tokens"
                 print(
-                    f"{parameters:,} parameters, accumulation {accumulation}, {kind}: {own}; elastic against plain {interval(ratios)}",
+                    f"{parameters:,} parameters, accumulation {accumulation}, {kind}: {own}; elastic against "
+                    f"plain {interval(ratios)}",
                     flush=True,
                 )
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What `isobatch exec` takes before the command runs, beside a Python that imports NumPy and does nothing.
+"""The time of `isobatch exec` before the command runs, beside a Python that imports NumPy and does nothing.
 
 The starts go by turns, so that a busy machine delays all alike; the processor's own time (user and system)
 hardly depends on who else works.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 RECIPE = 'effective_batch = 256\nlr = 0.1\ndataset_size = 1_281_167\nduration = "90ep"\nwarmup = "5ep"\n'
 ENTRY = "from isobatch.cli import command; command()"
-"""What the installed command `isobatch` runs."""
+"""The entry point of the installed command `isobatch`."""
 
 
 def start(words: list[str], environment: dict[str, str]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What other tools make of a plan's files, by their own parsers, models, calculators and schedulers.
+"""A plan's files in other tools: by their own parsers, models, calculators and schedulers.
 
 `scripts/check-exports` runs it where they are installed and keeps what it prints. Megatron-LM's own start-up
 is asked where MEGATRON_LM names a checkout of it.
@@ -119,8 +119,8 @@ def main() -> None:
     for tool, check in CHECKS.items():
         print("\n".join(beside(tool) if check.beside else rows(tool)), flush=True)
     print(
-        "\nDeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before; "
-        "torchtitan warms up by\n(step + 1)/warmup. Both are what `isobatch plan --to` itself computes of "
+        "\nDeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before;"
+        " torchtitan warms up by\n(step + 1)/warmup. Both are what `isobatch plan --to` itself computes of "
         "them, and says in its notes, as it does where a\ntool has no curve for a run that moved to another "
         "batch."
     )

@@ -1,4 +1,4 @@
-"""What files cost a run, beside their rows: N files of ten jobs, planned in a run that is killed after half
+"""The cost of files in a run, beside their rows: N files of ten jobs, planned in a run killed after half
 of them, then the other half, then nothing. Each in a process of its own: seconds, processor's seconds and
 memory at its peak.
 

@@ -117,8 +117,8 @@ print(json.dumps([least, used, way]))
 
 
 def run(threads: int, work: str, folder: str) -> Any:
-    """What a process with that many threads prints: the kinds of work, or of one the least seconds and the
-    processor's.
+    """The output of a process with that many threads: the kinds of work, or of one the least seconds and
+    the processor's.
     """
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads)}
     words = [sys.executable, "-c", CODE, work, str(REPEATS), folder, COLUMNS]

@@ -70,7 +70,7 @@ ROWS = (
     Row("tests, survivor", 14, PART + " tests survivor"),
     *(Row(f"tests, {names}", seconds, f"{PART} tests {names}") for names, seconds in TESTS),
 )
-"""What matters most comes first: a call that ends early has it whole."""
+"""Measurements, the most important first: a call that ends early has it whole."""
 
 
 def machine() -> dict[str, Any]:

@@ -26,7 +26,7 @@ from guard.runs import plan_of, run
 LIBRARIES = ("torch", "transformers", "accelerate", "lightning", "timm", "torchvision")
 KINDS = {healthy.script: healthy.kind.partition(",")[0] for healthy in SCRIPTS}
 
-HEAD = """# What the guard says about whole scripts, healthy and faulty
+HEAD = """# The guard's verdicts on whole scripts, healthy and faulty
 
 > The guard lets {healthy} healthy scripts through, and names {faults} injected faults.
 
@@ -46,7 +46,7 @@ class Ranks:
     def __call__(
         self, script: str, fields: dict[str, Any], options: dict[str, Any], fault: str | None
     ) -> Any:
-        """What each rank saw, or a text if a rank broke."""
+        """The outcome of each rank, or a text if a rank broke."""
         try:
             return self.pool(run, script, plan_of(script, **fields).to_json(), options, fault)
         except (AssertionError, EOFError) as error:  # a rank failed, or died

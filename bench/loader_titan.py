@@ -32,7 +32,7 @@ from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
 from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
 from torchtitan.components.validate import Validator  # noqa: E402
 from torchtitan.config.configs import TrainingConfig  # noqa: E402
-from torchtitan.experiments.graph_trainer.common_utils import GraphTrainerScaledDotProductAttention  # noqa: E402
+from torchtitan.experiments.graph_trainer import common_utils  # noqa: E402
 from torchtitan.models.llama3.config_registry import llama3_debugmodel_ce_loss  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
@@ -105,7 +105,7 @@ def train(folder: Path, stop: int | None, record: Any, make: Callable[..., Any])
     for layer in (
         config.model_spec.model.layers
     ):  # its FlexAttention has no backward on CPUs; its graph trainer's tests take this one
-        layer.attention.inner_attention = GraphTrainerScaledDotProductAttention.Config()
+        layer.attention.inner_attention = common_utils.GraphTrainerScaledDotProductAttention.Config()
     config.tokenizer, config.dataloader = NoTokenizer.Config(), IdsLoader.Config()
     config.training = TrainingConfig(
         num_tokens_per_microbatch_per_dp_rank=micro * LENGTH,

@@ -1,6 +1,4 @@
-"""What TRL and verl say of GRPO files.
-
-Of plain files as `isobatch doctor`, of what is written, at 1 to 64 GPUs.
+"""GRPO files read by TRL and verl: plain files beside `isobatch doctor`, and written ones at 1 to 64 GPUs.
 
     VERL=CHECKOUT python bench/rl.py    prints the first part of bench/results/rl.md
 

@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What `isobatch same` said of one side; `same` is None where it could not be asked."""
+    """The answer of `isobatch same` on one side; `same` is None where it could not be asked."""
 
     same: bool | None
     causes: str

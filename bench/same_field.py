@@ -69,7 +69,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Answer:
-    """What `isobatch same` said; `same` is None where it could not be tested."""
+    """The answer of `isobatch same`; `same` is None where it could not be tested."""
 
     same: bool | None
     causes: list[str]
@@ -197,9 +197,10 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()} (*: asked at an earlier commit). Each is started as its document writes it "
-            "(commands, sources at their commits and packages: bench/same_field.toml), with braces in the "
-            "place of numbers where its flags are its own. Seconds are of all splits, two scripts at a time.",
+            f"{platform.python_version()} (*: asked at an earlier commit). Each is started as its document "
+            "writes it (commands, sources at their commits and packages: bench/same_field.toml), with braces "
+            "in the place of numbers where its flags are its own. Seconds are of all splits, two scripts at "
+            "a time.",
             "",
             "| script | what was added | verdict | checked by | s |",
             "|---|---|---|---|---|",

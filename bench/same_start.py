@@ -1,4 +1,4 @@
-"""What `isobatch same` takes: five splits of a 2-layer Llama by torchrun, with starts that fork and without.
+"""The time of `isobatch same`: five splits of a 2-layer Llama by torchrun, with starts that fork and without.
 
 python bench/same_start.py [forks | typed]: prints wall and processor seconds of both, or of one, and the
 seconds of each run. `memory` prints the peak of a rank with 100 million parameters, one sample a pass, beside

@@ -32,7 +32,7 @@ COMPARED = (
     "momentum",
 )
 GIVEN = {"gpus": 1, "duration": "100st", "schedule": "constant", "dataset_size": 480}
-"""What the scripts do not say, and no comparison needs."""
+"""Fields that the scripts do not say, and no comparison needs."""
 
 
 def verdict(name: str, file: Path) -> tuple[str, str]:

@@ -80,7 +80,7 @@ def named(options: dict[str, Any]) -> str:
 
 
 class Chaos:
-    """What is done to one run."""
+    """The disturbances of one run."""
 
     def __init__(self, ranks: Ranks, draw: random.Random, hosts: Hosts | None, disk: Path | None) -> None:
         self.ranks, self.draw, self.hosts, self.disk = ranks, draw, hosts, disk
@@ -112,7 +112,7 @@ class Chaos:
         return number, {line["rank_of"].split("-")[1]: line["rank"] for line in log if line["crew"] == number}
 
     def exposed(self) -> list[str]:
-        """Who was seen in the last crew, and is there, but for one replica; who was paused may be out of it until a later one."""
+        """The ranks of the last crew that are alive, but for one replica and those paused or just woken."""
         number, ranks = self.last()
         out = {*self.paused, *(name for name, crew in self.woken.items() if crew >= number)}
         crew_ranks = {name: ranks[name] for name in self.alive() if name in ranks and name not in out}
@@ -158,7 +158,7 @@ class Chaos:
                 self.held.append((name, time.time(), count))
 
     def growth(self) -> str:
-        """The least in the first and the last crew of the rank that was counted longest in crews of one size, between two steps."""
+        """The least in the first and the last crew of the rank counted longest in crews of one size."""
         log = [line for line in lines(self.ranks.folder) if "crew" in line]
         sizes = {line["crew"]: line["of"] for line in log if "at" in line}
         least: dict[tuple[str, int], dict[int, list[int]]] = {}
@@ -177,10 +177,11 @@ class Chaos:
             return "no threads counted"
         first, last = min(longest), max(longest)
         threads, files = zip(longest[first], longest[last], strict=True)
-        return f"threads {threads[0]}–{threads[1]}, descriptors {files[0]}–{files[1]} over {last - first + 1} crews"
+        crews = last - first + 1
+        return f"threads {threads[0]}–{threads[1]}, descriptors {files[0]}–{files[1]} over {crews} crews"
 
     def finish(self) -> bool:
-        """Waits until all have ended, or hang; True where the run was cut off, since it still made progress after a minute."""
+        """Waits until all have ended, or hang; True where the run, still in progress, was cut off."""
         options, begun = self.ranks.options, time.time()
         longest = (
             2 * options["timeout"] + options["lease"] + 10
@@ -202,7 +203,7 @@ class Chaos:
         return False
 
     def fill(self) -> None:
-        """Fills the disk until a rank could not write: it dies of it, and the next to write has room again."""
+        """Fills the disk until a rank could not write: it dies, and the next to write has room again."""
         alive_before, until = self.alive(), time.monotonic() + 2.0
         with suppress(OSError), (self.disk / "other").open("wb", buffering=0) as filler:
             while True:
@@ -247,11 +248,11 @@ class Disk:
 
 
 FULL = "No space left", "file write failed", "unexpected pos"
-"""What a rank says that could not write its checkpoint; torch's writer has words of its own."""
+"""Errors of a rank that could not write its checkpoint; torch's writer has words of its own."""
 
 
 LATE = "ranks came in"
-"""What a rank says that came after the end of a run of which a stranger had deleted the end."""
+"""The error of a rank that came after a run's end which a stranger had deleted."""
 
 
 def one(
@@ -311,7 +312,8 @@ def one(
     crews = max((line["crew"] for line in lines(folder) if "at" in line), default=-1) + 1
     seconds = time.monotonic() - begun
     weights = "" if cut_off else f"weights {apart:.1e} apart, "
-    line = f"{seed}: {named(options) or 'plain'}: {_counted(chaos.counts)}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
+    run = f"{seed}: {named(options) or 'plain'}: {_counted(chaos.counts)}"
+    line = f"{run}, {crews} crews, {weights}{chaos.growth()}, {seconds:.0f} s"
     return "; ".join(wrong + problems) or ("cut off" if cut_off else "equal"), line, chaos
 
 

@@ -1,9 +1,9 @@
-"""What it costs to take a rank in: seconds to form a crew, and to bring the newcomer to the state of the others, beside another checkout.
+"""The cost of taking a rank in: seconds to form a crew and to heal the newcomer, beside another checkout.
 
 python bench/survive_join.py --beside CHECKOUT --rounds 2 --joins 6 --mib 3,96
 
-One rank trains, and a second comes, is healed and leaves, time and again; all in pairs of processes of each checkout by turns, at one
-store. The state is the network's with AdamW's, three times its bytes.
+One rank trains, and a second comes, is healed and leaves, time and again; all in pairs of processes of each
+checkout by turns, at one store. The state is the network's with AdamW's, three times its bytes.
 """
 
 from __future__ import annotations
@@ -127,9 +127,8 @@ def main() -> None:
         return
     own = Path(__file__).parents[1]
     checkouts = {"beside": args.beside, "here": own} if args.beside else {"here": own}
-    print(
-        "| state, MiB | checkout | joins | form, median s | heal, median s (least to most) |\n|---|---|---|---|---|"
-    )
+    print("| state, MiB | checkout | joins | form, median s | heal, median s (least to most) |")
+    print("|---|---|---|---|---|")
     for mib in map(int, args.mib.split(",")):
         joins_of: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
         for _ in range(args.rounds):
@@ -144,7 +143,8 @@ def main() -> None:
             print(f"| {mib} | {name} | {len(rows)} | {median} |", flush=True)
     load = os.getloadavg()[0]
     print(
-        f"load {load:.1f}, {os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, Python {platform.python_version()}"
+        f"load {load:.1f}, {os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}"
     )
 
 

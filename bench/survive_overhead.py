@@ -1,9 +1,10 @@
-"""What `survivors` adds to a step that nobody disturbs, beside ElasticRun: processor time, in turns of ten steps in the same processes.
+"""The overhead of `survivors` in an undisturbed step, beside ElasticRun: processor time, ten steps a turn.
 
 python bench/survive_overhead.py --turns 300 [--shards] [--busy 50]
 
-What it adds does not depend on the width, and is seen best beside a small step. ElasticRun has plain gloo groups of its own, in the world of
-the crew. The pulse's thread beats in the turns of both, so it has a clock of its own, and counts by its share of a step of 6 ms.
+Both run in the same processes. The overhead does not depend on the width, and is seen best beside a small
+step. ElasticRun has plain gloo groups of its own, in the world of the crew. The pulse's thread beats in the
+turns of both, so it has a clock of its own, and counts by its share of a step of 6 ms.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def training(kind: str, args: Any) -> Iterator[None]:
 
 
 def take_turns(rank: int, args: Any, pipe: Any) -> None:
-    """Sends µs a step, by turn and kind: of the main thread, of all others but the pulse, of both, by the wall, and of the pulse."""
+    """Sends µs a step, by turn and kind: main thread, all others but the pulse, both, wall, pulse."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})  # Else a busy loop of 50 µs is seen as 30 to 85.
     args.rank = rank

@@ -1,8 +1,9 @@
-"""Seconds from a rank's death to the next step that is done: survivors beside torchrun's restart of the same training, by turns.
+"""Seconds from a rank's death to the next step: survivors beside torchrun's restart of the same training.
 
     python bench/survive_restart.py --ranks 2 4 8 --times 3
 
-The training is tests/ddp/surviving.py's. Under torchrun it is an ElasticRun with a checkpoint after each step, which costs it nothing here.
+The training is tests/ddp/surviving.py's. Under torchrun it is an ElasticRun with a checkpoint after each
+step, which costs it nothing here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 
 def restarted(folder: Path, steps: int, pause: float) -> None:
-    """What torchrun starts, and starts again."""
+    """The training that torchrun starts and restarts."""
     from ddp import surviving
     from isobatch.integrations.torch import ElasticRun
 
@@ -95,7 +96,7 @@ def of_restart(ranks: int, steps: int, pause: float) -> tuple[float, list[dict]]
 
 
 def of_survivors(ranks: int, steps: int, pause: float) -> tuple[list[float], list[dict]]:
-    """Gives the seconds that the last survivor took to see the loss, to agree, form and heal, to its first step, and all of them; and the log."""
+    """Gives the last survivor's seconds to see the loss, agree, form, heal and step, and all; and the log."""
     from ddp.crews import Ranks, lines
 
     with tempfile.TemporaryDirectory() as name:
@@ -145,7 +146,8 @@ def main() -> None:
         restarted(args.restarted, args.steps, args.pause)
         return
     print(
-        "| ranks | detect | agree | form | heal | first step | survivors: next step | torchrun's restart: next step | ratio | load |"
+        "| ranks | detect | agree | form | heal | first step | survivors: next step "
+        "| torchrun's restart: next step | ratio | load |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for ranks in args.ranks:
@@ -168,14 +170,17 @@ def main() -> None:
 
 WIDE, HIGH, LEFT, TOP = 900, 300, 56, 56
 STYLE = """<style>
-text{fill:#334155} .axis{stroke:#64748b} .survive{stroke:#2563eb} .restart{stroke:#d97706} .kill{stroke:#dc2626}
+text{fill:#334155} .axis{stroke:#64748b}
+.survive{stroke:#2563eb} .restart{stroke:#d97706} .kill{stroke:#dc2626}
 .s{fill:#2563eb} .r{fill:#b45309} .k{fill:#dc2626}
-@media (prefers-color-scheme:dark){text{fill:#cbd5e1} .survive{stroke:#60a5fa} .restart{stroke:#fbbf24} .s{fill:#60a5fa} .r{fill:#fbbf24} .k{fill:#f87171} .kill{stroke:#f87171}}
+@media (prefers-color-scheme:dark){
+text{fill:#cbd5e1} .survive{stroke:#60a5fa} .restart{stroke:#fbbf24} .kill{stroke:#f87171}
+.s{fill:#60a5fa} .r{fill:#fbbf24} .k{fill:#f87171}}
 </style>"""
 
 
 def steps_done(log: list[dict]) -> tuple[list[tuple[float, int]], float]:
-    """The seconds since the first step and the number of each step, when its last rank had done it; and when the rank died."""
+    """Seconds since the first step and number of each step, at its last rank; and of the rank's death."""
     begun = min(line["t"] for line in log if "done" in line)
     ends: dict[int, float] = {}
     for line in log:
@@ -201,9 +206,9 @@ def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
         f'fill="none" stroke-width="2.5" stroke-linejoin="round"/>'
         for name, points in (("restart", restart_steps), ("survive", survivor_steps))
     ]
+    kill = down(top // 3)
     kills = [
-        f'<path class="kill" d="M{across(x):.1f},{down(y) - 9:.1f}v18" stroke-width="2"/>'
-        for x, y in ((died, top // 3), (ended, top // 3))
+        f'<path class="kill" d="M{across(x):.1f},{kill - 9:.1f}v18" stroke-width="2"/>' for x in (died, ended)
     ]
     every = next(size for size in (1, 2, 5, 10, 20, 50, 100) if end / size <= 9)
     ticks = [
@@ -213,14 +218,17 @@ def drawn(survived: list[dict], again: list[dict], ranks: int) -> str:
     ticks += [f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>' for y in (0, top)]
     middle = (restart_steps[-1][0] + ended) / 2
     words = [
-        f'<text class="k" x="{across(ended) + 12:.1f}" y="{down(top // 3) + 18:.1f}">one of {ranks} ranks is killed</text>',
+        f'<text class="k" x="{across(ended) + 12:.1f}" y="{kill + 18:.1f}">'
+        f"one of {ranks} ranks is killed</text>",
         f'<text class="s" x="{across(survivor_steps[-1][0]) + 8:.1f}" y="{TOP + 4}">survivors go on</text>',
-        f'<text class="r" x="{across(middle):.1f}" y="{down(top // 3) - 8:.1f}" text-anchor="middle">torchrun restarts all ranks</text>',
+        f'<text class="r" x="{across(middle):.1f}" y="{kill - 8:.1f}" text-anchor="middle">'
+        "torchrun restarts all ranks</text>",
         f'<text x="{(LEFT + WIDE) / 2}" y="{HIGH - 8}" text-anchor="middle">seconds</text>',
         f'<text x="{LEFT}" y="{TOP - 18}">steps done</text>',
     ]
     axis = f'<path class="axis" d="M{LEFT},{TOP - 8}V{HIGH - 44}H{WIDE - 16}" fill="none"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" font-size="13">'
+    font = 'font-family="sans-serif" font-size="13"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" {font}>'
     return "\n".join([head, STYLE, axis, *lines, *kills, *ticks, *words, "</svg>\n"])
 
 

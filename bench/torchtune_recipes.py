@@ -1,6 +1,4 @@
-"""What is read of torchtune's published recipes.
-
-And what torchtune's own functions make of these and of what is written from them.
+"""torchtune's published recipes, read by isobatch; they and the written ones, read by torchtune itself.
 
 TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py > bench/results/torchtune.md
 """

@@ -1,4 +1,4 @@
-"""What the validator's own measuring adds to a bare DDP loop. In one run, in turns:
+"""The overhead of the validator's own measuring over a bare DDP loop. In one run, in turns:
 
 torchrun --standalone --nproc-per-node 2 bench/validate_overhead.py
 """

@@ -1,4 +1,4 @@
-"""What `isobatch validate --quick` takes on two CPU ranks, beside `python -c 'import torch'` run twice.
+"""The time of `isobatch validate --quick` on two CPU ranks, beside `python -c 'import torch'` run twice.
 
 One after the other, in turns:
 

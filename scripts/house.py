@@ -18,32 +18,18 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 MAX_SMALL_LINES = 49
-MAX_COLUMNS = 110
 RELATIVE = re.compile(r"\b(which|whose|that|what)\b", re.IGNORECASE)
 # Pronouns and participles are no names: a reader cannot tell what they hold.
 VAGUE = {
-    "asked",
-    "found",
-    "it",
-    "its",
-    "kept",
-    "made",
-    "mine",
-    "one",
-    "other",
-    "said",
-    "them",
-    "those",
-    "told",
-}
-VAGUE_IN_RUST = re.compile(
-    r"\b(?:let(?: mut)?|fn|for) (found|it|its|kept|legs|made|mine|seek|site|them|those)\b"
-)
+    "asked", "found", "it", "its", "kept", "made", "mine", "one", "other", "said", "them", "those", "told",
+}  # fmt: skip
+# Comments, characters and strings of Rust.
+NO_CODE = re.compile(r"//.*|'\\?.'|\"(?:[^\"\\]|\\[\s\S])*\"")
 CEILINGS = Path(__file__).with_name("house.json")
 
 ENTERED = """
@@ -91,6 +77,11 @@ def python_files(root: Path) -> dict[str, Path]:
 def tree(path: Path) -> ast.Module:
     """Parses a file once."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def numbered(text: str) -> Iterable[tuple[int, str]]:
+    """Numbers the lines of a text."""
+    return enumerate(text.splitlines(), 1)
 
 
 def line_count(paths: list[Path]) -> int:
@@ -165,25 +156,34 @@ def first_sentences(paths: list[Path]) -> list[str]:
     return [re.split(r"(?<=[.:])\s", " ".join(text.split()))[0] for text in texts if text]
 
 
-def vague_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the name of each variable and argument with a vague name."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg) and node.arg in VAGUE:
-            yield node.lineno, node.arg
+def vague_names(path: Path) -> Iterator[str]:
+    """Yields line and name of each variable and argument with a vague name; in Rust, of each use too."""
+    if path.suffix == ".rs":
+        code = NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"))
+        names = ((number, name) for number, line in numbered(code) for name in re.findall(r"\w+", line))
+    else:
+        nodes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.arg | ast.Name))
+        names = (
+            (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
+            for node in nodes
+            if isinstance(node, ast.arg) or isinstance(node.ctx, ast.Store)
+        )
+    yield from (f"{number} {name}" for number, name in names if name in VAGUE)
 
 
-def vague_rust_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the line and the name of each binding and function of Rust with a vague name."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        yield from ((number, name) for name in VAGUE_IN_RUST.findall(line))
+def matches(pattern: re.Pattern[str], path: Path) -> list[int]:
+    """Returns the numbers of a file's lines with a match."""
+    return [number for number, line in numbered(path.read_text(encoding="utf-8")) if pattern.search(line)]
 
 
-def long_lines(path: Path) -> list[int]:
-    """Returns the numbers of a file's lines over 110 columns."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [number for number, line in enumerate(lines, 1) if len(line) > MAX_COLUMNS]
+MEASURES: dict[str, Callable[[Path], Iterable[object]]] = {
+    "vague names": vague_names,
+    "lines over 110 columns": partial(matches, re.compile(".{111}")),
+    # A relative clause in the place of a noun.
+    "comments that begin with what, that, those, which, who": partial(
+        matches, re.compile(r'(?://[/!]?|#|""") *(?:What|That|Those|Which|Whose|Who)\b')
+    ),
+}
 
 
 def repeated_classes(modules: dict[str, Path]) -> dict[str, list[str]]:
@@ -241,24 +241,22 @@ def words(root: Path) -> int:
 
 def text_figures(root: Path) -> list[tuple[str, float]]:
     """Measures what a checkout's files say, without running them: the figures with a ceiling."""
-    paths = list(python_files(root).values())
+    paths, rust = list(python_files(root).values()), [*(root / "rust").rglob("*.rs")]
     tests = [path for path in (root / "tests").rglob("*.py") if "cases" not in path.parts]
-    rust = [*(root / "rust").rglob("*.rs")]
-    tools = [
-        *(root / "bench").rglob("*.py"),
-        *(root / "scripts").rglob("*.py"),
-        *(root / "examples").rglob("*.py"),
-    ]
+    tools = [path for folder in ("bench", "scripts", "examples") for path in (root / folder).rglob("*.py")]
+    rooms = {
+        "package": paths,
+        "tests": tests,
+        "bench, scripts, examples": tools,
+        "Rust": [*rust, *(root / "fuzz").rglob("*.rs")],
+    }
     sentences = first_sentences(paths)
     return [
-        ("vague names, package", sum(len([*vague_names(path)]) for path in paths)),
-        ("vague names, tests", sum(len([*vague_names(path)]) for path in tests)),
-        ("vague names, bench, scripts, examples", sum(len([*vague_names(path)]) for path in tools)),
-        ("vague names, Rust", sum(len([*vague_rust_names(path)]) for path in rust)),
-        ("lines over 110 columns, package", sum(len(long_lines(path)) for path in paths)),
-        ("lines over 110 columns, tests", sum(len(long_lines(path)) for path in tests)),
-        ("lines over 110 columns, bench, scripts, examples", sum(len(long_lines(path)) for path in tools)),
-        ("lines over 110 columns, Rust", sum(len(long_lines(path)) for path in rust)),
+        *(
+            (f"{name}, {room}", sum(len([*measure(path)]) for path in files))
+            for name, measure in MEASURES.items()
+            for room, files in rooms.items()
+        ),
         (
             "first sentences with which/whose/that/what, %",
             100 * sum(map(bool, map(RELATIVE.search, sentences))) / len(sentences),
@@ -329,15 +327,13 @@ def show_room(root: Path, room: str) -> None:
         if any(home in inside for home in homes):
             print(f"  class {name}: {', '.join(homes)}")
     for path in [*paths, *sorted((root / "tests" / room).rglob("*.py"))]:
-        place = path.relative_to(root)
-        for line, name in vague_names(path):
-            print(f"  name {name} {place}:{line}")
-        for line in long_lines(path):
-            print(f"  long {place}:{line}")
+        for name, measure in MEASURES.items():
+            for line in measure(path):
+                print(f"  {name} {path.relative_to(root)}:{line}")
     for path in paths:
         for sentence in first_sentences([path]):
             if RELATIVE.search(sentence):
-                print(f"  sentence {path.relative_to(root)}: {sentence[:MAX_COLUMNS]}")
+                print(f"  sentence {path.relative_to(root)}: {sentence}")
     print("  chain " + " > ".join(longest_chain(modules)))
 
 

@@ -62,10 +62,12 @@ def drawn(lines: list[str]) -> str:
     )
     title = escape(f"{COMMAND}: {' '.join(plain)}")
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" width="{width:g}" '
+        'role="img">\n'
         f"<title>{title}</title>\n"
         f'<rect width="{width:g}" height="{height}" rx="8" fill="#0d1117"/>\n'
-        f'<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13" fill="#e6edf3">\n{texts}\n</g>\n</svg>\n'
+        '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13" '
+        f'fill="#e6edf3">\n{texts}\n</g>\n</svg>\n'
     )
 
 

@@ -49,7 +49,7 @@ def recipe() -> Schema:
 
 
 def plan() -> Schema:
-    """A saved plan: every value by name, with the recipe, the cluster and the settings that it was made of."""
+    """A saved plan: every value by name, with the recipe, the cluster and the settings behind it."""
     schema = msgspec.json.schema(Plan)
     records = schema["$defs"]
     _of_recipe(records["Recipe"])

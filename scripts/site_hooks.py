@@ -1,4 +1,4 @@
-"""What mkdocs needs to know beyond docs/.
+"""Pages of the site beyond docs/.
 
 The measurements and examples that pages link to are outside of it, and come into the site,
 with pages that isobatch writes of published recipes."""

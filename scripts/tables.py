@@ -84,17 +84,17 @@ def _kind(kind: Kind) -> tuple[str, str, str]:
 
 
 def required() -> str:
-    """What must be measured before a training is called the same."""
+    """The measurements without which no training is called the same."""
     return table("| what | how |", [(row.measures, row.how) for row in REQUIRED])
 
 
 def order() -> str:
-    """What is compared with another release, in order."""
+    """The comparisons with another release, in order."""
     return table("| compared in this order | how |", [(row.measures, row.how) for row in ORDER])
 
 
 def resumed() -> str:
-    """What is compared after a restart."""
+    """The comparisons after a restart."""
     return table("| compared in this order | how |", [(row.measures, row.how) for row in ROWS])
 
 

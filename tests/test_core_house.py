@@ -48,7 +48,7 @@ def leaves(tree):
 
 
 def uses(module):
-    """What a file uses, from the crate's root, without what its tests use: (path, whether it hands it on)."""
+    """The `use` paths of a file without its tests', from the crate's root: (path, whether it is public)."""
     path = FILES[module]
     text = re.sub(r"//.*", "", path.read_text(encoding="utf-8")).partition("#[cfg(test)]\nmod tests {")[0]
     own = module if path.name == "mod.rs" else module[:-1]

@@ -1,4 +1,4 @@
-"""What must not drift apart: the core's tables, Python's records, the documents, and what an import loads."""
+"""Guards against drift: the core's tables, Python's records, the documents, and the modules of an import."""
 
 import ast
 import importlib
@@ -180,7 +180,7 @@ def test_planning_documents_every_field():
 
 
 def rows_of(page, pattern):
-    """What the first column of a document's tables names."""
+    """Names in the first column of a document's tables."""
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     cells = [line.split("|")[1] for line in lines if line.startswith("| `")]
     return [name for cell in cells for name in re.findall(pattern, cell)]

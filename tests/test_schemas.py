@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def problems(name, value):
-    """What a schema says against a value."""
+    """A schema's objections to a value."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((ROOT / f"docs/schemas/{name}.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -1,4 +1,4 @@
-"""What users' type checkers say of a script that uses isobatch."""
+"""Verdicts of users' type checkers on a script that uses isobatch."""
 
 import json
 import os

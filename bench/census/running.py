@@ -32,7 +32,7 @@ SECONDS, PROCESSOR, MEMORY = 300, 120, 6 << 30
 WORKERS = 2
 UNASKED = {"package": "transformers", "builder": "none", "asked": "not built", "why": "not asked yet"}
 SHARED = ("package", "release", "builder", "verdict", "cause", "ranks")
-"""What heads of one loss code share."""
+"""Fields that heads of one loss code share."""
 BUILDERS = {
     "transformers": ("tiny.py", "families.py", "rows.py"),
     "trl": ("trl_heads.py",),

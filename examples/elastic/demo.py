@@ -103,7 +103,7 @@ class Nodes:
         return [agent for agent in self.agents if agent.poll() is None and agent not in self._waiting]
 
     def kill(self, agent: subprocess.Popen[bytes]) -> None:
-        """Kills an agent and its workers, which are in sessions of their own, as a machine that fails does."""
+        """Kills an agent and its workers, which have sessions of their own, as a failing machine does."""
         for pid in [agent.pid, *children(agent.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def lines(path: Path) -> Iterator[dict]:
 
 
 def starts(folder: Path) -> list[dict[int, list[dict]]]:
-    """What each start of the training did, in order: step → the line of each rank."""
+    """The steps of each start of the training, in order: step → the line of each rank."""
     samples: dict[int, dict[int, list[dict]]] = {}
     for path in folder.glob("log-*.jsonl"):
         steps = samples.setdefault(int(path.name.split("-")[1]), {})
@@ -196,7 +196,7 @@ def checkpoint(folder: Path) -> dict:
 
 
 def faults(folder: Path, alone: Path) -> tuple[list[str], float]:
-    """What differs from the undisturbed run, and how far the weights are apart.
+    """Differences from the undisturbed run, and how far the weights are apart.
 
     Over each tensor's largest value.
     """

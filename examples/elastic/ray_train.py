@@ -25,7 +25,7 @@ RECIPE = ib.Recipe(
 
 
 def train(config: dict[str, Any]) -> None:
-    """What each worker does, after each start from the last checkpoint."""
+    """The training of each worker, after each start from the last checkpoint."""
     torch.manual_seed(0)
     rows = torch.randn(RECIPE.dataset_size, 4, dtype=torch.float64)
     model = prepare_model(torch.nn.Linear(3, 1).double())

@@ -39,7 +39,7 @@ def nodes() -> list[dict[str, object]]:
 
 
 def held(name: str, line: str) -> list[dict[str, object]]:
-    """What a job has on each node."""
+    """The GPUs of a job on each node."""
     parts = re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:(?:\w+:)?(\d+)", line)
     names = [
         (node, gpus) for ns, gpus in parts for node in slurm("scontrol", "show", "hostnames", ns).split()

@@ -1,4 +1,5 @@
-//! Any input is a plan that obeys arithmetic or has a reason, and rows that are planned together are those planned alone.
+//! Any input is a plan that obeys arithmetic or has a reason, and rows planned together are those planned
+//! alone.
 #![no_main]
 
 use isobatch_core::bulk::{ElementType, Fleet, InputColumn, InputTable, Pairs, ResultColumn, ResultSlice};
@@ -12,9 +13,9 @@ const CLUSTERS: usize = 5;
 
 #[derive(Arbitrary, Debug)]
 struct Case {
-    /// Of all rows.
+    /// The values of all rows.
     shared: Vec<(u8, Given)>,
-    /// Those that differ between the rows.
+    /// The values that differ between the rows.
     varying: Vec<(u8, [Given; CLUSTERS])>,
 }
 
@@ -31,7 +32,7 @@ fn bits(values: &ResultSlice<'_>, row: usize) -> u64 {
 /// Every column of a fleet's rows.
 fn columns(fleet: &Fleet<'_>) -> Vec<Vec<u64>> {
     let rows = fleet.rows();
-    let one = |column: ResultColumn| {
+    let values = |column: ResultColumn| {
         macro_rules! planned {
             ($kind:ident $zero:expr) => {{
                 let mut memory = vec![$zero; rows];
@@ -47,7 +48,7 @@ fn columns(fleet: &Fleet<'_>) -> Vec<Vec<u64>> {
             ElementType::F64 => planned!(F64 0.0),
         }
     };
-    ResultColumn::ALL.iter().map(|column| one(*column)).collect()
+    ResultColumn::ALL.iter().map(|column| values(*column)).collect()
 }
 
 /// The columns of some tables, of which a later one of a field takes the place of an earlier one.
@@ -55,7 +56,7 @@ fn table<'a>(case: &Case, codes: &'a [Vec<u32>; 2], of: fn(Record) -> bool) -> I
     let mut columns: Vec<(Field, InputColumn<'a>)> = Vec::new();
     let mut put = |field: Field, values: Vec<Value>| {
         if of(field.record()) {
-            columns.retain(|(other, _)| *other != field);
+            columns.retain(|(earlier, _)| *earlier != field);
             columns.push((field, InputColumn::Codes(&codes[usize::from(values.len() > 1)], values)));
         }
     };

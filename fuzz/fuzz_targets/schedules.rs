@@ -1,4 +1,5 @@
-//! Any form that is taken is a schedule whose values are numbers, and in bulk it is finite where it is so step by step.
+//! Any legal form is a schedule whose values are numbers, and in bulk it is finite where it is so step by
+//! step.
 #![no_main]
 
 use isobatch_core::schedule::{Entry, Record, STEP_LIMIT, Schedule, Steps, fill_matrix};
@@ -149,17 +150,17 @@ fuzz_target!(|case: Case| {
         let mut bulk = vec![0.0_f64; steps.len()];
         let filled = fill_matrix(&[&schedule], given, &mut bulk, &AtomicBool::new(false));
         if filled.is_ok() {
-            for ((step, one), many) in steps.iter().zip(&expected).zip(&bulk) {
+            for ((step, single), many) in steps.iter().zip(&expected).zip(&bulk) {
                 assert!(many.is_finite(), "{schedule:?} at {step}: {many}");
                 // Near the end of all numbers one of the two may overflow on its way to a value that is one.
                 assert!(
-                    one.is_finite() || many.abs() > 1e280,
-                    "{schedule:?} at {step}: {one}, in bulk {many}"
+                    single.is_finite() || many.abs() > 1e280,
+                    "{schedule:?} at {step}: {single}, in bulk {many}"
                 );
             }
         } else {
             assert!(
-                expected.iter().any(|one| !one.is_finite() || one.abs() > 1e300),
+                expected.iter().any(|value| !value.is_finite() || value.abs() > 1e300),
                 "{schedule:?} at {steps:?}: {filled:?}"
             );
         }

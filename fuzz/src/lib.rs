@@ -1,4 +1,4 @@
-//! What the targets share: inputs of the planner from the fuzzer's bytes, and what must hold of a planned row.
+//! Inputs of the planner from the fuzzer's bytes, and the laws of a planned row, for all targets.
 
 use isobatch_core::input::{Field, Input, Value};
 use isobatch_core::plan::{Row, UNKNOWN};
@@ -108,7 +108,7 @@ pub fn field(number: u8) -> Field {
     Field::ALL[usize::from(number) % Field::ALL.len()]
 }
 
-/// What holds of every planned row.
+/// The laws of every planned row.
 pub fn hold(input: &Input, row: &Row) {
     if row.reasons.status() == Status::Infeasible {
         assert_eq!(

@@ -100,7 +100,7 @@ def open_locked(path: Path) -> int | None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(handle)
-        # Who held the lock may have moved the file to its place.
+        # The lock's last holder may have moved the file to its place.
         is_own = status.st_uid == os.geteuid() and status.st_nlink == 1  # another name may be a file of worth
         if is_own and os.path.samestat(status, os.lstat(path)):
             return handle

@@ -177,7 +177,7 @@ def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return f"{seconds:g} s"
     for at, (long, unit, most, short, part) in enumerate(_SPANS):
-        # What rounds up to the larger unit is written in it.
+        # A time that rounds up to the larger unit is written in it.
         if seconds >= long - short / 2 or (at == len(_SPANS) - 1 and seconds >= 59.5):
             whole, rest = divmod(round(seconds / short), most)
             return f"{count(whole)} {unit}" + (f" {rest} {part}" if rest else "")

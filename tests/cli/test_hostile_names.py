@@ -109,7 +109,7 @@ def test_no_name_controls_what_it_is_shown_in(name, tmp_path):
         code, out, err = run_command(words, request.encode())
         fault = fault_of(words, code, out, err)
         assert not fault, (words, fault)
-        # What a row carries along, a request's own id and a file's own words are data.
+        # Columns that a row carries along, a request's own id and a file's own words are data.
         printed = err if words[0] in DATA or "--to" in words or words[:2] == ["plan", "-"] else out + err
         assert "SECRET" not in printed, (words, printed)
         assert "\nall is well" not in printed, (words, printed)

@@ -150,7 +150,7 @@ def train(
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     net = (Vit() if workload == "vit" else Gpt()).to(device)
-    torch.manual_seed(1000 + int(os.environ.get("RANK", 0)))  # What the user draws is no part of it.
+    torch.manual_seed(1000 + int(os.environ.get("RANK", 0)))  # The user's draws are no part of it.
     data = Images() if workload == "vit" else Sentences(unequal=workload == "muon")
     optimizers = _optimizers(workload, net)
     recipe = recipe_of(steps)

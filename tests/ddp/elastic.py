@@ -166,7 +166,7 @@ def copied(checkpoint):
 
 
 def differing(rank_settings, state=None):
-    """What each rank is told where their settings differ."""
+    """Each rank's error where their settings differ."""
     try:
         run = ElasticRun(ib.Recipe(**RECIPE), state=state, **rank_settings[dist.get_rank()])
         return next(run.steps(run.loader(range(RECIPE["dataset_size"])))).number
@@ -175,7 +175,7 @@ def differing(rank_settings, state=None):
 
 
 def counting(counts, **settings):
-    """What each rank is told where `counts` has the tokens of each rank's micro-batches, by step."""
+    """Each rank's weights and error, given the tokens of its micro-batches by step."""
     run = ElasticRun(ib.Recipe(**{**RECIPE, "duration": "4st"}), **settings)
     loader = run.loader(range(RECIPE["dataset_size"]))
     own_counts, weights = iter(counts[dist.get_rank()]), []
@@ -189,7 +189,7 @@ def counting(counts, **settings):
 
 
 def taken(become, size, recipe, data=None, **settings):
-    """What pretended ranks take: for each, per step its span, its samples and its passes; and the run."""
+    """The samples of pretended ranks: for each, by step, span, samples and passes; and the run."""
     rows = []
     for rank in range(size):
         become(rank, size)
@@ -267,7 +267,7 @@ def normed():
 
 
 def loaded(state=None, stop=None):
-    """What this rank of a process group loads, by step, and the loader's state."""
+    """The rows that this rank loads, by step, and the loader's state."""
     loader, rows_of_steps, ids = GlobalLoader(range(50), 12, max_micro_batch=2, split="uneven"), [], []
     if state is not None:
         loader.load_state_dict(state)

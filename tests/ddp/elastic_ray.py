@@ -83,7 +83,7 @@ def train(config):
 
 
 def divided(config):
-    """What examples/ray/divide.py trains: on one worker, two, one, and as many as it gets."""
+    """The training of examples/ray/divide.py: on one worker, two, one, and as many as it gets."""
     folder = Path(config["folder"], f"out-{config['job']}")
     folder.mkdir(exist_ok=True)
     train({"folder": str(folder), "ray": True, "sizes": (1, 2, None)})

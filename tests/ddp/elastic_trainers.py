@@ -128,7 +128,7 @@ def transformers(folder, counts, stop=None, resume=False):
 
 
 def epochs(folder, stop=None, resume=False):
-    """What the Trainer does where it evaluates and saves every epoch."""
+    """The Trainer's events where it evaluates and saves every epoch."""
     *_, events = in_transformers(
         folder, stop=stop, resume=resume, eval_strategy="epoch", save_strategy="epoch"
     )

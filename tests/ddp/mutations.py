@@ -112,7 +112,7 @@ def play(count: int, seed: int = 0) -> Counter:
                 elsewhere = OWN.write(chance.choice(places), message)
                 outcome = read(place, elsewhere[:65] + mutate(written[65:], chance))
                 assert outcome is None or elsewhere == written, (place, written)
-            case 2:  # Who has the key, and writes nonsense: the fields are checked.
+            case 2:  # Nonsense signed with the key: the fields are checked.
                 outcome = read(place, _signed(place, mutate(written[65:], chance)))
                 assert outcome is None or type(outcome) is type(message)
             case 3:  # A layout whose digest was right.

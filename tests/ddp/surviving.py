@@ -303,7 +303,7 @@ def circle_of(*votes: int, key: bytes = b"") -> Circle:
 
 
 def healed() -> str:
-    """What a rank says where one that begins is healed, with something in its state that cannot be sent."""
+    """A rank's error where a new rank is healed from a state with a value that cannot be sent."""
     _, net, optimizer, _ = made()
     training = healing.TrainingState(net, optimizer, {"extra": Unsendable()})
     ahead = torch.distributed.get_rank() == 0
@@ -318,7 +318,7 @@ def healed() -> str:
 
 
 def forged(how: str) -> str:
-    """What rank 0 says where rank 1 has no part in the run's key, and says that it is far ahead."""
+    """Rank 0's error where rank 1 lacks the run's key, and claims to be far ahead."""
     own = torch.distributed.get_rank() == 0
     circle = circle_of(5, 5, key=b"" if not own and how == "unsigned" else b"the key of this run")
     if not own and how == "another":

@@ -34,7 +34,7 @@ def validate(plan_json, *, path=None, memory_above_gib=None, alone_ranks=None, *
 
 
 def refused(plan_json, **options):
-    """What is said to a workload that cannot work; None where it can."""
+    """The error of a workload that cannot work; None where it can."""
     try:
         run(Plan.from_json(plan_json), Options(extent="quick", **options))
     except InputError as error:

@@ -396,7 +396,7 @@ def fills_the_device(model, batch, _):
 
 
 def as_much_as_the_job():
-    """What a training has on its device, and no more: an optimizer, the micro-batch under way and the next, a
+    """The device's memory during a training: an optimizer, the micro-batch under way and the next, a
     wrapper, and no float32 gradient of a plan in another format. Above 64 samples memory runs out.
     """
     optimizers, batches = weakref.WeakSet(), weakref.WeakSet()

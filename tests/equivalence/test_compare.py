@@ -19,7 +19,7 @@ STEP = {
     **{"names": ["weight"], "sizes": [32], "entries": [32], "own": [True]},
     **{"drawn": [], "notes": {}, "versions": {}},
 }
-"""What every rank records."""
+"""The record of every rank."""
 QUIET = Rounding(exact=1e-4, gradients=[0.0, 0.0, 0.0], updates={0: 0.0})
 GROUP = {"lr": 0.1, "weight_decay": 0.01, "betas": [0.9, 0.99], "tensors": 1}
 

@@ -14,7 +14,7 @@ RECORD = {
     **{"names": ["weight"], "sizes": [2], "entries": [2], "own": [True]},
     **{"norms": [], "notes": {}, "versions": {}},
 }
-"""What every rank records."""
+"""The record of every rank."""
 
 
 def run(text: str, rows: list[int], *, mesh=None, weights=None, names=None) -> Recording:

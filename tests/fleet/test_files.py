@@ -31,7 +31,7 @@ def test_lines_as_they_are(tmp_path):
     table = read_table(path)
     assert table.column_names == ["job", "effective_batch", "lr", "policy", "n"]
     assert table["lr"].to_pylist() == [0.1, 1.0]
-    # What has no common type is text, and nothing is rounded.
+    # Cells without a common type are text, and nothing is rounded.
     assert table["policy"].to_pylist() == ["keep", "512"]
     assert table["n"].to_pylist() in (["18446744073709551616", None], [2**64, None])
     assert ib.plan_fleet(path, [8], columns=["effective_batch"])["effective_batch"].to_pylist() == [256, 512]

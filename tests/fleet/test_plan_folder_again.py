@@ -201,7 +201,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(make_jobs, tmp_path, n
 
 
 def test_plans_whose_jobs_are_gone_are_named(make_jobs, tmp_path):
-    """Who reads the folder would take them for plans of this run."""
+    """A reader of the folder would take them for plans of this run."""
     jobs = make_jobs(files=2, rows=20)
     plan(jobs, tmp_path)
     (jobs.folder / "01.parquet").unlink()

@@ -128,7 +128,7 @@ def test_the_usual_table_is_refused_with_the_way_out():
     assert not {"schedule", "min_lr", "warmup_lr", "tuned_batch"} & usual.keys()
     with pytest.raises(ib.InputError, match=r"schedule is missing: .*columns=isobatch.schedules.COLUMNS"):
         ib.schedule_matrix(usual, range(3))
-    # Who says nothing of a schedule has the recipe's own default.
+    # Jobs without a schedule have the recipe's own default.
     table = ib.plan_fleet(jobs, [8], columns=ib.schedules.COLUMNS)
     assert table["schedule"].tolist() == ["cosine"] and table["dataset_size"].tolist() == [-1]
 

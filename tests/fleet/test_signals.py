@@ -48,8 +48,8 @@ def interrupted(call):
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, columns=['micro_batch'])",
         "ib.plan_fleet(jobs, range(1, 4001), profile=profile, select='goodput')",
         "ib.schedules.cosine(1.0, 10**9).values(np.arange(5e7))",
-        "ib.schedule_matrix([ib.schedules.product(*[ib.schedules.polynomial(0.1, 10**9, 1.37).with_clock([(0, 0), "
-        "(1, 1.01)])] * 60)] * 64, np.random.default_rng(0).uniform(0, 1e9, 200_000))",
+        "ib.schedule_matrix([ib.schedules.product(*[ib.schedules.polynomial(0.1, 10**9, 1.37).with_clock("
+        "[(0, 0), (1, 1.01)])] * 60)] * 64, np.random.default_rng(0).uniform(0, 1e9, 200_000))",
     ],
     ids=["plan", "choose", "schedule", "matrix"],
 )

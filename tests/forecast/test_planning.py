@@ -366,7 +366,7 @@ def test_a_sweep_says_where_the_profile_is_mute(tmp_path, ran):
     job = ["counts", *JOB, "--profile", known, "--gpus", "4,8,16,64"]
     late = ["--set", "duration=1000st", "--deadline-hours", "1e-9", "--price-per-gpu-hour", "2"]
     shown = ran([*job, *late], 1)  # no count ends in time
-    # What is not known is not late, and ends no range.
+    # An unknown time is not late, and ends no range.
     assert [line.split()[-1] == "missed" for line in shown.out.splitlines()[1:]] == [True, True, False, False]
     assert "no hours at 2 GPU counts (16, 64): the profile has no network between nodes" in shown.err
     assert "add --inter-gb-s GB, or calibrate on more nodes. The others alone are compared" in shown.err

@@ -142,7 +142,7 @@ def own_labels_only(place):
     place.around(place.module.Loop, "loss_of", loss)
 
 
-# What averages.
+# Faults of the averaging over ranks.
 
 
 def _summing(state, bucket):

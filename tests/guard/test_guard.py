@@ -74,7 +74,7 @@ MISTAKES = {
     "scheduler per process": (Cause.SCHEDULER_PER_PROCESS, "2× too fast"),
     "scheduler per micro batch": (Cause.SCHEDULER_PER_MICRO_BATCH, "3× too fast"),
 }
-"""Those that something healthy might hide; `faults.py` has them all."""
+"""Faults that a healthy part might hide; `faults.py` has them all."""
 
 
 def named(error, cause, detail=""):

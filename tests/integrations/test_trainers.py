@@ -69,7 +69,7 @@ def test_lightnings_default_of_once_an_epoch_is_loud():
 
 
 def test_transformers_trainer_takes_it_and_resumes(tmp_path, monkeypatch):
-    # Which saving a checkpoint would load, where it is installed.
+    # Saving a checkpoint would load it, where it is installed.
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     transformers = pytest.importorskip("transformers", reason="trains in transformers' Trainer")
     from isobatch.integrations.transformers import optimizers

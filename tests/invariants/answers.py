@@ -24,7 +24,7 @@ COLUMNS = (
     "cost",
     "memory_gib",
 )
-"""What every command says of a plan that works."""
+"""Columns that every command shows of a plan that works."""
 MODELS = ("llama-3-8b.json --seq-len 4096 --shards 8", "llama-3-8b.json --seq-len 2048 --tensor-parallel 2")
 HARDWARE = ("--gpu", "--price-per-gpu-hour", "--inter-gb-s")
 """Options that a table of clusters has as columns."""

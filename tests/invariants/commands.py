@@ -58,7 +58,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "model": (("estimate", "FILE", "--seq-len", "4096", "--gpu", "H100-80"),),
     "requests": (("plan", "-"), ("fleet", "-", "--gpus", "8")),
 }  # fmt: skip
-"""What is run on each kind of file."""
+"""Commands for each kind of file."""
 
 
 @functools.cache

@@ -62,7 +62,7 @@ def _run(draw: random.Random) -> ib.Plan | None:
 
 
 def _hold(run: ib.Plan, moved: ib.Plan, step: int, case: str) -> None:
-    # What was done stays done.
+    # Steps before the move stay as they were.
     for before in {0, step // 2, max(0, step - 1)}:
         if before < step:
             off = abs(moved.lr_at(before) - run.lr_at(before))  # The clock's knots are rounded.

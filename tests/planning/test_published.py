@@ -128,7 +128,7 @@ RUNS = [
         # Integer division would shrink it to 8 × 124 = 992 in silence: by 3.1 %.
         {"status": "infeasible", "nearest_world_size": 1024, "nearest_batch": 992, "data_parallel": 124},
     ),
-    # What users are taught.
+    # Recipes that users are taught.
     Run(
         "32 to 64 GPUs halve the batch of each", STRONG_COMPUTE, {"gpus": 32, "batch_per_gpu": 8, "lr": 1e-3},
             64,

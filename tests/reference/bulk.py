@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Columns = dict[str, NDArray[np.generic]]
 JOB = ("effective_batch", "lr", "sgd", "gpus", "micro_batch", "dataset_size", "epochs", "warmup_epochs")
-"""What `plan` reads of a job: all int64, but lr, epochs and warmup_epochs float64 and sgd bool."""
+"""A job's columns in `plan`: all int64, but lr, epochs and warmup_epochs float64 and sgd bool."""
 
 
 def cross(jobs: Mapping[str, NDArray[np.generic]], world_size: NDArray[np.int64]) -> Columns:

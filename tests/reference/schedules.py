@@ -29,7 +29,7 @@ ARGUMENTS = {
     "vaswani": ({"warmup_steps": 40}, "vaswani"),
     "wsd": ({"steps": 90, "decay_steps": 30, "end": 0.01}, "wsd(decay=20%, shape=rex)"),
 }
-# What stands in the place of the learning rate, where that is no learning rate.
+# First arguments in the place of the learning rate.
 FIRST = {"table": [0.1, 0.05, 0.08, 0.01], "vaswani": 512}
 
 

@@ -94,7 +94,7 @@ def test_the_table_sorts_and_filters(tmp_path):
     """
     batches = [value for value in table["effective_batch"].tolist() if value > 0]
     bad = sum(1 for code in table["status"].tolist()[70:80] if code in (2, "infeasible"))
-    # What is not known comes last.
+    # Unknown values come last.
     assert len(batches) < 1_000
     assert run(tmp_path, text, script) == [
         ["1,000 of 1,000 rows", 1_000],

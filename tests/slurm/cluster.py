@@ -53,7 +53,7 @@ NODE = (
 
 
 def missing_programs():
-    """What is not installed of Slurm and munge."""
+    """Programs of Slurm and munge that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
 
 
@@ -192,6 +192,6 @@ class Cluster:
         return self.job(number)["JobState"]
 
     def output(self, number: str) -> str:
-        """What a job has written."""
+        """The output of a job."""
         path = Path(self.job(number)["StdOut"])
         return path.read_text() if path.exists() else ""

@@ -1,4 +1,4 @@
-"""A training script of a job: it says how many samples a step has over all ranks, and lasts so many seconds."""
+"""A job's training script: it prints the samples of a step over all ranks, and lasts so many seconds."""
 
 import os
 import sys

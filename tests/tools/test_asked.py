@@ -44,7 +44,7 @@ UNREADABLE = {
     "torchtune": {"optimizer"},
     "hyperpod": {"scale_config", "instance_types", "trainer.devices"},
 }
-"""What makes the file one of its tool: without its table, or its rows, there is nothing to plan."""
+"""Settings without whose table, or rows, there is nothing to plan."""
 
 
 def read_names(tool):

@@ -1,4 +1,4 @@
-"""Settings as people wrote them, each with the answer that its tool or its published log gives (cases.toml)."""
+"""Settings as people wrote them, each with the answer of its tool or its published log (cases.toml)."""
 
 import re
 import tomllib

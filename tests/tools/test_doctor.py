@@ -1,4 +1,4 @@
-"""What a configuration will really do on a number of GPUs.
+"""The real training of a configuration on a number of GPUs.
 
 The findings, with their cause and the line to change.
 """
@@ -74,38 +74,44 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "says", "change"),
     [
-        ("a.json", {**CLEAN, "num_train_epochs": 3}, "num_train_epochs 3 has no effect", "remove num_train_epochs"),
+        ("a.json", {**CLEAN, "num_train_epochs": 3}, "num_train_epochs 3 has no effect",
+         "remove num_train_epochs"),
         ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
-        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "unknown to transformers 5", "warmup_steps: 0.1"),
+        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "unknown to transformers 5",
+         "warmup_steps: 0.1"),
         ("a.json", {**CLEAN, "max_grad_norm": None}, "clipped at norm 1", "max_grad_norm: 0.0"),
         ("a.json", {**CLEAN, "gradient_accumulation_steps": 4}, "mean of means", "transformers>=4.46"),
-        ("a.json", {**CLEAN, "average_tokens_across_devices": False}, "mean of means", "average_tokens_across_devices: true"),
-        ("a.json", {**CLEAN, "lr_scheduler_type": "constant"}, "the warmup has no effect", "constant_with_warmup"),
+        ("a.json", {**CLEAN, "average_tokens_across_devices": False}, "mean of means",
+         "average_tokens_across_devices: true"),
+        ("a.json", {**CLEAN, "lr_scheduler_type": "constant"}, "the warmup has no effect",
+         "constant_with_warmup"),
         ("a.json", {**CLEAN, "auto_find_batch_size": True}, "may halve", "auto_find_batch_size: false"),
-        ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1", "takes 8 steps for each step",
-         "step_scheduler_with_optimizer=False"),
+        ("a.yaml", "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1",
+         "takes 8 steps for each step", "step_scheduler_with_optimizer=False"),
         ("a.json",
-         {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {}},
-         "DeepSpeed stops", '"train_batch_size": 64'),
+         {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+          "zero_optimization": {}}, "DeepSpeed stops", '"train_batch_size": 64'),
         ("a.json", {"train_batch_size": "auto", "zero_optimization": {}, "gradient_clipping": 1.0}, '"auto"',
          "write the numbers down"),
-        ("a.json", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}}, "Adam is AdamW",
-         "adam_w_mode"),
-        ("a.sh", "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 --adam-beta2 0.95",
-         "not a multiple of 3 × 8", "isobatch plan --from"),
-        ("a.toml", "[training]\nlocal_batch_size = 1\nsteps = 10\n[optimizer]\nlr = 1e-3\n[job]\ndump_folder='x'",
-         "one step ahead", ""),
+        ("a.json", {"train_batch_size": 64, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}},
+         "Adam is AdamW", "adam_w_mode"),
+        ("a.sh", "x --global-batch-size 100 --micro-batch-size 3 --lr 1e-4 --train-iters 9 --clip-grad 1 "
+         "--adam-beta2 0.95", "not a multiple of 3 × 8", "isobatch plan --from"),
+        ("a.toml", "[training]\nlocal_batch_size = 1\nsteps = 10\n[optimizer]\nlr = 1e-3\n[job]\n"
+         "dump_folder='x'", "one step ahead", ""),
         ("a.yaml", "trainer: {devices: 8, max_steps: 10, accumulate_grad_batches: 2}\ndata: {batch_size: 2}",
          "last step of an epoch", "drop_last=True"),
-        ("a.yaml", "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nmax_grad_norm: 1.0",
-         "the warmup is 3% of the steps", "warmup_steps: 0"),
-        ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160", "since core 0.18 the batch does not ramp",
-         "--step-batch-size-schedule"),
-        ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160", "before core 0.18 the run stops", "--train-samples"),
+        ("a.yaml", "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\n"
+         "max_grad_norm: 1.0", "the warmup is 3% of the steps", "warmup_steps: 0"),
+        ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160",
+         "since core 0.18 the batch does not ramp", "--step-batch-size-schedule"),
+        ("a.sh", MEGATRON + " --train-iters 9 --rampup-batch-size 16 16 160",
+         "before core 0.18 the run stops", "--train-samples"),
         ("a.sh", MEGATRON + " --train-samples 900 --step-batch-size-schedule 0:32", "are both given",
          "remove --global-batch-size"),
         ("a.json",
-         {"train_batch_size": 64, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_num_steps": 30}}},
+         {"train_batch_size": 64,
+          "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_num_steps": 30}}},
          "one step late", "leave it, or drive it by"),
     ],
 )  # fmt: skip
@@ -245,13 +251,22 @@ DS = {
     "train_micro_batch_size_per_gpu": 8,
     "gradient_accumulation_steps": 1,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 1000, "warmup_num_steps": 10, "warmup_type": "linear"}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {"total_num_steps": 1000, "warmup_num_steps": 10, "warmup_type": "linear"},
+    },
+}
+HF = {
+    "per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3,
+    "lr_scheduler_type": "cosine",
 }  # fmt: skip
-HF = {"per_device_train_batch_size": 8, "learning_rate": 2e-5, "num_train_epochs": 3, "lr_scheduler_type": "cosine"}  # fmt: skip
 BEST = {**HF, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 50}
-RUN = "x --global-batch-size 64 --micro-batch-size 2 --lr 1e-4"
+MICRO = "x --micro-batch-size 2 --lr 1e-4"
+RUN = f"{MICRO} --global-batch-size 64"
 HEALTHY = {
-    "args.json": {**HF, "gradient_accumulation_steps": 4, "warmup_ratio": 0.03, "bf16": True, "report_to": "wandb"},
+    "args.json": {
+        **HF, "gradient_accumulation_steps": 4, "warmup_ratio": 0.03, "bf16": True, "report_to": "wandb",
+    },
     "best.json": {**BEST, "save_steps": 100},
     "epochs.json": {**BEST, "eval_strategy": "epoch", "save_strategy": "epoch"},
     "ds.json": DS,
@@ -259,7 +274,7 @@ HEALTHY = {
     "run.sh": (
         f"{RUN} --train-iters 900 --lr-warmup-iters 9 --bf16 --tensor-model-parallel-size 2 --no-rope-fusion"
     ),
-    "ramp.sh": f"{RUN} --train-samples 90000 --step-batch-size-schedule 0:16 --bf16".replace("--global-batch-size 64 ", ""),
+    "ramp.sh": f"{MICRO} --train-samples 90000 --step-batch-size-schedule 0:16 --bf16",
     "axolotl.yaml": (
         "base_model: x\nmicro_batch_size: 2\nlearning_rate: 1e-4\nnum_epochs: 1\nsample_packing: "
         "true\noptimizer: adamw_torch"
@@ -296,16 +311,20 @@ def test_a_healthy_file_passes(tmp_path, capsys, name):
         ("a.json", HF, {"dataset_size": 40}, "a step has 64 samples, the dataset 40", False),
         ("a.json", {**HF, "warmup_step": 9}, {}, "warmup_step has no effect", False),
         ("a.json", DS, {"duration": "2000st"}, "the schedule ends at step 1,000, the run at 2000", False),
-        ("a.json", {**DS, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"}}}, {},
-         "the learning rate is 0.0003, not 0.0001", False),
-        ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {}, "the ramp's batch of 8 samples does not divide", True),
+        ("a.json", {**DS, "scheduler": {
+            "type": "WarmupLR", "params": {"warmup_max_lr": 3e-4, "warmup_type": "linear"},
+        }}, {}, "the learning rate is 0.0003, not 0.0001", False),
+        ("a.sh", f"{RUN} --train-samples 9000 --rampup-batch-size 8 8 900", {},
+         "the ramp's batch of 8 samples does not divide", True),
         ("a.sh", f"{RUN} --train-iters 9 --tensor-model-parallel-size 3", {},
          "8 GPUs are not a multiple of the 3", True),
-        ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}}, {},
-         "12 samples under split_batches are not a multiple of 8 processes", True),
-        ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {}, "a step has 8 × the samples of DataLoader.batch_size", False),
-        ("a.py", "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)", {},
-         "12 samples under split_batches", True),
+        ("a.json", {**HF, "per_device_train_batch_size": 12, "accelerator_config": {"split_batches": True}},
+         {}, "12 samples under split_batches are not a multiple of 8 processes", True),
+        ("a.py", "Accelerator(split_batches=True)\nDataLoader(d, 12)", {},
+         "a step has 8 × the samples of DataLoader.batch_size", False),
+        ("a.py",
+         "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))\nDataLoader(d, 12)",
+         {}, "12 samples under split_batches", True),
         ("a.py", "TrainingArguments('o', parallelism_config=ParallelismConfig(tp_size=3))", {},
          "8 GPUs are not a multiple of the 3", True),
     ],
@@ -350,7 +369,10 @@ def test_advice_that_would_not_work_is_not_given(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "gpus", "says"),
     [
-        ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6}, 12, "192 samples are not 6 × 2 × 12"),
+        (
+            {"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6}, 12,
+            "192 samples are not 6 × 2 × 12",
+        ),
         ({"train_batch_size": 192}, 7, "192 samples are not 27 × 1 × 7"),
         ({"train_batch_size": 192, "gradient_accumulation_steps": 5}, 8, "192 samples are not 4 × 5 × 8"),
         ({"train_batch_size": 192, "train_micro_batch_size_per_gpu": 6}, 8, None),

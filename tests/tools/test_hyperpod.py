@@ -1,4 +1,4 @@
-"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as it is written."""
+"""HyperPod's `scale_config`: read, its rows examined on each instance type, and read again as written."""
 
 import pytest
 import yaml

@@ -121,7 +121,8 @@ def test_no_length_given_beside_a_file_is_a_fault_of_the_reader(settings, durati
 # ---- notes ----
 
 LAUNCH = """torchrun --nproc_per_node 4 train.py --per_device_train_batch_size 2 --learning_rate 1e-5 \\
-    --gradient_accumulation_steps 4 --num_train_epochs 1 --lr_scheduler_type cosine --warmup_ratio 0.03 --deepspeed z3.json
+    --gradient_accumulation_steps 4 --num_train_epochs 1 --lr_scheduler_type cosine \\
+    --warmup_ratio 0.03 --deepspeed z3.json
 """
 AUTO = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
@@ -205,9 +206,8 @@ def test_deepspeeds_own_rate_of_muon_is_the_rate(tmp_path, ran):
     )
     own = '"lr": 3e-4, "muon_lr": 0.02, "adam_lr": 3e-4, "weight_decay": 0.1, "quux": 3'
     file = written(tmp_path, "ds.json", text % own)
-    out, messages = ran(
-        f"plan --from {file} --set gpus=8 --set duration=1000st --gpus 32 --policy grow --to deepspeed".split()
-    )
+    fields = "--set gpus=8 --set duration=1000st"
+    out, messages = ran(f"plan --from {file} {fields} --gpus 32 --policy grow --to deepspeed".split())
     assert '"muon_lr": 0.04' in out and "warmup_max_lr" not in out, "which would be every parameter's"
     assert (
         "adam_lr 0.0003 stays as it is" in messages

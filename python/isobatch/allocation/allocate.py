@@ -17,7 +17,7 @@ from isobatch.words import counted, few, figure
 
 _OF_PLAN = ("micro_batch", "accumulation", "effective_batch", "lr")
 _IN_JSON = ("job", "status", "gpus", "gpu", "why", "goodput", "speedup", "hours_left", *_OF_PLAN)
-"""What the JSON has of each row, beside its nodes."""
+"""Fields of each row in JSON, beside its nodes."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ _MISFITS = (
     Reason.RAMP_NOT_DIVISIBLE,
 )
 _OF_SHAPE = np.uint64(sum(1 << reason.bit for reason in _MISFITS))
-"""What is wrong with a count, where others may be right."""
+"""Reasons against one count, where others may be right."""
 
 
 @dataclass(frozen=True)

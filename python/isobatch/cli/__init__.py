@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return 0
     except Exception as error:
-        # What torch makes of a signal while it watches ranks: an end from outside, as of a
+        # torch's exception for a signal while it watches ranks: an end from outside, as of a
         # scheduler, is no fault.
         signalled = getattr(error, "sigval", None)
         return _failed(program, error) if signalled is None else 128 + int(signalled)

@@ -13,7 +13,7 @@ from isobatch.words import nearest
 _BRACES = re.compile(r"(?<![${])(\{+)([A-Za-z_]\w*)(\}+)")
 """A name in braces; the shell's `${NAME}` is none of ours."""
 _NUMBERED = re.compile(r"(?:batch|bsz?\b|accum)[\w.-]*[ =]\d", re.IGNORECASE)
-"""What may be a flag of a batch or an accumulation with a number: only then its reader is imported."""
+"""A possible flag of a batch or an accumulation, with a number: only then its reader is imported."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
 """Names of braces whose numbers are the same on every rank only where the split is even."""
 _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")

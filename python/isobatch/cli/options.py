@@ -287,7 +287,7 @@ def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> It
 # ---- the settings ----
 
 EVERYDAY_SETTINGS = "--policy --rule --max-micro-batch --batch-tolerance --split --profile --deadline-hours"
-"""Those that `--help` shows; `--help all` shows every one."""
+"""Options that `--help` shows; `--help all` shows every one."""
 EVERYDAY_HARDWARE = "--gpus-per-node --model-parallel --memory-gib --price-per-gpu-hour"
 
 

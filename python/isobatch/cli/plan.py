@@ -167,7 +167,7 @@ MAX_REQUEST_BYTES = 1 << 26
 """Bytes of a line."""
 _JSONS = {"None": "null", "True": "true", "False": "false"}
 _PYTHONS = re.compile(r"\bgot (None|True|False)\b")
-"""What the sentences of errors write as Python does, and who asked in JSON did not."""
+"""Python's spelling of JSON's values, which errors quote; a request in JSON has its own."""
 
 
 def serve(fields: Mapping[str, Any], where: Any, how: Mapping[str, Any]) -> int:

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
-    # What a workload prints is no part of the finding.
+    # A workload's own output is no part of the finding.
     with heard_sigterm(signal.default_int_handler), redirect_stdout(sys.stderr):
         names = ("budget", "seeds", "batches", "samples", "device")
         values: dict[str, Any] = {name: getattr(args, name) for name in names}

@@ -75,7 +75,7 @@ _USUAL = (
 )  # fmt: skip
 """Columns that a terminal gets to see where nobody asked for others."""
 _SPARE = ("total_steps", "lr", "effective_batch", "accumulation", "micro_batch", "reasons")
-"""Those which a narrow one does without, in this order."""
+"""Columns that a narrow terminal does without, in this order."""
 
 
 @contextmanager

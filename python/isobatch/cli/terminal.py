@@ -16,7 +16,7 @@ from isobatch.errors import InputError
 from isobatch.words import readable
 
 _CALLED: dict[str, str] = {}
-"""What messages call a file that nobody named."""
+"""Names in messages of files that nobody named."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ _PLAINER = {
     "━": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=", "▃": "-", "▂": "_", "▁": "_", "✓": "ok",
     "’": "'", "²": "^2",
 }  # fmt: skip
-"""What stands for our own signs where an encoding lacks them."""
+"""Replacements of our own signs where an encoding lacks them."""
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
@@ -152,7 +152,7 @@ _PARTS = {
     "typed": re.compile(r"(?<=   )--\S.*$", re.MULTILINE),
     "figure": re.compile(r"(?<=→ )[\d.,e-]*\d"),
 }
-"""What stands out in a line, or back: a citation at its end, options to copy, a new value."""
+"""Parts of a line to emphasize or to dim: a citation at its end, options to copy, a new value."""
 _SPLIT = re.compile(r"\d[\d,]*(?= ×| replicas| samples)")
 
 

@@ -48,7 +48,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a configuration really does on a number of GPUs.
+    """The real training of a configuration on a number of GPUs.
 
     Attributes:
         schema: name and version of this form.

@@ -112,7 +112,7 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
     if len(rates) != len(reference_rates):  # the groups differ, which check_settings names
         return
     changes, reference_changes = _changes(first, step), _changes(reference_first, reference_step)
-    # What rounding leaves of a change, which is the difference of two larger numbers.
+    # The rounding error of a change, which is the difference of two larger numbers.
     rounding = 1e-12 * max(map(abs, reference_rates), default=0.0)
     share = min(ROUNDED_MOST, max(SCHEDULE, 2 * _share_of_epoch(recording, event)))
     rounded = all(

@@ -18,7 +18,7 @@ Vector = npt.NDArray[np.float64]
 Event = tuple[int, int]
 """An optimizer and the number of its step, both from 0."""
 Parts = Sequence[Sequence[Sequence[object]]]
-"""What a step takes, by rank and pass: rows of a dataset, or hashes of samples."""
+"""A step's samples, by rank and pass: rows of a dataset, or hashes."""
 
 
 class PassSamples(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ __all__ = ["Same", "same"]
 CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", " played back", *_SAID)
 """Ends of the recorder's notes that say what a run changes."""
 _REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)
-"""What a script says of flags that it does not have."""
+"""A script's words against flags that it does not have."""
 STEPS = 3
 LIMIT = 300.0
 

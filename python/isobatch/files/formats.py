@@ -25,7 +25,7 @@ _ELSEWHERE = {
     **dict.fromkeys((".sh", ".py", ".slurm", ".sbatch"), "; a script is read by --from (ib.Recipe.read)"),
     **dict.fromkeys((".csv", ".tsv", ".parquet", ".jsonl"), "; a table of jobs is planned by isobatch fleet"),
 }
-"""What people give for a recipe, and what takes it."""
+"""Files that people give for a recipe, and the command or option for each."""
 
 
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:

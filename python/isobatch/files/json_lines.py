@@ -14,7 +14,7 @@ from isobatch.files.limits import MAX_DEPTH_LEVELS, refuse_columns, refuse_dupli
 from isobatch.words import printable
 
 _BLOCK_BYTES = 1 << 22
-"""That are parsed at a time."""
+"""Bytes that are parsed at a time."""
 MAX_LINE_BYTES = 1 << 26
 """Bytes of a line."""
 
@@ -136,7 +136,7 @@ def _lines(stream: Any, path: str) -> Iterator[list[bytes]]:
     rest, number = stream.read(3).removeprefix(b"\xef\xbb\xbf"), 0
     while data := stream.read(_BLOCK_BYTES):
         lines = (rest + data).splitlines(keepends=True)
-        # What ends in \r may go on with \n.
+        # A line that ends in \r may go on with \n.
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         number += len(lines)
         if len(rest) > MAX_LINE_BYTES:

@@ -120,7 +120,7 @@ _CSV_BYTES = 1 << 23
 """Of a file that are parsed at a time."""
 _MAX_HEADER_CHARACTERS = 1 << 20
 _SEPARATORS = ",\t;|"
-"""What may separate cells: the first of these that the header has."""
+"""Separators of cells: the first of these that the header has."""
 
 
 class _CsvHeader(NamedTuple):

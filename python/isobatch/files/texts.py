@@ -15,7 +15,7 @@ from isobatch.words import printable
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*|\.{1,2}/[\w./+-]*")
-"""What YAML 1.1 and 1.2 read as a text, but for the words below."""
+"""A text without quotes to YAML 1.1 and 1.2, but for the words below."""
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "nan", "inf"})
 _YAML_INFINITE = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 

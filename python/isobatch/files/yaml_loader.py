@@ -30,7 +30,7 @@ _SCALARS = (
         "-+0123456789.",
     ),
 )
-"""What a plain scalar is, by YAML 1.2's core schema: (kind, pattern, first characters)."""
+"""Plain scalars of YAML 1.2's core schema: (kind, pattern, first characters)."""
 
 
 _NO_PLAIN_VALUES = ("python/", "timestamp", "binary", "set", "omap", "pairs")

@@ -236,7 +236,7 @@ def _spent(row: Mapping[str, Any]) -> Iterator[str]:
     yield "; ".join([f"It takes {', '.join(parts)}", *notes]) + "."
 
 
-# Which input is illegal
+# The illegal input of a row
 
 
 class Inputs:

@@ -262,7 +262,7 @@ def _rows_of(pairs: Mapping[str, Any], table: InputTable, file: str | None) -> N
     try:
         return np.fromiter((number[name] for name in names), np.uint32, len(names))
     except (KeyError, TypeError):
-        # What cannot be a key is no id either.
+        # A value that cannot be a key is no id either.
         row, name = next((row, name) for row, name in enumerate(names, 1) if name not in ids)
         why = f"there is no {table.kind} {shown(name)}: {_ids_of(table, ids, name)}"
         raise InputError(why, file=file, row=row, field=table.kind) from None
@@ -278,7 +278,7 @@ def _ids_of(table: InputTable, ids: Sequence[Any], name_asked: Any) -> str:
     return f"there are {few((shown(name) for name in ids), 8) or 'none'}"
 
 
-# What came out, counted
+# Counts of rows by status and reason
 
 
 class Summary(msgspec.Struct):

@@ -116,7 +116,7 @@ _MAX_WIDTH = 2**31
 Fields = Mapping[str, Any]
 
 _NOT_DENSE = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
-"""What only a mixture of experts has."""
+"""Fields that only a mixture of experts has."""
 
 
 def read_model(path: str | os.PathLike[str]) -> Decoder:

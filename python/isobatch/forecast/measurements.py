@@ -13,7 +13,7 @@ from isobatch.limits import MAX_BATCH
 
 SAME = ("workload", "gpu", "link", "gradient_bytes", "bucket_bytes")
 _JOINED = (*SAME, "sharded")
-"""What measurements must share to say something of one another."""
+"""Fields that comparable measurements share."""
 
 # Medians of the same configuration that differ by more than this factor contradict each other.
 _CONTRADICTION = 2.0

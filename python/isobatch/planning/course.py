@@ -223,7 +223,7 @@ EACH_STEP: dict[str, Callable[[PlanRecord], float]] = {
         * (nan if leg.cluster.price_per_gpu_hour is None else leg.cluster.price_per_gpu_hour)
     ),
 }
-"""What one step of a leg adds to a column that the core's list marks `sum`; NaN where it is not known."""
+"""The share of one step of a leg in a column that the core's list marks `sum`; NaN where unknown."""
 
 
 def whole_run(plan_legs: Legs) -> dict[str, Any]:

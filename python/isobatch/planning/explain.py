@@ -34,7 +34,7 @@ _FREE = {
 
 
 class Topic(StrEnum):
-    """What a sentence of a feasible plan's explanation is about."""
+    """The topic of a sentence in a feasible plan's explanation."""
 
     LIMIT = "limit"
     SPLIT = "split"

@@ -14,7 +14,7 @@ PLAN = "ISOBATCH_PLAN"
 _OF_PLAN = tuple(name for name, *_, role in _core.results() if role == "decision")
 _OF_RECIPE = ("schedule", "optimizer", "clip_norm", "precision", "ramp")
 DECISIONS = (*_OF_PLAN, *_OF_RECIPE)
-"""What `parts` names."""
+"""Names of `parts`."""
 
 
 def parts(plan: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ SPARE = 0.6
 _SPLIT = frozenset(
     ("gpus", "micro_batch", "accumulation", "model_parallel", "expert_parallel", "device_batches", "ramp")
 )
-"""What a recipe says of the hardware; a trial has its own."""
+"""A recipe's fields of the hardware; a trial has its own."""
 
 
 @contextmanager

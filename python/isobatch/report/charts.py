@@ -47,7 +47,7 @@ _FROM_0 = "datum.value == 0 ? '0' : datum.label"
 _SMALL = "datum.value != 0 && abs(datum.value) < 0.001 ? format(datum.value, '~e') : datum.label"
 """Writes learning rates on an axis as 3e-4: 0.00015 would reach into its title where the font is wide."""
 _ROLES = re.compile(r' (?:role="graphics-\w+"|aria-roledescription="[^"]*")')
-"""What Vega says of each mark without a name; the whole picture has one."""
+"""Vega's roles of marks without a name; the whole picture has one."""
 _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 

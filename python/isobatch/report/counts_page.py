@@ -30,7 +30,7 @@ _SPLIT = {
     "micro_batch": "samples per replica and pass",
     "accumulation": "passes per step",
 }
-"""What is drawn where no times are known."""
+"""Charts of a sweep without times."""
 
 
 def counts_page(

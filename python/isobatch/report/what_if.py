@@ -130,7 +130,7 @@ class _Packer(NamedTuple):
     def _refused(self, plan: Plan) -> list[Any]:
         explanation = plan.explanation(self.currency)
         why, cautions = refused(explanation), [text for _, text in explanation.cautions]
-        # Who gives a limit is not helped by a plan without it.
+        # A plan without the limits that were given is no option.
         limits = attrgetter(*LIMITS)
         options = [each for each in plan.options if limits(each.settings) == limits(plan.settings)]
         out = self._menu(plan, options)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _WHOLE = re.compile(r"(?<=\d)\.0(?=[],}])")
-"""What a float that is a whole number has behind it; no text in a schedule has a digit."""
+"""The `.0` of a float that is a whole number; no text in a schedule has a digit."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

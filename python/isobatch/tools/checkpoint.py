@@ -17,7 +17,7 @@ from isobatch.tools.transformers import read as read_arguments
 from isobatch.words import counted
 
 _STATE = "best_* epoch total_flos is_* num_input_tokens_seen stateful_callbacks* trial_* num_train_epochs"
-"""What else a state has, beside `training_args.bin`."""
+"""Keys of a state beside `training_args.bin`."""
 
 
 def read(page: SettingsPage) -> None:

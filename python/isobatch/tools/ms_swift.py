@@ -17,7 +17,7 @@ _DEFAULTS: dict[str, float | int | str] = {
 """Its defaults where they are not the Trainer's (swift/trainers/arguments.py: TrainArgumentsMixin)."""
 _NAMED = ("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "num_generations")
 _SAMPLES = 16
-"""What it rounds a step's samples up to, by the accumulation, where that is not given."""
+"""Samples of a step that it reaches by the accumulation, where that is not given."""
 
 _HARMLESS = f"""
     {HARMLESS} swift acc_strategy adalora_* add_non_thinking_prefix add_version advantage_* agent_template

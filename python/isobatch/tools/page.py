@@ -27,7 +27,7 @@ _FIELDS = (
     (r"rollout\.n$|num_generations", "effective_batch"),
     (r"clip|norm", "clip_norm"),
 )
-"""What field of a recipe would be given instead of a setting that becomes no field by itself."""
+"""The recipe's field to give instead of a setting that becomes no field by itself."""
 _ASKED = {"batch_per_gpu", *(name for name, record, _ in _core.fields() if record != "settings")}
 _ASKED -= {"log_every", "eval_every", "save_every", "precision", "seq_len", "clip_norm"}
 """Fields that reach a number of a plan: a setting of no other is asked for (seq_len only by a length in

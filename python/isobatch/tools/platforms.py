@@ -11,7 +11,7 @@ from isobatch.files.texts import commented, yaml_text
 from isobatch.tools.sheet import Job
 
 Counts: TypeAlias = Any
-"""What `isobatch.counts` returns; the fleet is a room above this one."""
+"""The result of `isobatch.counts`; the fleet is a room above this one."""
 
 
 def write(counts: Counts, platform: str, job: Job | None = None) -> tuple[str, tuple[str, ...]]:

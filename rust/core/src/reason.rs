@@ -31,7 +31,7 @@ macro_rules! reasons {
                 match self { $(Reason::$variant => $name,)* }
             }
 
-            /// What people read.
+            /// The sentence for people.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self { $(Reason::$variant => $text,)* }
@@ -235,8 +235,8 @@ impl Reason {
 impl BitOr for Reasons {
     type Output = Reasons;
 
-    fn bitor(self, other: Reasons) -> Reasons {
-        Reasons(self.0 | other.0)
+    fn bitor(self, reasons: Reasons) -> Reasons {
+        Reasons(self.0 | reasons.0)
     }
 }
 
@@ -271,10 +271,10 @@ impl Reasons {
         self.0 |= u64::from(condition) << reason as u8;
     }
 
-    /// Those that are in the other set too.
+    /// The reasons in both sets.
     #[must_use]
-    pub(crate) fn of(self, other: Reasons) -> Reasons {
-        Reasons(self.0 & other.0)
+    pub(crate) fn of(self, reasons: Reasons) -> Reasons {
+        Reasons(self.0 & reasons.0)
     }
 
     /// Whether it is in the set.
@@ -289,7 +289,7 @@ impl Reasons {
         self.0
     }
 
-    /// What the bits say of the plan.
+    /// The verdict of the bits.
     #[must_use]
     pub fn status(self) -> Status {
         match self.0 {

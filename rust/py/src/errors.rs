@@ -32,7 +32,7 @@ pub fn schedule_error(py: Python<'_>, error: &ScheduleError, row: Option<usize>)
     self::error(py, row, error.field, &error.to_string())
 }
 
-/// What a field must be, and behind a semicolon why it is not.
+/// The legal values of a field, and behind a semicolon why this one is not.
 pub fn expected(field: Field, why: Option<String>) -> String {
     why.map_or_else(|| field.legal().to_owned(), |why| format!("{}; {why}", field.legal()))
 }

@@ -182,7 +182,7 @@ pub fn plan_fleet<'py>(
     Ok(list)
 }
 
-/// What is illegal in one row: (field, its legal values), or None.
+/// The illegal field of one row: (field, its legal values), or None.
 #[pyfunction]
 pub fn fleet_fault<'py>(
     py: Python<'py>,

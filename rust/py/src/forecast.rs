@@ -13,13 +13,13 @@ use crate::pool;
 /// Fewer rows than this are done on the calling thread.
 const SERIAL_ROWS: usize = 128;
 
-/// What was measured of a workload, by GPU type, as the planner takes it.
+/// Measurements of a workload, by GPU type, as the planner takes them.
 #[pyclass(frozen, module = "isobatch._core")]
 pub struct Workloads {
     list: Vec<Workload>,
 }
 
-/// What a profile says, by name.
+/// A profile's fields, by name.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct ProfileFields<'py> {
@@ -121,7 +121,7 @@ columns! {
 /// Seconds to reduce, seconds a step, their error, samples a second, efficiency and bytes of every row,
 /// whether it lies inside the measured ranges, and whether its reducing does inside the table.
 #[pyfunction]
-#[allow(clippy::type_complexity)] // What pyo3 hands back.
+#[allow(clippy::type_complexity)] // A tuple for Python.
 pub fn forecast_rows<'py>(
     py: Python<'py>,
     constants: Constants<'py>,

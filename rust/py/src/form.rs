@@ -14,7 +14,7 @@ const DEEPEST: usize = 200;
 /// Parts of a form (segments, shapes, tracks), at most: what one evaluation may have to look at.
 const MOST: usize = 1 << 16;
 
-/// What all parts of a class have in common, looked up once.
+/// The name and the fields of a class, looked up once.
 struct Class {
     /// Keeps the address, by which it is found, from being another's.
     object: Py<PyType>,

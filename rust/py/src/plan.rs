@@ -54,8 +54,7 @@ impl Recipe {
             .collect()
     }
 
-    /// What the trainer makes of an epoch behind its first `offset` samples: (steps, samples served, padded,
-    /// dropped).
+    /// The trainer's epoch behind its first `offset` samples: (steps, samples served, padded, dropped).
     #[pyo3(signature = (dataset, offset, effective_batch, data_parallel, micro_batch, accumulation, ragged))]
     #[allow(clippy::too_many_arguments, reason = "a call from Python, of plain numbers")]
     fn epoch(
@@ -96,7 +95,7 @@ fn both(nearest: Nearest) -> (Option<i64>, Option<i64>) {
     (count(nearest.below), count(nearest.above))
 }
 
-/// What a plan has beside the result columns.
+/// A plan's fields beside the result columns.
 const BESIDE: [&str; 6] =
     ["rule", "nearest_world_sizes", "nearest_batches", "micro_batch_cap", "cap_source", "consumed"];
 
@@ -240,12 +239,12 @@ const COLUMNS: &[ResultColumn] = ResultColumn::ALL.split_at(BEFORE).1;
 
 /// The place of each name among those of the core, which it must have all, and no other.
 fn bound(py: Python<'_>, names: &[String], core: &[&str]) -> PyResult<Vec<usize>> {
-    if let Some(name) = core.iter().find(|name| !names.iter().any(|other| other == *name)) {
+    if let Some(name) = core.iter().find(|name| !names.iter().any(|field| field == *name)) {
         return Err(input_error(py, name, &format!("the core has {name}, Python's record has not")));
     }
     let place = |name: &String| {
         let unknown = || input_error(py, name, &format!("Python's record has {name}, the core has not"));
-        core.iter().position(|other| other == name).ok_or_else(unknown)
+        core.iter().position(|field| field == name).ok_or_else(unknown)
     };
     names.iter().map(place).collect()
 }

@@ -19,7 +19,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::fault;
 
-/// What a bulk call needs beside its results: threads with their stacks, blocks of rows. A small allocation
+/// Bytes of a bulk call beside its results: threads with their stacks, blocks of rows. A small allocation
 /// that fails ends the process; a large one that is only tried says so before.
 const HEADROOM: usize = 32 << 20;
 
@@ -79,7 +79,7 @@ pub fn run_unless<R: Send>(
     if little { alone(py, || work(&AtomicBool::new(false))) } else { run(py, work) }
 }
 
-/// What `work` makes of each row, in their order; few rows are done on the calling thread, many as in
+/// The results of `work`, in the order of the rows; few rows are done on the calling thread, many as in
 /// [`run`].
 pub fn run_rows<T: Send>(
     py: Python<'_>,

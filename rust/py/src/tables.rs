@@ -1,4 +1,4 @@
-//! What the core knows by name: Python's enumerations and documents are held against it.
+//! The core's tables of names: Python's enumerations and documents are compared with them.
 
 use isobatch_core::bulk::{ElementType, ResultColumn};
 use isobatch_core::input::{Field, FieldKind, Precision, Record, Value};
@@ -41,7 +41,7 @@ fn named(name: &str) -> Option<Field> {
     Field::named(name, &[Record::Recipe, Record::Cluster, Record::Settings])
 }
 
-/// What to write for a text that is no value of a field but may mean some; `None` where nothing is likely.
+/// The values that an illegal text of a field may mean; `None` where nothing is likely.
 #[pyfunction]
 pub fn right_form(name: &str, text: &str) -> Option<String> {
     named(name)?.right_form(text)

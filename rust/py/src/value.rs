@@ -84,7 +84,7 @@ pub fn set_all(input: &mut Input, fields: &Bound<'_, PyDict>, records: &[Record]
     faults.raise(fields.py())
 }
 
-/// What is wrong with a field: its name, its value, what it must be.
+/// A field's fault: its name, its value, the legal values.
 type Fault<'py> = (&'static str, Bound<'py, PyAny>, &'static str);
 
 /// Every setting whose value is illegal, by itself or beside the others; `InputError` for a name that is no

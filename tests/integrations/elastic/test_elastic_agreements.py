@@ -69,7 +69,7 @@ def test_quick_steps_agree_every_fifty_milliseconds_by_the_mean_of_the_ranks(
     monkeypatch, own_seconds, seconds_there, every
 ):
     agreed = agreed_at(monkeypatch, Two(seconds_there), own_seconds)
-    assert agreed[:2] == [0, 1]  # What a step takes is not known at the first.
+    assert agreed[:2] == [0, 1]  # A step's time is not known at the first.
     assert {later - earlier for earlier, later in itertools.pairwise(agreed[1:])} == {every}
 
 

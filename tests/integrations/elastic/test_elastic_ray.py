@@ -223,5 +223,5 @@ def test_a_loop_divides_a_cluster_over_two_jobs(tmp_path, monkeypatch):
         loop.wait()
         cluster.shutdown()
     moved = [as_alone(tmp_path / f"out-{job}", alone)[:3] for job in "ab"]
-    # Who is left alone at the end has two again, at once where it comes back only then.
+    # A job left alone at the end has two again, at once where it comes back only then.
     assert [1, 2, 1] in moved and all(workers in ([1, 2, 1], [1, 2]) for workers in moved), log.read_text()

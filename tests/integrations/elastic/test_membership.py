@@ -231,7 +231,7 @@ def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_com
     late = [member(f"late {number}", ranks=3) for number in range(3)]
     messages = formed([*ranks[:2], *late], [HALF, HALF, NEW, NEW, NEW])
     assert messages[:2] == [HALVES] * 2
-    # Who comes a moment later hears that the run has ended.
+    # A rank that comes a moment later hears that the run has ended.
     assert all(HALVES in message for message in messages)
     (message,) = formed([member("later")], [NEW])
     assert message.startswith(f"the run of this store has ended ({HALVES})")

@@ -40,7 +40,7 @@ OPTIONS = {"ranks": 4, "min_ranks": 2, "shards": 2, "lease": 10.0, "timeout": 60
 OPTIONS |= {"recipe": {"warmup": "5st"}, "inside": True, "clip": 0.05}
 DEAD = -signal.SIGKILL
 OVER = 4
-"""Who waited for its replica when the run ended."""
+"""The exit code of a rank that waited for its replica when the run ended."""
 
 # A rank that waits says so once: when, is up to the machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*waits. the plan has no work:UserWarning")
@@ -223,8 +223,8 @@ def test_a_replica_waits_for_its_silent_half_where_there_is_no_other(replicas):
 def test_half_a_step_in_each_replica_ends_the_run(replicas):
     _, form, (zero, first, two, three) = replicas
     why = (
-        "no replica is left with all of its shards: of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, and "
-        "r0, r3 applied half of a step; start a new run from a checkpoint"
+        "no replica is left with all of its shards: of 2 replicas of 2 ranks only r0, r1, r2, r3 are left, "
+        "and r0, r3 applied half of a step; start a new run from a checkpoint"
     )
     for answer in form((zero, HALF), (three, HALF), (first, 7), (two, 7)):
         assert answer.result(20).endswith(why)

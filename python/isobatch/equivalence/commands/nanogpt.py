@@ -29,7 +29,7 @@ def nanogpt_split(program: Sequence[str], ranks: int) -> Split:
     """Reads the split as typed: of the words, else of their configurations, else of the script."""
     values: dict[str, Any] = {}
     for file in (word for word in program if not word.startswith("-") and Path(word).suffix == ".py"):
-        # What the script assigns behind its configurator is what it makes of the values.
+        # Assignments behind the script's configurator are derived from the values.
         text = Path(file).read_text(encoding="utf-8").partition("\nexec(open('configurator.py')")[0]
         values |= python_literals(text, file)
     values |= {setting.name: setting.value for setting in given_settings(program)}

@@ -31,7 +31,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     """The trainer, and the versions of the libraries that the script imported."""
     ranks: int
-    """Those of its process group."""
+    """The ranks of its process group."""
     started: int
     launcher: str
     """Empty where the script may start its ranks itself."""
@@ -52,7 +52,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int | None
     parameters: int
     arguments: dict[str, Any] | None
-    """Those of transformers' Trainer."""
+    """The arguments of transformers' Trainer."""
     stated: dict[str, Any]
     """A recipe's fields in the command's flags and file."""
     keys: dict[str, str]

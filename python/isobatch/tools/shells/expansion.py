@@ -13,7 +13,7 @@ _BLANKS = " \t\n"
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.).*\}", re.DOTALL)
 _EXPR = re.compile(r" (?:0|[1-9]\d{0,8})(?: [-+*/%] (?:0|[1-9]\d{0,8})){0,2} ?")
-"""What `expr` reads as bash does: no sign, no leading zero."""
+"""Arithmetic that `expr` reads as bash does: no sign, no leading zero."""
 _SETS = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.ASCII | re.DOTALL)
 """`X++`, `X = 3`, `X += 3`."""
 _REPLACED, _FILES = "whose ~ or {…} bash replaces", "which may name files"

@@ -9,7 +9,7 @@ from isobatch.tools.shells.state import is_mark
 from isobatch.tools.shells.tree import NOT_COMPUTED, Output, Parameter, Part, Sum, Text, Word
 
 META = " \t\n;&|()<>"
-"""What ends a word."""
+"""Characters that end a word."""
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 MAX_DEPTH = 60
 PLACEHOLDER = re.compile(r"<[A-Za-z_](?:[\w ./-]*[\w./-])?>(?=[ \t\n]|$)")

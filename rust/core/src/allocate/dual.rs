@@ -111,7 +111,7 @@ impl<'a> Bids<'a> {
         for _ in 0..(CUTS * kinds * kinds).min(MOST_CUTS) {
             let below = center.iter().position(|&price| price < 0.0);
             let slope = if let Some(kind) = below {
-                (0..kinds).map(|other| if other == kind { -1.0 } else { 0.0 }).collect()
+                (0..kinds).map(|axis| if axis == kind { -1.0 } else { 0.0 }).collect()
             } else {
                 let (bound, slope) = self.bound(&center);
                 if bound < best.1 {

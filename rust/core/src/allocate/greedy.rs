@@ -30,29 +30,31 @@ fn shrink(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64], prices
                 return None;
             }
             let now = options.worth(job, choice[job], prices);
-            let fewer = options.choices(job).filter_map(|other| {
-                let (_, into, count) = options.at(job, other);
+            let fewer = options.choices(job).filter_map(|option| {
+                let (_, into, count) = options.at(job, option);
                 let less = count == 0 || into == kind && count < gpus;
-                less.then(|| ((now - options.worth(job, other, prices)) / (gpus - count) as f64, job, other))
+                less.then(|| {
+                    ((now - options.worth(job, option, prices)) / (gpus - count) as f64, job, option)
+                })
             });
             fewer.min_by(|a, b| a.0.total_cmp(&b.0))
         })
         .collect();
     moves.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    for (_, job, other) in moves {
+    for (_, job, option) in moves {
         let (_, kind, gpus) = options.at(job, choice[job]);
         if free[kind] < 0 {
-            free[kind] += (gpus - options.at(job, other).2).cast_signed();
-            choice[job] = other;
+            free[kind] += (gpus - options.at(job, option).2).cast_signed();
+            choice[job] = option;
         }
     }
 }
 
 /// Gives what is free, first to whom a GPU more is worth most; whether anyone got some.
 fn grow(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64]) -> bool {
-    let need = |job: usize, choice: &[Choice], other: usize, free: &[i64]| {
+    let need = |job: usize, choice: &[Choice], option: usize, free: &[i64]| {
         let (_, from, gpus) = options.at(job, choice[job]);
-        let (_, kind, count) = options.at(job, Some(other));
+        let (_, kind, count) = options.at(job, Some(option));
         let back = if gpus > 0 && from == kind { gpus } else { 0 };
         let extra = count.cast_signed() - back.cast_signed();
         (extra <= free[kind]).then_some(extra)
@@ -60,24 +62,24 @@ fn grow(options: &Options<'_>, choice: &mut [Choice], free: &mut [i64]) -> bool 
     let mut moves: Vec<(f64, usize, usize)> = (0..choice.len())
         .filter_map(|job| {
             let now = options.at(job, choice[job]).0;
-            let better = options.of(job).filter(|&other| options.value[other] > now);
-            let fitting = better.filter_map(|other| {
-                let extra = need(job, choice, other, free)?;
-                Some(((options.value[other] - now) / extra.max(0) as f64, job, other))
+            let better = options.of(job).filter(|&option| options.value[option] > now);
+            let fitting = better.filter_map(|option| {
+                let extra = need(job, choice, option, free)?;
+                Some(((options.value[option] - now) / extra.max(0) as f64, job, option))
             });
             fitting.max_by(|a, b| a.0.total_cmp(&b.0).then(b.2.cmp(&a.2)))
         })
         .collect();
     moves.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut grown = false;
-    for (_, job, other) in moves {
-        if need(job, choice, other, free).is_none() {
+    for (_, job, option) in moves {
+        if need(job, choice, option, free).is_none() {
             continue;
         }
         let (_, from, gpus) = options.at(job, choice[job]);
         free[from] += gpus.cast_signed();
-        free[options.kind[other] as usize] -= options.gpus[other].cast_signed();
-        choice[job] = Some(other);
+        free[options.kind[option] as usize] -= options.gpus[option].cast_signed();
+        choice[job] = Some(option);
         grown = true;
     }
     grown

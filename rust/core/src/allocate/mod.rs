@@ -14,7 +14,7 @@ mod tests;
 
 use dual::Bids;
 
-/// What each job may get.
+/// The options of each job, and the GPUs to divide.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Where each job's options begin, and where the last one's end.
@@ -31,7 +31,7 @@ pub struct Options<'a> {
     pub capacity: &'a [u64],
 }
 
-/// What each job gets.
+/// A division of the GPUs among the jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division {
     /// The option of each job; `None` waits.
@@ -40,7 +40,7 @@ pub struct Division {
     pub value: f64,
     /// No division has a larger sum.
     pub bound: f64,
-    /// What a GPU more of each kind is worth at most, in the bound.
+    /// The most that a GPU more of each kind is worth, in the bound.
     pub prices: Vec<f64>,
     /// Whether no division has a larger sum than this one.
     pub exact: bool,
@@ -105,7 +105,7 @@ pub fn divide(options: &Options<'_>) -> Division {
     Division { choice, value, bound: bound.max(value), prices, exact }
 }
 
-/// What sums of values may be off by.
+/// The rounding error of a sum of values.
 fn rounding(sum: f64) -> f64 {
     1e-12 * sum.abs().max(f64::MIN_POSITIVE)
 }

@@ -38,7 +38,7 @@ pub(super) fn divide(options: &Options<'_>, prices: &[f64], slack: f64) -> Optio
         .into_iter()
         .enumerate()
         .filter(|(_, left)| left.len() > 1)
-        .map(|it| Open::of(options, it))
+        .map(|job| Open::of(options, job))
         .collect();
     let axes = Axes::of(options, &choice, &open)?;
     let sums = open.iter().map(|open| open.left.len()).sum::<usize>().checked_mul(axes.cells)?;
@@ -61,7 +61,8 @@ pub(super) fn divide(options: &Options<'_>, prices: &[f64], slack: f64) -> Optio
 impl Open {
     fn of(options: &Options<'_>, (job, left): (usize, Vec<Option<usize>>)) -> Self {
         let taken = |choice: &Option<usize>| choice.map_or(0, |option| options.gpus[option]);
-        let kinds: Vec<Option<u32>> = left.iter().map(|choice| choice.map(|it| options.kind[it])).collect();
+        let kinds: Vec<Option<u32>> =
+            left.iter().map(|choice| choice.map(|option| options.kind[option])).collect();
         let alike = kinds.iter().all(|kind| *kind == kinds[0]);
         let base = if alike { left.iter().map(taken).min().unwrap_or(0) } else { 0 };
         Self { job, left, base }

@@ -9,7 +9,7 @@ use crate::input::{Field, Input, MAX_GPUS};
 /// Rows whose inputs are set together: the processor then sees one field at a time.
 pub(super) const INPUTS: usize = 32;
 
-/// Which jobs meet which clusters.
+/// The rows, as pairs of job and cluster.
 #[derive(Clone, Copy, Debug)]
 pub enum Pairs<'a> {
     /// Each job with every cluster; row = job × clusters + cluster.
@@ -28,13 +28,13 @@ pub enum Pairs<'a> {
 pub struct Fleet<'a> {
     /// The fields that are the same in every row.
     pub shared: Input,
-    /// What was measured of the workload, by GPU type.
+    /// The measurements of the workload, by GPU type.
     pub workloads: &'a [Workload],
     /// The jobs.
     pub jobs: InputTable<'a>,
     /// The clusters.
     pub clusters: InputTable<'a>,
-    /// Which meet.
+    /// The pair of each row.
     pub pairs: Pairs<'a>,
     /// Raised by another thread when the caller wants no result any more: the work then ends within
     /// milliseconds, and what it leaves is worth nothing.

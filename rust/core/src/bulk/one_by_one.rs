@@ -25,7 +25,7 @@ impl OneByOne {
         out: &mut [(ResultColumn, ResultSlice<'_>)],
         start: usize,
     ) {
-        // What would work instead takes longer to find than a plan: only where it is asked for.
+        // The nearest batches and GPU counts take longer than a plan: only where they are asked for.
         let plan = if out.iter().any(|(column, _)| column.is_way_out()) { plan } else { plan_or_not };
         for left in left.chunks(INPUTS) {
             let inputs = &mut self.inputs[..left.len()];
@@ -33,7 +33,7 @@ impl OneByOne {
             fleet.fill(&jobs, &clusters, inputs);
             for ((input, row), cluster) in inputs.iter().zip(&mut self.rows).zip(clusters) {
                 if plan(input, fleet.workloads, row).is_some() {
-                    // What is illegal in the job leaves the cluster as it is: its GPUs are a key to join by.
+                    // An illegal job leaves the cluster as it is: its GPUs are a key to join by.
                     row.world_size = fleet.gpus_of(cluster).unwrap_or(UNKNOWN);
                 }
             }

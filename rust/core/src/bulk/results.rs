@@ -26,7 +26,7 @@ macro_rules! columns {
                 match self { $(ResultColumn::$variant => stringify!($name),)* }
             }
 
-            /// What it is, for users.
+            /// Its description, for users.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self { $(ResultColumn::$variant => $text.trim_ascii(),)* }
@@ -44,7 +44,7 @@ macro_rules! columns {
                 match self { $(ResultColumn::$variant => stringify!($moved),)* }
             }
 
-            /// What it is for a training script: a `decision` that it follows, or a `figure` about the plan.
+            /// Its role in a training script: a `decision` that it follows, or a `figure` about the plan.
             #[must_use]
             pub fn role(self) -> &'static str {
                 match self { $(ResultColumn::$variant => stringify!($role),)* }

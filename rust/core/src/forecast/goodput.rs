@@ -8,7 +8,7 @@
 //! numbers have too, and only b is to be found. Elsewhere T is linear in a: for each b from the cap down the
 //! best a is one of two, until the best real a of a smaller b is no better than what was found.
 //!
-//! What was tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the
+//! Tried: looking at every b costs a last pass each, some 20 ns; a bound on it by its tangent at the
 //! last one looked at, which the last pass, convex in b, never goes below, leaves a few of them.
 //! Where passes cost next to nothing beside the samples, h is as good as flat in b
 //! and the bound never ends the search: after `LOOKS` micro-batches the numbers of passes are looked at
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a split brings.
+    /// The goodput of a split.
     fn at(case: &Case, micro_batch: u64, accumulation: u64) -> f64 {
         let (line, _) = Cost { case, phi: 0.0 }.exactly(micro_batch);
         case.best(micro_batch, accumulation, line.constant + accumulation as f64 * line.pass).goodput

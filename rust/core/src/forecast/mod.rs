@@ -1,4 +1,4 @@
-//! What a plan costs in time, memory and money, and which batch brings the loss down soonest.
+//! Time, memory and money of a plan, and the batch that brings the loss down soonest.
 
 mod allreduce;
 mod goodput;

@@ -41,7 +41,7 @@ pub struct Profile {
     pub memory_per_sample: Constant,
     /// Relative scatter of what was measured around the model, as half the width of a 95 % interval.
     pub scatter: f64,
-    /// What was measured.
+    /// The measured ranges.
     pub measured: Measured,
 }
 
@@ -56,7 +56,7 @@ pub struct Measured {
     pub nodes: (u64, u64),
 }
 
-/// What is to be expected of a [`Shape`].
+/// The expected times and memory of a [`Shape`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forecast {
     /// Seconds to reduce the gradients.
@@ -123,7 +123,7 @@ impl Profile {
         (accumulation - 1) as f64 * compute + last + self.update.value
     }
 
-    /// What is to be expected of a shape.
+    /// The forecast of a shape.
     #[must_use]
     pub fn forecast(&self, shape: &Shape, table: &AllReduceTable) -> Forecast {
         let placement = Placement::of(shape);
@@ -131,7 +131,7 @@ impl Profile {
         let step_seconds = self.step_seconds(shape.micro_batch, shape.accumulation, sync_seconds);
         let mut variance = (self.scatter * step_seconds).powi(2);
         self.each_moved(|moved| {
-            // What was measured does not hang on the constants of the formula.
+            // A measured time does not depend on the constants of the formula.
             let sync = if sync_measured {
                 sync_seconds
             } else {

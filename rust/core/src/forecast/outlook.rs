@@ -1,4 +1,4 @@
-//! What a plan costs in time, memory and money, by the profile that fits its cluster.
+//! Time, memory and money of a plan, by the profile that fits its cluster.
 
 use super::{Case, Constant, Profile, Shape, Workload, noise_over_run, optimize};
 use crate::batch::MAX_BATCH;
@@ -45,7 +45,7 @@ impl<'a> Fitted<'a> {
     /// Of several GPU types none can be meant without a name.
     pub fn of(cluster: &Cluster, workloads: &'a [Workload]) -> Option<Fitted<'a>> {
         let fits = |workload: &&Workload| match (&workload.gpu, &cluster.gpu) {
-            (Some(ours), Some(asked)) => ours == asked,
+            (Some(measured), Some(gpu)) => measured == gpu,
             (None, _) => true,
             (Some(_), None) => workloads.len() == 1,
         };
@@ -83,9 +83,9 @@ impl<'a> Fitted<'a> {
 
 /// Whether two sizes are the same within a tenth, as far as both are known: a model of 6.74e9 parameters is
 /// called 7e9.
-fn is_about(measured: Option<u64>, asked: Option<u64>) -> bool {
-    let (Some(measured), Some(asked)) = (measured, asked) else { return true };
-    measured.abs_diff(asked) as f64 <= 0.1 * measured.max(asked) as f64
+fn is_about(measured: Option<u64>, size: Option<u64>) -> bool {
+    let (Some(measured), Some(size)) = (measured, size) else { return true };
+    measured.abs_diff(size) as f64 <= 0.1 * measured.max(size) as f64
 }
 
 /// The profile that fits a cluster's GPUs, with the job that is planned there.
@@ -197,7 +197,7 @@ impl ClusterProfile<'_> {
         self.fitted.profile.sync_seconds(&self.shape(1, 1), &self.fitted.workload.table).0
     }
 
-    /// What a run of `total_steps` (none: without an end) costs, given the seconds of a step; without the
+    /// The costs of a run of `total_steps` (none: without an end), given the seconds of a step; without the
     /// error of these and the efficiency.
     pub fn costs(
         &self,
@@ -220,8 +220,7 @@ impl ClusterProfile<'_> {
         }
     }
 
-    /// What a run of `total_steps` (none: without an end) at this split costs, and what should be known of
-    /// it.
+    /// The outlook of a run of `total_steps` (none: without an end) at this split, and its cautions.
     pub fn outlook(
         &self,
         effective_batch: u64,
@@ -289,9 +288,9 @@ impl Verdict {
     }
 }
 
-/// What should be known of a plan that keeps the deadline and the budget that were asked for: whether it does
-/// surely. An error where it does not, where what it costs is no number, or where nobody can say: no profile
-/// fits, the run has no end, the GPUs have no price.
+/// The cautions of a plan that keeps the deadline and the budget: whether it may miss them. An error where
+/// it does, where its cost is no number, or where nobody can say: no profile fits, the run has no end, the
+/// GPUs have no price.
 pub(crate) fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Reasons, Reason> {
     let Outlook { step_seconds, samples_per_second, hours, hours_error, gpu_hours, cost, memory_gib, .. } =
         *outlook;
@@ -313,7 +312,7 @@ pub(crate) fn within_limits(settings: &Settings, outlook: &Outlook) -> Result<Re
         (!budget.is_nan() && cost.is_nan(), Reason::NeedsPrice),
         (paid == Some(Verdict::Missed), Reason::AboveBudget),
     ];
-    if let Some(&(_, reason)) = checks.iter().find(|(found, _)| *found) {
+    if let Some(&(_, reason)) = checks.iter().find(|(breach, _)| *breach) {
         return Err(reason);
     }
     let mut reasons = Reasons::default();

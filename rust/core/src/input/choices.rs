@@ -54,7 +54,7 @@ impl SplitRule {
 pub struct Beta2Rule {
     /// Whether it keeps its half-life in samples where the rule does not move it.
     pub half_life: bool,
-    /// What is lowered stays above this.
+    /// A lowered β2 stays above this.
     pub floor: f64,
 }
 
@@ -108,7 +108,7 @@ pub enum Precision {
     Fp16,
 }
 
-/// What is trained in the place of all weights.
+/// The adapter that is trained in the place of all weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adapter {
     /// Matrices of low rank beside the weights.
@@ -169,7 +169,7 @@ pub struct DeviceBatches {
 }
 
 impl DeviceBatches {
-    /// That of a list; `None` where it is empty, or one of them is no batch.
+    /// The batches of a list; `None` where it is empty, or one of them is no batch.
     #[must_use]
     pub fn of(batches: impl IntoIterator<Item = Option<i64>>) -> Option<DeviceBatches> {
         let (mut samples, mut devices) = (0_u64, 0);

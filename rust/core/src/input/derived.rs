@@ -16,7 +16,7 @@ impl Recipe {
         }
     }
 
-    /// What was measured of the gradient's noise.
+    /// The measured noise of the gradient.
     pub(crate) fn noise(&self) -> Noise {
         Noise { scale: self.noise_scale, sigma_sq: self.sigma_sq, mu_sq: self.mu_sq, power: self.power }
     }
@@ -69,8 +69,8 @@ impl Settings {
         self.duration_scale.map_or(1.0, |scale| scale.ratio)
     }
 
-    /// What multiplies the learning rate because the run has another length than the tuned one: (T0/T)^p,
-    /// where a power is asked for.
+    /// The factor of the learning rate for a run of another length than the tuned one: (T0/T)^p, where a
+    /// power is asked for.
     pub(crate) fn lr_by_duration(&self) -> f64 {
         match self.duration_scale {
             Some(DurationScale { ratio, power: Some(power) }) => ratio.powf(-power),
@@ -88,8 +88,7 @@ impl Settings {
         self.max_micro_batch.filter(|&most| most > 1 && most == self.min_micro_batch)
     }
 
-    /// What every micro-batch must be a multiple of: with this as its cap too, a fixed one is the only
-    /// multiple.
+    /// The divisor of each micro-batch: with this as its cap too, a fixed one is the only multiple.
     pub(crate) fn divisor(&self) -> u64 {
         self.fixed_micro_batch().unwrap_or(self.micro_batch_multiple)
     }

@@ -88,13 +88,13 @@ macro_rules! fields {
                 match self { $($(Field::$variant => Record::$record,)*)* }
             }
 
-            /// What its values are.
+            /// The kind of its values.
             #[must_use]
             pub fn kind(self) -> FieldKind {
                 match self { $($(Field::$variant => FieldKind::$kind $(($($limit),*))?,)*)* }
             }
 
-            /// What its value must be.
+            /// The legal values, in words.
             #[must_use]
             pub fn legal(self) -> &'static str {
                 match self { $($(Field::$variant => <$type as FieldType>::legal($legal),)*)* }
@@ -166,7 +166,7 @@ macro_rules! fields {
 }
 
 fields! {
-    /// What was tuned.
+    /// The tuned run.
     Recipe recipe {
         EffectiveBatch effective_batch: u64 = 0, Count(MAX_BATCH), InvalidBatch,
             "a whole number from 1 to 2^40";
@@ -255,7 +255,7 @@ fields! {
         PricePerGpuHour price_per_gpu_hour: f64 = NAN, Real(0.0, f64::MAX), InvalidCluster,
             "a finite number, 0 or more";
     }
-    /// What is asked for.
+    /// The settings of a plan.
     #[derive(PartialEq)]
     Settings settings {
         Policy policy: Policy = Policy::Keep, Other, InvalidSetting,

@@ -17,7 +17,7 @@ impl Field {
         }
     }
 
-    /// What to write for a text that is no value of it but may mean some: the legal ones, as "50000 or 50".
+    /// The values that an illegal text may mean: the legal ones, as "50000 or 50".
     #[must_use]
     pub fn right_form(self, text: &str) -> Option<String> {
         let mut forms = typed::forms(self.kind(), self.name(), text.trim());
@@ -37,7 +37,7 @@ impl Field {
         match self.read(text) {
             Value::Read(Read::Length(length)) => Some(length.text()),
             Value::Read(Read::Optimizer(optimizer)) => {
-                Optimizer::ALL.iter().find(|(_, it)| *it == optimizer).map(|(name, _)| (*name).into())
+                Optimizer::ALL.iter().find(|(_, kind)| *kind == optimizer).map(|(name, _)| (*name).into())
             }
             Value::Read(Read::Ramp(_)) => Some(text.replace('_', "")),
             _ => None,

@@ -63,7 +63,7 @@ fn converted(number: &str, factor: f64) -> Option<String> {
     Some(if hundredths { value / 100.0 } else { value * factor }.to_string())
 }
 
-/// What may be meant by a text that its field does not read: legal or not.
+/// The values, legal or not, that a text may mean where its field does not read it.
 pub(super) fn forms(kind: FieldKind, name: &str, text: &str) -> Vec<String> {
     let rounded = |number: &str, factor: f64| {
         let value: f64 = number.parse().ok()?;

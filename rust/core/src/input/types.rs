@@ -24,9 +24,9 @@ pub(super) trait FieldType: Sized {
         false
     }
 
-    /// What its value must be: `said`, or the names that it may have.
-    fn legal(said: &'static str) -> &'static str {
-        said
+    /// The legal values, in words: `words`, or the names that it may have.
+    fn legal(words: &'static str) -> &'static str {
+        words
     }
 }
 
@@ -35,8 +35,8 @@ impl<T: FieldType> FieldType for Option<T> {
         T::read(text)
     }
 
-    fn legal(said: &'static str) -> &'static str {
-        T::legal(said)
+    fn legal(words: &'static str) -> &'static str {
+        T::legal(words)
     }
 
     #[inline]
@@ -168,10 +168,10 @@ macro_rules! read_from_names {
                 }
             }
 
-            fn legal(said: &'static str) -> &'static str {
+            fn legal(words: &'static str) -> &'static str {
                 static NAMES: OnceLock<String> = OnceLock::new();
                 let names = || listed(&$all.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
-                NAMES.get_or_init(|| names() + said.find(';').map_or("", |beside| &said[beside..]))
+                NAMES.get_or_init(|| names() + words.find(';').map_or("", |beside| &words[beside..]))
             }
         })*
     };
@@ -290,8 +290,8 @@ impl<T: FieldType> FieldType for Checked<T> {
         T::of(value, kind).map(|value| value.map(|_| Checked::NEW))
     }
 
-    fn legal(said: &'static str) -> &'static str {
-        T::legal(said)
+    fn legal(words: &'static str) -> &'static str {
+        T::legal(words)
     }
 
     fn is_unknown(&self) -> bool {
@@ -343,9 +343,9 @@ mod tests {
             let batches = DeviceBatches { samples: 256, devices: 2 };
             assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(batches)), "{text}");
         }
-        let one = DeviceBatches { samples: 256, devices: 1 };
+        let single = DeviceBatches { samples: 256, devices: 1 };
         for text in ["(256,)", "[256]"] {
-            assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(one)), "{text}");
+            assert_eq!(Field::DeviceBatches.read(text), Value::Read(Read::DeviceBatches(single)), "{text}");
         }
         for text in
             ["256", "()", "(0, 256)", "(128, -128)", "(128, None)", "128,,128", "x", "(1.5, 2)", "(128, 128"]

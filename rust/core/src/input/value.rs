@@ -24,7 +24,7 @@ pub enum Value {
     Illegal,
 }
 
-/// What a text stands for.
+/// The value of a text.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "named as the types they hold")]
 pub enum Read {
@@ -50,7 +50,7 @@ pub enum Read {
     Curve(Curve),
 }
 
-/// What the values of a field are.
+/// The kind of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldKind {
     /// Whole numbers from 1 to this.

@@ -1,9 +1,9 @@
-//! What a recipe's schedule asks of the run: its text, as `isobatch.schedules` reads it, as far as a plan can
-//! be at odds with it.
+//! A schedule's demands on the run: its text, as `isobatch.schedules` reads it, as far as a plan can be at
+//! odds with it.
 
 use super::length::{Length, Unit};
 
-/// What must have room in the run.
+/// The part of a schedule that must have room in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// Nothing.
@@ -42,7 +42,7 @@ impl Curve {
     pub fn parse(text: &str) -> Curve {
         let (kind, inside) = text.split_once('(').unwrap_or((text, ""));
         let arguments = inside.trim_end_matches([')', ' ']).split(',');
-        let named = arguments.map(|one| one.rsplit_once('=').unwrap_or(("", one)));
+        let named = arguments.map(|argument| argument.rsplit_once('=').unwrap_or(("", argument)));
         let mut lengths: Vec<(&str, Length)> =
             named.clone().filter_map(|(name, value)| Some((name.trim(), Length::parse(value)?))).collect();
         let (mut part, mut min_lr) = (Part::Any, false);

@@ -1,8 +1,8 @@
-//! What a real sampler, loader and trainer make of an epoch.
+//! An epoch, as real samplers, loaders and trainers count it.
 
 use super::Unit;
 
-/// Whose trainer counts the steps.
+/// The trainer that counts the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Convention {
     /// `DistributedSampler` and `DataLoader`; a partial accumulation steps at the end of the epoch.
@@ -39,7 +39,7 @@ impl Convention {
     ];
 }
 
-/// What is left out at the end of an epoch: by the sampler, by the loader.
+/// The samples left out at the end of an epoch: by the sampler, by the loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropLast {
     /// The sampler cuts the dataset to a multiple of the replicas, where it would else repeat samples.

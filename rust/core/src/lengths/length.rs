@@ -5,7 +5,7 @@ use super::separators::{is_grouped, readings, with_power, without_underscores};
 /// Counts of samples and tokens stop here: every integer up to it is exact as a real.
 pub const MAX_COUNT: u64 = 1 << 53;
 
-/// What a [`Length`] counts.
+/// The unit of a [`Length`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Passes over the dataset (`ep`).
@@ -63,7 +63,7 @@ impl Unit {
 pub struct Length {
     mantissa: u64,
     scale: u8,
-    /// What it counts.
+    /// The unit of the count.
     pub unit: Unit,
 }
 
@@ -94,7 +94,7 @@ impl Length {
         whole.then_some(Length { mantissa, scale, unit })
     }
 
-    /// What may be meant by a text that is no length; where it only lacks the unit of tokens, it with that.
+    /// The lengths that an illegal text may mean; where it only lacks the unit of tokens, it with that.
     pub(crate) fn forms(text: &str) -> Vec<String> {
         match Unit::split(text) {
             Some((number, unit)) => {

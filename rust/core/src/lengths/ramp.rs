@@ -14,7 +14,7 @@ pub enum Ramp {
     Linear {
         /// The first batch.
         start: u64,
-        /// What each stage adds.
+        /// The samples that each stage adds.
         increment: u64,
         /// Samples until the full batch is reached.
         samples: u64,

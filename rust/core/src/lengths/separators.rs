@@ -3,8 +3,7 @@
 
 use std::borrow::Cow;
 
-/// What stands between groups of three digits somewhere: in English, German, Swiss and French tables, and in
-/// code.
+/// Separators of groups of three digits: in English, German, Swiss and French tables, and in code.
 const SEPARATORS: [char; 9] = ['.', ',', ' ', '_', '\'', '’', '\u{a0}', '\u{2009}', '\u{202f}'];
 
 const POWERS: [(char, &str); 4] = [('k', "e3"), ('m', "e6"), ('b', "e9"), ('t', "e12")];

@@ -13,12 +13,12 @@ pub(super) const LOOKS: u64 = 256;
 /// No batch is a multiple of more.
 const NEVER: u64 = 1 << 62;
 
-/// What a run's batches have in common. A stage of a ramp is a fixed share of the full batch, so that one
+/// The divisors of a run's batches. A stage of a ramp is a fixed share of the full batch, so that one
 /// number, the [`unit`](Grid::unit), says of the full batch whether every stage divides.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     replicas: u64,
-    /// What each micro-batch is a multiple of, the passes of a step, and the batch.
+    /// The divisors of each micro-batch, of the passes of a step, and of the batch.
     divisor: u64,
     passes: u64,
     groups: u64,
@@ -36,7 +36,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// That of a run whose ramp has these stages left at the tuned batch.
+    /// The grid of a run whose ramp has these stages left at the tuned batch.
     pub fn of(input: &Input, replicas: Replicas, stages: &[Stage]) -> Grid {
         let Settings { accumulation_multiple: passes, batch_multiple: groups, min_micro_batch, .. } =
             input.settings;
@@ -74,7 +74,7 @@ impl Grid {
         bounded(least.next_multiple_of(u128::from(self.unit))).max(self.unit)
     }
 
-    /// What each step's samples are a multiple of, where its passes are one of `passes`.
+    /// The divisor of each step's samples, where its passes are a multiple of `passes`.
     fn step(&self, passes: u64) -> u128 {
         let samples = u128::from(self.replicas) * u128::from(self.divisor) * u128::from(passes);
         let groups = u128::from(self.groups);
@@ -92,7 +92,7 @@ impl Grid {
             || self.split(batch, cap, self.divisor).is_some_and(|split| split.micro_batch >= self.min_micro)
     }
 
-    /// What certainly fits from the least batch on: multiples of this, in which a replica has whole smallest
+    /// The unit of the batches that surely fit, from the least on: in it a replica has whole smallest
     /// micro-batches.
     fn coarse_unit(&self) -> u64 {
         bounded(u128::from(self.unit) * u128::from(self.min_micro / self.divisor))
@@ -123,8 +123,8 @@ impl Grid {
         self.share(batch, self.common).is_some_and(|common| common.is_multiple_of(self.groups))
     }
 
-    /// What divides every stage of the run whose full batch this is, and the smallest of them; `None` where
-    /// one is not whole.
+    /// The common divisor and the smallest of the stages of the run with this full batch; `None` where one is
+    /// not whole.
     pub fn of_stages(&self, batch: u64) -> Option<(u64, u64)> {
         Some((self.share(batch, self.common)?, self.share(batch, self.smallest)?))
     }

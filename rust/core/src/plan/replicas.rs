@@ -12,7 +12,7 @@ pub(super) struct Replicas {
     pub model_parallel: u64,
     /// The GPUs hold whole sets of experts only where their replicas are a multiple of this.
     pub group: u64,
-    /// What every micro-batch must be a multiple of.
+    /// The divisor of each micro-batch.
     pub divisor: u64,
     /// No micro-batch is larger.
     pub cap: u64,

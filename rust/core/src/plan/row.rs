@@ -93,7 +93,7 @@ impl Nearest {
     }
 }
 
-/// What limits the micro-batch.
+/// The limit of the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cap {
     /// `max_micro_batch`, which is `min_micro_batch` too.
@@ -109,7 +109,7 @@ pub enum Cap {
 }
 
 impl Cap {
-    /// What the job says.
+    /// The limit that the job sets.
     pub(super) fn of(recipe: &Recipe, settings: &Settings) -> Cap {
         match (settings.max_micro_batch, recipe.tuned_micro_batch()) {
             (Some(cap), _) if settings.fixed_micro_batch().is_some() => Cap::Fixed(cap),

@@ -93,8 +93,7 @@ fn weight_decay(input: &Input, k: f64, lr_scale: f64, stretch: f64) -> f64 {
     }
 }
 
-/// What the learning rate of a step of `batch` samples in the ramp is of that at `full`, the batch at its
-/// end.
+/// The learning rate of a step of `batch` samples in the ramp, over that at `full`, the batch at its end.
 ///
 /// # Errors
 /// When the rule needs something that was not measured.

@@ -170,7 +170,7 @@ pub(super) fn steps(input: &Input, row: &mut Row, layout: Layout, gain: f64) -> 
         row.padded_samples = UNKNOWN;
         row.dropped_samples = UNKNOWN;
     }
-    // Those that hold the loss, not the samples.
+    // Where the loss is held, not the samples, the tuned steps are stretched.
     let holds_loss = row.rule.holds_loss() || input.settings.policy == Policy::Goodput;
     // A quotient that is whole must not become another number by its rounding.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and at most 2^53")]

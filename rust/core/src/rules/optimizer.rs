@@ -1,4 +1,4 @@
-//! What an optimizer brings along, and how its values follow the batch and the learning rate.
+//! Optimizers, and how their values follow the batch and the learning rate.
 
 /// The optimizers whose scaling is known or assumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

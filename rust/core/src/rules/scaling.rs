@@ -22,7 +22,7 @@ macro_rules! rules {
 /// A rule with its formula, range and source.
 #[derive(Clone, Copy, Debug)]
 pub struct Card {
-    /// Which.
+    /// The rule.
     pub rule: Rule,
     /// The name that users write.
     pub name: &'static str,

@@ -3,7 +3,7 @@
 use super::error::{ScheduleError, demand, finite};
 use super::record::Record;
 
-/// What a clock may be, so that what is read through it is a number too.
+/// Bounds of a clock, so that a step read through it is a number too.
 const FASTEST: f64 = 18_446_744_073_709_551_616.0;
 const SLOWEST: f64 = 1.0 / FASTEST;
 

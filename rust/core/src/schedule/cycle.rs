@@ -8,7 +8,7 @@ const SHORTEST: f64 = 1.0 / (1_u64 << 30) as f64;
 /// Multipliers nearer to 1 than this lose their growth in the rounding of a power.
 const NEAR_ONE: f64 = 1.0 / 1024.0;
 
-/// What one cycle after another does to the values.
+/// The decay of the values from cycle to cycle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decay {
     /// Nothing.

@@ -1,14 +1,14 @@
-//! What is wrong with a schedule or a step.
+//! Faults of a schedule or a step.
 
 /// Steps lie below this: from here on, not every whole number is a float64.
 pub const STEP_LIMIT: f64 = 9_007_199_254_740_992.0;
 
-/// What is wrong with a schedule or a step, and in which field.
+/// A fault of a schedule or a step, with its field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduleError {
     /// The field at fault, by the name that it has in a schedule's form.
     pub field: &'static str,
-    /// What was got, and what was expected.
+    /// The value given, and the expected.
     pub message: String,
 }
 

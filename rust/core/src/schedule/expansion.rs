@@ -54,7 +54,7 @@ pub(crate) static F32: LazyLock<[Precision; 2]> =
 pub(crate) static F64: LazyLock<[Precision; 2]> =
     LazyLock::new(|| [Precision::new(TERMS_F64, TOLERANCE_F64); 2]);
 
-/// What the series of one segment have in common, worked out once: how far each may reach.
+/// The expander of one segment's series, worked out once: how far each may reach.
 #[derive(Debug, Clone, Copy)]
 pub struct Expander {
     /// For shapes without a singular point.
@@ -79,8 +79,8 @@ impl Expander {
                 *c = binomial;
                 binomial *= (exponent - k as f64) / (k + 1) as f64;
             }
-            // What follows the first term left out is at most as large again; a slope of a tenth of the value
-            // over the block keeps small what rounding its steps to float32 does.
+            // The terms behind the first left out add at most as much again; a slope of a tenth of the value
+            // over the block keeps the error of rounding its steps to float32 small.
             let remainder = 0.5 * singular.tolerance / binomial.abs().max(1e-300);
             expander.ratio = remainder.powf(1.0 / singular.terms as f64).min(0.1 / exponent.abs().max(0.8));
             expander.exponent = exponent;

@@ -139,7 +139,7 @@ impl Track {
     }
 }
 
-/// What a segment does past u = 1.
+/// The course of a segment past u = 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// It stays where it ended.
@@ -148,7 +148,7 @@ pub(crate) enum Tail {
     Continue,
 }
 
-/// What a segment plays.
+/// The content of a segment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Content {
     /// A curve.
@@ -175,7 +175,7 @@ pub(crate) struct Segment {
     pub b: f64,
     /// The curve.
     pub content: Content,
-    /// What happens past u = 1.
+    /// The course past u = 1.
     pub tail: Tail,
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::error::ScheduleError;
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entry {
     /// Nothing was given.
@@ -28,11 +28,11 @@ pub enum Entry {
 /// A part of a form: its name, where there are several sorts of it, and its fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// Which sort of part it is, such as the name of a shape.
+    /// The sort of part, such as the name of a shape.
     pub name: Arc<str>,
     /// The names of its fields, which all parts of a sort share.
     pub names: Arc<[String]>,
-    /// What each field holds.
+    /// The value of each field.
     pub entries: Vec<Entry>,
 }
 
@@ -54,7 +54,7 @@ impl Record {
         match self.entry(field)? {
             Entry::Number(number) => Ok(Some(*number)),
             Entry::Nothing => Ok(None),
-            other => Err(wrong(field, "a number", other)),
+            entry => Err(wrong(field, "a number", entry)),
         }
     }
 
@@ -62,7 +62,7 @@ impl Record {
     pub(crate) fn flag(&self, field: &'static str) -> Read<bool> {
         match self.entry(field)? {
             Entry::Flag(flag) => Ok(*flag),
-            other => Err(wrong(field, "true or false", other)),
+            entry => Err(wrong(field, "true or false", entry)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Record {
         match self.entry(field)? {
             Entry::Numbers(numbers) => Ok(numbers),
             Entry::List(list) if list.is_empty() => Ok(&[]),
-            other => Err(wrong(field, "a list of numbers", other)),
+            entry => Err(wrong(field, "a list of numbers", entry)),
         }
     }
 
@@ -79,7 +79,7 @@ impl Record {
     pub(crate) fn pairs(&self, field: &'static str) -> Read<Vec<(f64, f64)>> {
         let pair = |entry: &Entry| match entry {
             Entry::Numbers(numbers) if numbers.len() == 2 => Ok((numbers[0], numbers[1])),
-            other => Err(wrong(field, "pairs of numbers", other)),
+            entry => Err(wrong(field, "pairs of numbers", entry)),
         };
         self.list(field, "pairs of numbers")?.iter().map(pair).collect()
     }
@@ -88,7 +88,7 @@ impl Record {
     pub(crate) fn parts<T>(&self, field: &'static str, read: impl Fn(&Record) -> Read<T>) -> Read<Vec<T>> {
         let part = |entry: &Entry| match entry {
             Entry::Record(record) => read(record),
-            other => Err(wrong(field, "parts of a form", other)),
+            entry => Err(wrong(field, "parts of a form", entry)),
         };
         self.list(field, "a list of parts")?.iter().map(part).collect()
     }
@@ -96,7 +96,7 @@ impl Record {
     fn list(&self, field: &'static str, expected: &str) -> Read<&[Entry]> {
         match self.entry(field)? {
             Entry::List(list) => Ok(list),
-            other => Err(wrong(field, expected, other)),
+            entry => Err(wrong(field, expected, entry)),
         }
     }
 
@@ -105,7 +105,7 @@ impl Record {
         match self.entry(field)? {
             Entry::Record(record) => Ok(Some(record)),
             Entry::Nothing => Ok(None),
-            other => Err(wrong(field, "a part of a form", other)),
+            entry => Err(wrong(field, "a part of a form", entry)),
         }
     }
 

@@ -5,7 +5,7 @@
 #[derive(Debug)]
 pub(super) struct BestRows {
     top: usize,
-    /// What each is worth, and its place among the job's rows.
+    /// The worth of each, and its place among the job's rows.
     rows: Vec<(f64, usize)>,
 }
 

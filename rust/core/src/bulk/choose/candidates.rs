@@ -18,7 +18,7 @@ const ROUNDING: f64 = 1e-9;
 const UNKNOWNS: [Reason; 4] =
     [Reason::NeedsProfile, Reason::NeedsNoise, Reason::NeedsDuration, Reason::NeedsPrice];
 
-/// What the lanes say of a row.
+/// A row's split, as the lanes plan it.
 #[derive(Clone, Copy, Debug)]
 struct Split {
     effective_batch: u64,
@@ -193,14 +193,14 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// What a row with this split is worth at most.
+    /// An upper bound of the worth of a row with this split.
     fn bound_of_split(&self, at: usize, split: &Split) -> f64 {
         let Some((profile, cluster)) = self.on(at) else { return f64::NAN };
         let least = profile.least_step_seconds(split.micro_batch, split.accumulation);
         self.worth(&profile, cluster, split, least * (1.0 - ROUNDING))
     }
 
-    /// What a row with this split is worth; NaN where it breaks a limit.
+    /// The worth of a row with this split; NaN where it breaks a limit.
     fn worth_of_split(&self, at: usize, split: &Split) -> f64 {
         let Some((profile, cluster)) = self.on(at) else { return f64::NAN };
         if self.limits(&profile, split).is_err() {
@@ -273,7 +273,7 @@ impl<'a> Candidates<'a> {
         goodput / self.job[0].recipe.effective_batch as f64 * (1.0 + ROUNDING)
     }
 
-    /// What a row is worth at most, by the best batch there is; infinite where that is not asked.
+    /// An upper bound of a row's worth, by the best batch; infinite where that is not asked.
     fn best_goodput(&self, at: usize) -> f64 {
         if self.rows[at].0 == f64::INFINITY {
             return f64::INFINITY;
@@ -307,7 +307,7 @@ fn is_of_unknown(reason: Reason) -> bool {
     UNKNOWNS.contains(&reason)
 }
 
-/// What a row is worth that was planned by itself; NaN where it has no plan.
+/// The worth of a row planned by itself; NaN where it has no plan.
 fn worth_of_row(by: Criterion, input: &Input, workloads: &[Workload], row: &Row) -> f64 {
     let Ok(effective_batch) = u64::try_from(row.effective_batch) else { return f64::NAN };
     let Input { recipe, settings, cluster, .. } = input;

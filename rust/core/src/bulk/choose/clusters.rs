@@ -1,4 +1,4 @@
-//! What the jobs' choices share: the clusters.
+//! The clusters, which the jobs' choices share.
 
 use crate::bulk::fleet::{Fleet, Pairs};
 use crate::bulk::lanes::Prepared;

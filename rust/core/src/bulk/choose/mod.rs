@@ -16,7 +16,7 @@ use super::fleet::{Fleet, Pairs};
 use candidates::Candidates;
 use clusters::SharedClusters;
 
-/// What makes one row of a job better than another.
+/// The criterion that ranks the rows of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Criterion {
     /// The run is over sooner.
@@ -27,7 +27,7 @@ pub enum Criterion {
     Goodput,
 }
 
-/// What the rows of a job are compared by.
+/// The figures by which a job's rows are compared.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     step_seconds: f64,

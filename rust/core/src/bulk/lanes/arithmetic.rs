@@ -15,7 +15,7 @@ pub(super) fn whole(n: u64) -> Option<f64> {
 
 /// A value that all lanes share, or one for each.
 pub(super) trait At<V> {
-    /// That of a lane.
+    /// The value of a lane.
     fn at(&self, lane: usize) -> V;
 }
 

@@ -1,4 +1,4 @@
-//! What the lanes need of clusters.
+//! Clusters as the lanes plan them.
 
 use super::arithmetic::BLOCK;
 use super::numbers::NumberColumn;

@@ -15,7 +15,7 @@ use crate::reason::Reason;
 use crate::rules::{Decay, Optimizer, Rule};
 
 impl ScalarRecipe {
-    /// That of a recipe; `None` where it is not usual.
+    /// The recipe of an input; `None` where it is not usual.
     pub fn of(input: &Input) -> Option<ScalarRecipe> {
         let Input { recipe, settings, .. } = input;
         // A batch that unequal devices share may not divide, and an average that is scaled takes a power.
@@ -31,7 +31,7 @@ impl ScalarRecipe {
         ScalarRecipe::with(input, |recipe| tuned_warmup(recipe).ok())
     }
 
-    /// What jobs have in common that differ in their numbers only: those of `input` may be missing.
+    /// The recipe of jobs that differ in their numbers only: those of `input` may be missing.
     pub fn of_group(input: &Input) -> Option<ScalarRecipe> {
         // Beside numbers that are always legal, what is illegal is the rest.
         let mut sound = input.clone();
@@ -81,7 +81,7 @@ pub(super) fn lanes_of(field: Field) -> Option<LanesOf> {
         Field::ExpertParallel => |recipes| &mut recipes.expert_parallel,
         Field::NoiseScale => |recipes| &mut recipes.noise,
         Field::MaxMicroBatch => |recipes| &mut recipes.max_micro_batch,
-        // What the lanes plan does not depend on these, but they must be legal.
+        // The lanes' plans do not depend on these, but they must be legal.
         Field::Power
         | Field::SigmaSq
         | Field::MuSq
@@ -151,7 +151,7 @@ impl Lengths {
     }
 }
 
-/// What the lanes need of a recipe; `None` where they do not know something of it.
+/// A recipe as the lanes plan it; `None` where they do not know something of it.
 #[allow(clippy::too_many_lines, clippy::option_option, reason = "one line a field; and as in `with`")]
 fn scalar_recipe(
     recipe: &Recipe,

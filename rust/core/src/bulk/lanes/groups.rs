@@ -62,7 +62,7 @@ impl<'a> RecipeGroups<'a> {
                 keys.push(column);
             }
         }
-        // What is missing now is not in the rows.
+        // The rows give the values that are missing now.
         common.fault = shared.fault;
 
         let count = keys.iter().try_fold(1_usize, |count, key| count.checked_mul(key.values.len()))?;

@@ -13,7 +13,7 @@ pub(crate) struct LaneLength<T> {
     up: T,
 }
 
-// What is counted. A step holds samples of the first, and is itself what the last count.
+// Units of a length: quantities of samples, then of steps.
 const SAMPLES: f64 = 0.0;
 const TUNED_BATCHES: f64 = 1.0;
 const DATASETS: f64 = 2.0;
@@ -22,7 +22,7 @@ const STEPS: f64 = 4.0;
 const EPOCHS: f64 = 5.0;
 const TOTALS: f64 = 6.0;
 
-/// What lengths are counted in.
+/// The units of lengths.
 #[derive(Clone, Copy)]
 pub(crate) struct Measure {
     pub batch: f64,
@@ -58,7 +58,7 @@ impl LaneLength<f64> {
 }
 
 impl<T: At<f64>> LaneLength<T> {
-    /// Those of a lane.
+    /// The length of a lane.
     #[inline(always)]
     pub fn lane(&self, lane: usize) -> LaneLength<f64> {
         LaneLength {
@@ -95,10 +95,10 @@ impl LaneLength<[f64; BLOCK]> {
 
     /// Takes a lane's length.
     #[inline(always)]
-    pub fn set(&mut self, lane: usize, one: &LaneLength<f64>) {
-        self.count[lane] = one.count;
-        self.power[lane] = one.power;
-        self.unit[lane] = one.unit;
-        self.up[lane] = one.up;
+    pub fn set(&mut self, lane: usize, length: &LaneLength<f64>) {
+        self.count[lane] = length.count;
+        self.power[lane] = length.power;
+        self.unit[lane] = length.unit;
+        self.up[lane] = length.up;
     }
 }

@@ -6,7 +6,7 @@ use super::arithmetic::{BLOCK, LIMIT};
 use crate::bulk::columns::{InputColumn, MISSING};
 use crate::input::{Field, FieldKind, Value};
 
-/// What no field takes.
+/// A number that no field takes.
 const ILLEGAL: f64 = f64::INFINITY;
 
 /// A column of numbers, and which of them are legal.

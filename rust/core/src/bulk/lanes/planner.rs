@@ -16,7 +16,7 @@ use crate::input::Input;
 const WORTH: usize = 12;
 const WORTH_ALONE: usize = 4;
 
-/// What usual rows are planned from; without `groups`, only those of one job are planned together.
+/// Shapes and recipes of usual rows; without `groups`, only the rows of one job are planned together.
 pub struct Prepared<'a> {
     shapes: ClusterShapes,
     groups: Option<RecipeGroups<'a>>,

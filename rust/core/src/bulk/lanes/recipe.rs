@@ -1,4 +1,4 @@
-//! What the lanes need of a job and the settings, one for all lanes or one for each.
+//! A job with its settings as the lanes plan it, one for all lanes or one for each.
 
 use super::arithmetic::{At, BLOCK};
 use super::length::LaneLength;
@@ -21,7 +21,7 @@ macro_rules! recipe {
         }
 
         impl<T: At<f64>, R: At<Reasons>> LaneRecipe<T, R> {
-            /// That of a lane; what of it is not looked at costs nothing.
+            /// The recipe of a lane; a number that is not read costs nothing.
             #[inline(always)]
             pub fn lane(&self, lane: usize) -> ScalarRecipe {
                 LaneRecipe {
@@ -50,19 +50,19 @@ macro_rules! recipe {
             }
 
             /// Takes the numbers of one recipe into every lane.
-            pub fn share(&mut self, one: &ScalarRecipe) {
-                $(self.$number = [one.$number; BLOCK];)*
+            pub fn share(&mut self, recipe: &ScalarRecipe) {
+                $(self.$number = [recipe.$number; BLOCK];)*
             }
 
             /// Takes the rest of a lane's recipe.
             #[inline]
-            pub fn set(&mut self, lane: usize, one: &ScalarRecipe) {
-                $(self.$name[lane] = one.$name;)*
-                self.total.set(lane, &one.total);
-                self.warmup.set(lane, &one.warmup);
-                self.always[lane] = one.always;
-                self.if_moved[lane] = one.if_moved;
-                self.possible[lane] = one.possible;
+            pub fn set(&mut self, lane: usize, recipe: &ScalarRecipe) {
+                $(self.$name[lane] = recipe.$name;)*
+                self.total.set(lane, &recipe.total);
+                self.warmup.set(lane, &recipe.warmup);
+                self.always[lane] = recipe.always;
+                self.if_moved[lane] = recipe.if_moved;
+                self.possible[lane] = recipe.possible;
             }
         }
     };

@@ -45,8 +45,8 @@ impl Lanes {
         (0..rows).filter(|&i| self.left[i] != 0).collect()
     }
 
-    /// What would work instead, in rows whose batch does not divide over the replicas: as the planner of
-    /// single rows has it where all settings but the lanes' are at their defaults.
+    /// The nearest GPU count and batch that divide, in rows whose batch does not: as the planner of single
+    /// rows has them where all settings but the lanes' are at their defaults.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -8,7 +8,7 @@
 //! and `|` of flags and choices are `if` between two values that are both there, because a branch keeps LLVM
 //! from vector instructions.
 //!
-//! What was tried (`bench/results/plan.md`): all stages as one loop stays scalar, 43 ns a row, where five
+//! Tried (`bench/results/plan.md`): all stages as one loop stays scalar, 43 ns a row, where five
 //! short ones took 21. Of some 15 ns today, 6 to 9 are twelve divisions and a root, which is about what the
 //! processor needs for them. Finding a divisor is the one thing that stays a loop of its own, for lanes whose
 //! first accumulation does not divide (`run.rs`).
@@ -65,9 +65,9 @@ stages! {
         let gpus = (replicas * recipe.model_parallel == recipe.gpus) & (samples * replicas == tuned_batch);
         let both = known(recipe.gpus) & known(recipe.micro_batch);
         // A micro-batch that follows from GPUs and passes is worked out by `plan`.
-        let said = known(recipe.micro_batch) | !known(recipe.gpus) | !known(recipe.accumulation);
+        let split = known(recipe.micro_batch) | !known(recipe.gpus) | !known(recipe.accumulation);
         let legal = numbers
-            & said
+            & split
             & lengths
             & (gpus | !known(recipe.gpus))
             & (divide(samples, micro_batch, 0.0) * micro_batch == samples)

@@ -295,7 +295,7 @@ pub(super) fn curve_f32<const TERMS: usize>(
     let head = head(out);
     let (first, out) = out.split_at_mut(head);
     let (whole, rest) = out.as_chunks_mut();
-    // What is beside whole vectors takes one vector more, not a step at a time.
+    // Values beside whole vectors take one vector more, not a step at a time.
     if head > 0 {
         first.copy_from_slice(&vector_f32(0, hi, c, offset, rate, fused)[..head]);
     }

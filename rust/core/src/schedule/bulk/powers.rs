@@ -125,7 +125,7 @@ fn roots<T: Real>(out: &mut [T], powers: &Powers) {
     for (i, out) in out.iter_mut().enumerate() {
         #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
         let i = f64::from(i as i32);
-        // What is left of 1 next to a root's end shows its own rounding in float64.
+        // Next to a root's end, the remainder of 1 shows its own rounding in float64.
         let t = if T::FULL { powers.run.at(i) } else { t + i * growth };
         *out = T::of(powers.base + powers.rise * if t > 0.0 { t } else { 0.0 }.sqrt());
     }

@@ -40,7 +40,7 @@ pub enum Halt {
     },
 }
 
-/// What is still to be done to a value: v·factor + shift.
+/// The scale and shift that a value still lacks: v·factor + shift.
 #[derive(Clone, Copy)]
 struct Affine {
     factor: f64,

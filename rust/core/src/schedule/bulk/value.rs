@@ -1,4 +1,4 @@
-//! What a row is written in.
+//! The float types of a row.
 
 use super::kernels::{Real, curve_f32, curve_f64, level, line};
 use super::powers::Powers;

@@ -18,7 +18,7 @@ use super::error::ScheduleError;
 use super::expansion::{Expander, Expansion};
 use super::record::Record;
 
-/// What a shape's file says of it.
+/// A shape: its name, its form and its values.
 pub trait Curve: Sized {
     /// The shape's name in a form.
     const NAME: &'static str;
@@ -65,9 +65,9 @@ macro_rules! shapes {
             pub(crate) fn read(record: &Record) -> Result<Self, ScheduleError> {
                 match &*record.name {
                     $($name::NAME => $name::read(record).map(Self::$name),)*
-                    other => {
+                    name => {
                         let names = Self::NAMES.join(", ");
-                        Err(ScheduleError::new("shape", format!("must be one of {names}, got {other:?}")))
+                        Err(ScheduleError::new("shape", format!("must be one of {names}, got {name:?}")))
                     }
                 }
             }

@@ -44,7 +44,7 @@ impl Memory {
         }
     }
 
-    /// What the column holds, to the bit but for NaN, which is one value.
+    /// The column's value in a row, to the bit but for NaN, which is one value.
     pub fn text(&self, row: usize) -> String {
         each!(self, |values| format!("{:?}", values[row]))
     }
