@@ -28,6 +28,8 @@ RELATIVE = re.compile(r"\b(which|whose|that|what)\b", re.IGNORECASE)
 VAGUE = {
     "asked", "found", "it", "its", "kept", "made", "mine", "one", "other", "said", "them", "those", "told",
 }  # fmt: skip
+# Words that begin a relative clause in the place of a noun.
+CLAUSES = "what|that|those|which|whose|who"
 # Comments, characters and strings of Rust.
 NO_CODE = re.compile(r"//.*|'\\?.'|\"(?:[^\"\\]|\\[\s\S])*\"")
 CEILINGS = Path(__file__).with_name("house.json")
@@ -179,9 +181,9 @@ def matches(pattern: re.Pattern[str], path: Path) -> list[int]:
 MEASURES: dict[str, Callable[[Path], Iterable[object]]] = {
     "vague names": vague_names,
     "lines over 110 columns": partial(matches, re.compile(".{111}")),
-    # A relative clause in the place of a noun.
-    "comments that begin with what, that, those, which, who": partial(
-        matches, re.compile(r'(?://[/!]?|#|""") *(?:What|That|Those|Which|Whose|Who)\b')
+    f"comments and tests that begin with {CLAUSES.replace('|', ', ')}": partial(
+        matches,
+        re.compile(rf'(?://[/!]?|#|""") *(?:{CLAUSES.title()})\b|(?:\bfn |def test_)(?:{CLAUSES})_'),
     ),
 }
 

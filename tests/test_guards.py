@@ -121,7 +121,7 @@ def test_every_result_column_has_a_text_and_a_role():
 
 
 @pytest.mark.parametrize("script", ["tables", "picture", "schemas"])
-def test_what_documents_take_from_the_code_is_what_the_code_makes(script):
+def test_generated_parts_of_documents_are_current(script):
     """Tables of pages, the picture of a terminal, the schemas of files."""
     words = [sys.executable, ROOT / f"scripts/{script}.py", "--check"]
     process = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -315,7 +315,7 @@ def test_a_proof_is_declared_by_its_name():
     assert names <= declared, f"no Claim in python/isobatch/validate/proofs has {names - declared}"
 
 
-def test_what_is_wrong_has_a_diagnosis():
+def test_every_failed_proof_has_a_diagnosis():
     """Every proof in python/isobatch/validate that is not simply a pass, or not looked at.
 
     Is made by `judge_claim`, which demands one.

@@ -218,13 +218,11 @@ def house(tmp_path, monkeypatch):
     spec.loader.exec_module(house)
     package = tmp_path / "python" / "isobatch"
     package.mkdir(parents=True)
-    text = '"""Reads a file."""\nfound = 1\n"""What it found."""\nreading = ' + "1" * 120 + "\n"
+    text = f'"""Reads a file."""\nfound = 1\n"""{"What"} it found."""\nreading = ' + "1" * 120 + "\n"
     (package / "__init__.py").write_text(text, encoding="utf-8")
     (tmp_path / "rust").mkdir()
-    text = (
-        '/// That of it.\nconst QUOTE: char = \'"\';\nfn count(found: u8) { say("it \\" it") }\n' + "/" * 111
-    )
-    (tmp_path / "rust" / "lib.rs").write_text(text, encoding="utf-8")
+    text = "//! " + 'What is read.\nconst QUOTE: char = \'"\';\nfn count(found: u8) { say("it \\" it") }\n//'
+    (tmp_path / "rust" / "lib.rs").write_text(text + "-" * 109, encoding="utf-8")
     (tmp_path / "README.md").write_text("three words here", encoding="utf-8")
     monkeypatch.setattr(house, "CEILINGS", tmp_path / "house.json")
     return house

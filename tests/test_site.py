@@ -36,7 +36,7 @@ def test_a_terminals_commands_are_copied_alone(hooks, code, copied):
     assert f' data-copy="{copied}">' in hooks.on_page_content(block("console", code))
 
 
-def test_what_a_program_prints_has_no_copy_button_and_other_code_is_copied_whole(hooks):
+def test_output_has_no_copy_button_and_code_is_copied_whole(hooks):
     assert 'class="language-text highlight no-copy"' in hooks.on_page_content(block("text", "256\n"))
     python = block("python", "import isobatch as ib\n")
     assert hooks.on_page_content(python) == python

@@ -235,7 +235,7 @@ def _says(message: str, field: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns an error's kind and the first line of its text, which may be empty.
+    """Returns an error's kind and the first line of its text, if any.
 
     >>> first_line(ValueError("no such kind\\n  at line 3")), first_line(MemoryError())
     ('ValueError: no such kind', 'MemoryError')

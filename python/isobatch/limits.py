@@ -28,7 +28,7 @@ def within(error: float, tolerance: float) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Returns a NumPy scalar as the Python number that it stands for; anything else stays.
+    """Returns a NumPy scalar as a Python number; anything else stays.
 
     >>> import numpy as np
     >>> plain(np.int64(8))
@@ -54,7 +54,7 @@ def plain_whole(value: Any) -> Any:
 
 @cache
 def whole_fields() -> frozenset[str]:
-    """Lists the fields of recipes, clusters and settings that are whole numbers."""
+    """Lists the fields of recipes, clusters and settings with whole numbers."""
     from isobatch import _core
 
     return frozenset(name for name, _, legal in _core.fields() if legal.startswith("a whole number"))

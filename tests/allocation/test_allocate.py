@@ -69,7 +69,7 @@ def test_cost_takes_the_cheapest_count_that_keeps_the_deadline():
     assert why(soon, "b") == "no count meets its deadline_hours"
 
 
-def test_what_is_done_counts():
+def test_done_samples_are_no_work_left():
     half = ib.allocate(jobs(1, done_samples=[420_000]), 1, objective="finish", profile=SPEED)
     full = ib.allocate(jobs(1), 1, objective="finish", profile=SPEED)
     assert half.value == pytest.approx(full.value / 2, rel=0.01)
@@ -285,7 +285,7 @@ def test_a_job_is_explained():
         answer.explain("nobody")
 
 
-def test_who_waits_or_gains_nothing_is_explained():
+def test_waiting_and_saturated_jobs_are_explained():
     nodes = {"node": ["x"], "gpus": [8], "gpu": ["A100"]}
     answer = ib.allocate(jobs(2, gpu=["A100", "T4"]), nodes, profile=SPEED)
     assert answer.explain("a") == "a has 8 on x; it gains nothing from more of this kind"

@@ -41,7 +41,7 @@ def test_a_pool_of_one_node_has_no_gap(objective, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_gap_says_is_true(seed):
+def test_the_gap_bounds_the_optimum(seed):
     draw = np.random.default_rng(seed)
     jobs, profiles = random_jobs(draw, 60)
     answer = ib.allocate(

@@ -87,7 +87,7 @@ def test_an_unreadable_file_alone_has_an_object_too(tmp_path, ran):
     assert typed.out == "" and "--set gpus must be" in typed.err
 
 
-def test_what_is_not_known_is_in_the_notes_of_json(tmp_path, clean, ran):
+def test_notes_of_json_list_the_unknown(tmp_path, clean, ran):
     notes = json.loads(ran(["doctor", clean, "--gpus", "64", "--json"]).out)["notes"]
     assert notes[0].startswith("The GPUs that it was tuned on are not known: --set gpus=N")
     text = "compute_environment: LOCAL_MACHINE\nnum_processes: 8\nnum_machines: 1"

@@ -66,7 +66,7 @@ def test_torch_is_not_taken_apart_in_the_end(more, message):
     assert process.stdout.splitlines() == message
 
 
-def test_what_cannot_be_written_is_still_complained_about():
+def test_a_full_device_is_reported_at_the_end():
     """Python's own end, also after a command with torch."""
     program = "import sys; sys.modules['torch'] = None; from isobatch.cli.terminal import leave; "
     program += "print('said'); leave(0)"

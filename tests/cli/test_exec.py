@@ -167,7 +167,7 @@ def test_a_brace_outside_of_the_split_leaves_the_flags_to_the_plan(become):
         ("sh -c 'echo $ISOBATCH_MICRO_BATCH {lr}'", ""),
     ],
 )
-def test_what_a_command_leaves_out_is_named(become, capsys, command, note):
+def test_braces_missing_in_the_command_are_named(become, capsys, command, note):
     become("--max-micro-batch", "2", "--", *shlex.split(command), WORLD_SIZE="4", RANK="0")
     error = capsys.readouterr().err
     assert (note in error and error.count("\n") == 1) if note else error == ""

@@ -134,7 +134,7 @@ def test_a_launcher_in_the_command_says_the_count(become, command, environment, 
         ("--gpus 5 --split uneven -- t {micro_batch}", {}, "{micro_batch} is not the same on all ranks"),
     ],
 )
-def test_what_cannot_be_right_is_refused(become, options, environment, message):
+def test_bad_process_counts_are_refused(become, options, environment, message):
     code, error = become(*shlex.split(options), **environment)
     assert code == 2
     assert message in error

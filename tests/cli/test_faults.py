@@ -123,7 +123,7 @@ def test_a_stdout_that_takes_nothing(to, code, message):
     assert (process.returncode, process.stderr) == (code, message)
 
 
-def test_what_others_named_does_not_reach_the_terminal_raw(tmp_path, capsys):
+def test_control_characters_of_names_do_not_reach_the_terminal(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     name = "a\x1b[2J\u202e.csv"
     (tmp_path / name).write_text('job,effective_batch,lr\n"x\x1b[2J\nisobatch fleet: all is well",256,nan\n')

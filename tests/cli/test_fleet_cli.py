@@ -151,7 +151,7 @@ def test_a_broken_write_leaves_nothing(files, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["jobs.csv", "clusters.csv", "pairs.csv"])
-def test_what_is_read_is_not_written_over(files, monkeypatch, capsys, name):
+def test_an_input_file_is_not_written_over(files, monkeypatch, capsys, name):
     (files / "pairs.csv").write_text("job,cluster\n007,small\n")
     before = (files / name).read_bytes()
     monkeypatch.chdir(files)
@@ -179,7 +179,7 @@ def test_a_column_that_is_no_text_is_named(files, monkeypatch, ran, words):
     assert pq.read_table("o.parquet")["tags"].to_pylist() == [["x", None]] * 2
 
 
-def test_what_is_missing_in_a_row_is_said_to_be_missing(tmp_path, ran):
+def test_a_missing_value_of_a_row_is_named(tmp_path, ran):
     (tmp_path / "jobs.csv").write_text("effective_batch,lr\n64,0.1\n,0.1\n64,\n")
     output = ran(["fleet", str(tmp_path / "jobs.csv"), "--gpus", "8", "-o", str(tmp_path / "plans.csv")]).err
     assert (

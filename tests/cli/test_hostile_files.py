@@ -193,7 +193,7 @@ def test_a_file_keeps_its_mode_and_its_name(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.sh"]
 
 
-def test_what_another_name_of_a_file_holds_is_not_written_over(tmp_path, ran):
+def test_a_hard_link_beside_the_output_is_not_written_over(tmp_path, ran):
     """A stranger who knows the name of the file beside the output links it to one of worth."""
     from isobatch.files.whole import partial_of
 
@@ -324,7 +324,7 @@ def test_a_configuration_is_refused_in_a_time_that_grows_with_it(suffix, text, t
     assert time.process_time() - started < 5
 
 
-def test_what_the_search_found_stays_an_error_of_the_input(tmp_path):
+def test_faults_of_the_search_stay_errors_of_the_input(tmp_path):
     """Each ended with 3, or with pyarrow's own traceback."""
     cycle = {"period": 1e308, "multiplier": 2, "peak_decay": 1}
     segment = {"length": 100, "a": 1, "b": 0, "shape": {"kind": "cosine"}}

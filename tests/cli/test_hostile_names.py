@@ -122,7 +122,7 @@ def test_no_name_controls_what_it_is_shown_in(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*NAMES, "half a character"])
-def test_what_is_written_reads_back(name):
+def test_hostile_names_written_read_back(name):
     hostile = NAMES.get(name, "\udcff")
     fields = {hostile: hostile, "in": {"a list": [hostile, 1], "lines": f"{hostile}\nx"}}
     if name != "half a character":  # which YAML and TOML cannot hold

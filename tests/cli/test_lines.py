@@ -157,7 +157,7 @@ def test_messages_call_stdin_by_its_name(monkeypatch, ran, text, code, says):
     assert says in output and "isobatch-" not in output
 
 
-def test_what_goes_into_a_pipe_can_be_explained(monkeypatch, capsysbinary):
+def test_rows_from_a_pipe_can_be_explained(monkeypatch, capsysbinary):
     pytest.importorskip("pyarrow", reason="tables in files come with the extra 'fleet'")
     monkeypatch.setattr(sys, "stdin", Pipe(lines([{"job": "a", **RECIPE}])))
     assert main(["fleet", "-", "--gpus", "8"]) == 0

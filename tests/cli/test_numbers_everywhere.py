@@ -25,7 +25,7 @@ def test_a_number_is_a_number(text):
 @pytest.mark.parametrize(
     "text", ["", "90ep", "1_0", "0x10", "nan", "inf", "1e", ".", "--1", "1,024", "٣", "1 2"]
 )
-def test_what_is_no_number(text):
+def test_bad_numbers(text):
     assert number_of(text) is None
 
 

@@ -212,7 +212,7 @@ def ways_out(typed, text):
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_what_is_printed_can_be_typed(typed, typed_in):
+def test_printed_commands_can_be_typed(typed, typed_in):
     words = shlex.split(typed)
     answer = typed_in(words)
     text = answer.out + answer.err

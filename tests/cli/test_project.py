@@ -90,7 +90,7 @@ def test_a_typed_option_and_a_files_own_gpus_win(folder, ran):
     assert "left out" not in typed.err and "gpus_per_node" not in typed.err
 
 
-def test_what_needs_no_cluster_is_as_without_a_project(folder, ran):
+def test_commands_without_a_cluster_ignore_the_projects(folder, ran):
     ran(["plan", "job.json", "--gpus", "4", "-o", "plan.json"])
     assert "ISOBATCH_MICRO_BATCH" in ran(["plan", "plan.json", "--to", "torchrun"]).out
     moved = ran(["replan", "plan.json", "--at-step", "5", "--effective-batch", "32", "--json"])

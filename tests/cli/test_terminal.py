@@ -43,7 +43,7 @@ def test_a_plan_has_the_colour_of_its_status():
     assert on_a_terminal("plan", *RECIPE, "--gpus", "8").startswith("\x1b[32m8 GPUs:\x1b[0m ")
 
 
-def test_what_answers_stands_out_and_sources_stand_back():
+def test_answers_are_bold_and_sources_dim():
     shown = on_a_terminal("plan", *RECIPE, "--gpus", "64", "--policy", "grow")
     assert "micro-batch \x1b[1m32\x1b[0m ×" in shown and "Batch size 256 → \x1b[1m2,048\x1b[0m" in shown
     assert re.search(r"\x1b\[2m\s\[[^\]]*\d{4}[^\]]*\]\x1b\[0m", shown)

@@ -41,7 +41,7 @@ def planned(capsys, *options, **fields):
         ("ramp", "64 64 9_765_625", "64 64 9765625"),
     ],
 )
-def test_what_means_one_thing_is_read(capsys, name, text, value):
+def test_unambiguous_values_are_read(capsys, name, text, value):
     known = {"dataset_size": "52000", "seq_len": "512", "duration": "100st"}
     recipe, err = planned(capsys, **{**known, name: text})
     assert recipe is not None, err
@@ -61,7 +61,7 @@ def test_what_means_one_thing_is_read(capsys, name, text, value):
         ("duration", "1T", "1Ttok"),
     ],
 )
-def test_what_may_mean_two_has_the_right_form_beside_it(capsys, name, text, form):
+def test_ambiguous_values_have_the_right_form_beside_them(capsys, name, text, form):
     recipe, err = planned(capsys, **{name: text})
     assert recipe is None
     assert f"{name} must be" in err and repr(text) in err and err.rstrip().endswith(f": write {form}")

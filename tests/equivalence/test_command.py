@@ -178,7 +178,7 @@ def test_misspelled_braces_are_refused(words, message):
 
 
 @pytest.mark.parametrize("words", ["--b {micro_batch}", "--b {rank_batch}", "--a {accumulation}", "--b 2"])
-def test_what_braces_leave_open_is_seen_in_the_code(words):
+def test_values_without_braces_are_read_from_the_code(words):
     command = read_command(shlex.split(f"torchrun --nproc-per-node {{gpus}} t.py {words}"))
     assert command.in_code and command.default.ranks == DEFAULT.ranks
 
@@ -339,7 +339,7 @@ def test_nanogpt_counts_the_passes_of_all_ranks():
         read_command(["torchrun", "--nproc-per-node", "3", "train.py"])
 
 
-def test_what_accelerate_shards_is_named():
+def test_sharding_of_accelerate_is_named():
     saved("a.yaml", {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "num_processes": 4})
     command = read_command(shlex.split(f"accelerate launch --config_file a.yaml t.py {TYPED}"))
     assert command.own == Split(4, 2, 8)
@@ -371,7 +371,7 @@ def test_accelerates_launcher_hands_deepspeeds_settings_on():
         ("python t.py --num_train_epochs 1", Split(1, 1, 8)),  # the Trainer's defaults
     ],
 )
-def test_what_is_not_typed_is_known(line, own):
+def test_defaults_of_launchers_are_known(line, own):
     assert read_command(shlex.split(line)).own == own
 
 
@@ -434,7 +434,7 @@ def test_flags_that_a_script_may_not_have_are_left_to_its_code():
         ("python t.py --per_device_train_batch_size two", "transformers", "must be a number"),
     ],
 )
-def test_what_cannot_be_split_is_refused_by_name(line, tool, message):
+def test_commands_without_a_split_are_refused_by_name(line, tool, message):
     with pytest.raises(InputError, match=message):
         read_command(shlex.split(line), tool=tool)
 

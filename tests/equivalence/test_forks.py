@@ -48,7 +48,7 @@ def test_python_and_torchrun_can_fork(words, start):
         [*TORCHRUN, "--no-python", "bash", "run.sh"],
     ],
 )
-def test_what_is_not_plain_starts_as_typed(words):
+def test_unusual_commands_start_as_typed(words):
     assert read_start(words) is None
 
 

@@ -173,6 +173,6 @@ def test_a_factor_of_all_tensors_is_named(fault, name):
     ("fault", "reason"),
     [("unused", "nothing shows that the script uses {tp}"), ("unseeded", "does not have")],
 )
-def test_what_cannot_be_compared_is_no_verdict(fault, reason):
+def test_incomparable_meshes_have_no_verdict(fault, reason):
     answer = ask(fault)
     assert answer.same is None and reason in answer.text

@@ -137,7 +137,7 @@ def test_a_change_is_named_by_its_row_and_what_comes_before_it_is_the_same(name)
         {"kind": "AdamW", "settings": {"Arguments.output_dir": "there"}},
     ],
 )
-def test_what_does_not_change_a_training_is_the_same(changes):
+def test_harmless_changes_are_the_same(changes):
     comparison = compare_in_order(run(), run(**changes), run())
     assert comparison.same, comparison
 

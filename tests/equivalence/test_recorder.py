@@ -80,7 +80,7 @@ def test_batches_that_are_passed_twice_are_drawn_once(tmp_path):
     assert recording.drawn_steps() == [[0, 1]]
 
 
-def test_what_a_loader_draws_at_random_is_the_same_for_a_row_in_every_batch(tmp_path):
+def test_random_draws_of_a_loader_are_the_same_for_a_row_in_every_batch(tmp_path):
     script = """
     class Noisy(Dataset):
         __len__ = lambda self: 12

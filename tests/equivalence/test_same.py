@@ -85,7 +85,7 @@ def test_a_run_without_a_learning_rate_is_told_that_nothing_is_trained():
         ("ignores its split", "2 passes of 4 rows at each split"),
     ],
 )
-def test_what_was_not_measured_is_never_the_same(fault, text, tmp_path):
+def test_unmeasured_trainings_are_never_the_same(fault, text, tmp_path):
     answer = ask(fault, ["1x4x2"])
     assert answer.same is None and text in next(answer.lines())
     answer.save(tmp_path / "same.json")
@@ -97,7 +97,7 @@ def test_what_was_not_measured_is_never_the_same(fault, text, tmp_path):
     ("fault", "name"),
     [("decay by ranks", "another optimizer setting"), ("weights by passes", "another update")],
 )
-def test_what_no_gradient_shows_is_named(fault, name):
+def test_faults_without_a_trace_in_gradients_are_named(fault, name):
     assert causes(ask(fault, ["2x2x2"])) == {name}
 
 

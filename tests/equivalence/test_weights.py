@@ -41,7 +41,7 @@ def test_the_weights_of_samples_come_back(weights, seed):
     assert solution.residual < 1e-9 or not any(weights)
 
 
-def test_what_no_weights_explain_is_a_residual():
+def test_a_part_that_no_weights_explain_is_a_residual():
     changes = np.eye(3, 10)
     gradient = changes.sum(0)
     gradient[9] = 3.0

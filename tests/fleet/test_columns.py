@@ -45,7 +45,7 @@ def test_a_flag_of_arrow_may_be_unknown(name):
         assert flagged.equals(texts)
 
 
-def test_what_is_equal_is_not_the_same():
+def test_equal_values_of_other_types_differ():
     # One cell's type says nothing of another's.
     for values in ([1, True, 1.0], [True, 1, 1.0], [1.0, True, 1]):
         rows = statuses("gpus", np.array(values, object))

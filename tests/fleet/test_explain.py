@@ -68,7 +68,7 @@ def test_a_row_in_words(tmp_path):
         ({"status": 1, "reasons": 2}, 0, "table must be a table of plans"),
     ],
 )
-def test_what_is_no_row(table, row, says):
+def test_bad_rows(table, row, says):
     with pytest.raises(ib.InputError, match=says):
         ib.explain(table, row)
 
@@ -96,7 +96,7 @@ def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
 BAD = {"job": ["a", "b", "c"], "effective_batch": [256, 0, 256], "lr": [0.1, 0.1, -1.0]}
 
 
-def test_which_value_is_illegal():
+def test_the_illegal_value_is_named():
     plans_made = ib.plan_fleet(BAD, [8, 4])
     assert "pass the jobs that were planned" in ib.explain(plans_made, 2)
     explanation = ib.explain(plans_made, 3, jobs=BAD)

@@ -132,7 +132,7 @@ def plan_into(files, path):
 
 
 @pytest.mark.parametrize(("write", "suffix"), [(fleet_into, ".csv"), (plan_into, ".json")])
-def test_what_is_no_regular_file_is_not_replaced(files, capsys, write, suffix):
+def test_pipes_and_links_are_not_replaced(files, capsys, write, suffix):
     pipe, link = files / f"pipe{suffix}", files / f"link{suffix}"
     os.mkfifo(pipe)
     link.symlink_to(files / "target")

@@ -33,7 +33,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path, suffix):
+def test_leftovers_of_a_killed_process_go_with_the_next_run(tmp_path, suffix):
     output = tmp_path / f"one.{suffix}"
     with subprocess.Popen([sys.executable, "-c", WRITER, output], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"

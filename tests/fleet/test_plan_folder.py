@@ -127,7 +127,7 @@ def test_folders_in_the_folder_stay_and_hidden_names_are_no_jobs(make_jobs, tmp_
         ({"select": "fastest"}, "profile", "select='fastest' needs a profile"),
     ],
 )
-def test_what_cannot_be_asked_writes_nothing(make_jobs, tmp_path, settings, field, message):
+def test_bad_settings_write_nothing(make_jobs, tmp_path, settings, field, message):
     jobs = make_jobs(files=1, rows=10)
     with pytest.raises(ib.InputError, match=message) as caught:
         ib.plan_files(jobs.folder, CLUSTERS, tmp_path / "plans", **settings)
@@ -148,7 +148,7 @@ def test_types_that_differ_between_files_are_joined(make_jobs, tmp_path):
     assert plans_in(tmp_path / "plans").num_rows == 120
 
 
-def test_what_is_carried_along_keeps_its_type(make_jobs, tmp_path):
+def test_carried_columns_keep_their_type(make_jobs, tmp_path):
     jobs = make_jobs(files=2, rows=30)
     extra = {
         "kind": pa.array(["a", "b", None] * 10).dictionary_encode(),

@@ -50,7 +50,7 @@ def planned_anew(monkeypatch):
     return names
 
 
-def test_what_is_done_is_not_done_again(make_jobs, tmp_path, monkeypatch):
+def test_finished_files_are_not_planned_again(make_jobs, tmp_path, monkeypatch):
     jobs = make_jobs(files=6, rows=50)
     settle = whole_files.settle
 
@@ -246,7 +246,7 @@ def test_plans_are_on_the_disk_before_they_have_their_name(make_jobs, tmp_path, 
     assert calls == [("sync", ".00"), ("move", "00.parquet"), ("sync", "plans")]
 
 
-def test_what_a_killed_run_left_goes_with_the_next(make_jobs, tmp_path):
+def test_leftovers_of_a_killed_run_go_with_the_next(make_jobs, tmp_path):
     jobs = make_jobs(files=1, rows=20)
     (tmp_path / "plans").mkdir()
     with whole_files.partial_of(str(tmp_path / "plans" / "00.parquet")) as partial:

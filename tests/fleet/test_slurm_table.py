@@ -85,7 +85,7 @@ def test_a_job_gets_the_plan_for_its_gpus(submit, options):
     }
 
 
-def test_what_has_no_plan_is_refused_with_the_reason(submit):
+def test_jobs_without_a_plan_are_refused_with_the_reason(submit):
     assert submit(comment=None) == (0, {}, [])
     code, submission, messages = submit(comment="isobatch:odd one", tres_per_node="gres/gpu:8", min_nodes=1)
     assert (code, submission) == (-1, {})

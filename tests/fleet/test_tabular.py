@@ -171,7 +171,7 @@ def test_a_bad_column_is_named(change, message):
     assert message in str(error.value)
 
 
-def test_what_is_no_table():
+def test_bad_tables():
     for jobs in (3, None, "jobs.txt", [1, 2]):
         with pytest.raises(ib.InputError):
             ib.plan_fleet(jobs, [8])

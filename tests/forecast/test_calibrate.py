@@ -109,7 +109,7 @@ def test_a_time_that_is_flat_for_small_batches():
     assert profile.compute_floor.value == pytest.approx(0.02, rel=0.1)
 
 
-def test_what_runs_before_the_first_gradients_is_found():
+def test_the_lead_before_the_first_gradients_is_fitted():
     rng = np.random.default_rng(5)
     known = {"gradient_bytes": 1e8, "compute_constant": 0.01, "compute_per_sample": 0.001, "inter_gb_s": 2.0}
     truth = with_constants(random_truth(rng), **known, overlap=4.0, lead=0.4)
@@ -159,7 +159,7 @@ def test_all_reduces_that_no_line_follows_are_looked_up():
     assert by_line.max() > 0.1
 
 
-def test_what_was_not_measured_is_not_identified():
+def test_constants_without_measurements_are_unidentified():
     rng = np.random.default_rng(1)
     truth = random_truth(rng)
     profile = calibrate(measure(truth, rng, table=False, gpus=(1, 2, 4, 8)))

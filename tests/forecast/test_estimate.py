@@ -157,7 +157,7 @@ def test_recomputing_costs_time_and_saves_memory(tmp_path):
     assert memories == sorted(memories) and memories[0] < memories[1] / 2 and memories[2] > 3 * memories[1]
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_figures_are_named(tmp_path):
     by_count = estimated(parameters=7 * 10**9, gpu="L40S-48", seq_len=2048)
     assert by_count.profile.memory_per_sample_gib is None
     assert any("operations of attention" in line for line in by_count.missing)
@@ -254,7 +254,7 @@ def test_peaks_are_those_of_lightnings_table():
 @pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_what_transformers_keeps_for_the_backward_pass_is_inside_the_range(kind):
+def test_activations_of_transformers_are_inside_the_range(kind):
     """The difference of two depths and two batches, so only layers count."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

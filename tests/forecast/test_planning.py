@@ -70,7 +70,7 @@ def test_sharded_states_leave_more_memory_on_more_gpus():
     assert table["memory_gib"].tolist() == [plan.memory_gib for plan in plans]
 
 
-def test_what_lies_outside_is_said():
+def test_plans_outside_the_measurements_have_a_reason():
     assert Reason.OUTSIDE_MEASURED in ib.plan(RECIPE, NODE, profile=profile(nodes=(1, 1))).reasons
     estimate = Profile.estimate(
         parameters=10**8, flops_per_sample=1e9, gpu_tflops=100, intra_gb_s=100, inter_gb_s=10

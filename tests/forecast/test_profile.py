@@ -108,7 +108,7 @@ def test_a_bad_table_is_named(rows, message):
     assert message in str(error.value)
 
 
-def test_what_is_not_known_is_not_guessed():
+def test_unknown_constants_are_not_guessed():
     row = measured(inter_gb_s=None).forecast(gpus=[8, 16], micro_batch=4)
     assert np.isfinite(row["step_seconds"]).tolist() == [True, False]
     assert np.isnan(measured(memory_per_sample_gib=None).forecast(gpus=1, micro_batch=1)["memory_gib"][0])
@@ -185,7 +185,7 @@ def test_bad_shapes_are_named():
         measured().forecast(gpus=8, micro_batch=0)
 
 
-def test_what_is_sharded_falls_with_the_replicas():
+def test_sharded_memory_falls_with_the_replicas():
     profile = measured(memory_sharded_gib=16.0)
     row = profile.forecast(gpus=[1, 2, 4, 8], micro_batch=4, model_parallel=[1, 1, 1, 2])
     assert row["memory_gib"].tolist() == [28.0, 20.0, 16.0, 16.0]

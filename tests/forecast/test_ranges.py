@@ -113,7 +113,7 @@ def test_a_moved_run_has_the_range_of_its_legs():
         ),
     ],
 )
-def test_what_is_not_known_is_named(cluster, known, recipe, says):
+def test_unknown_figures_are_named(cluster, known, recipe, says):
     text = ib.plan(recipe, cluster, profile=known).explain()
     assert says in text
     assert "not known" not in planned().explain() and "not known" not in ib.plan(RECIPE, 8).explain()

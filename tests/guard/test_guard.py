@@ -340,12 +340,12 @@ def test_an_error_takes_the_guard_out_of_the_script():
     step(model, optimizer)
 
 
-def test_who_catches_the_error_needs_no_torch():
+def test_catching_the_error_needs_no_torch():
     program = "import sys; from isobatch.guard import GuardError; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_what_cannot_be_guarded_is_refused():
+def test_unguardable_loops_are_refused():
     with pytest.raises(ib.InputError, match="infeasible"):
         guard(made_for(1000))
     planned = made_for(1, effective_batch=8)
@@ -526,7 +526,7 @@ def test_batches_that_are_changed_on_the_way_have_no_reference(train, kind):
 
 
 @pytest.mark.parametrize(("seeing", "named_ranks"), [([0], [0]), ([1], [1]), ([0, 1], [])])
-def test_who_sees_a_fault_that_others_do_not_is_known(two, seeing, named_ranks):
+def test_a_fault_seen_by_some_ranks_names_them(two, seeing, named_ranks):
     answers = two(witnesses, PLAIN, seeing)
     assert [answers[rank] for rank in seeing] == [named_ranks] * len(seeing)
 

@@ -158,7 +158,7 @@ def test_a_state_without_a_number_is_refused():
         (Numbers(50), 12, {"num_workers": 2}, "num_workers must be 0 or 1 for a stream"),
     ],
 )
-def test_what_cannot_be_is_refused(dataset, batch, options, message):
+def test_bad_loaders_are_refused(dataset, batch, options, message):
     with pytest.raises(ib.InputError, match=message):
         GlobalLoader(dataset, batch, **options)
 

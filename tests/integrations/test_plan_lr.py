@@ -122,7 +122,7 @@ def test_stepping_before_the_optimizer_or_once_an_epoch_is_loud():
         scheduler.step(3)
 
 
-def test_what_cannot_be_scheduled():
+def test_bad_plans_have_no_schedule():
     with pytest.raises(ib.InputError, match="run's length"):
         PlanLR(optimizer_of(), ib.plan(ib.Recipe(effective_batch=256, lr=0.1), 8))
     with pytest.raises(ib.InputError, match="infeasible"):

@@ -25,13 +25,13 @@ def lr(plan):
         (8, r"plan must be a Plan, got 8: isobatch\.plan\(recipe, gpus\) makes one"),
     ],
 )
-def test_what_is_no_plan(use, value, says):
+def test_bad_plans(use, value, says):
     with pytest.raises(ib.InputError, match=says):
         use(value)
 
 
 @pytest.mark.parametrize("value", ["recipe.toml", {"effective_batch": 64}, None])
-def test_what_is_no_recipe(value):
+def test_bad_recipes(value):
     with pytest.raises(ib.InputError, match=r"recipe must be a Recipe or a Plan, got .*Recipe\.load"):
         ElasticRun(value)
 

@@ -73,7 +73,7 @@ def test_a_move_converts_them_too():
 
 
 @pytest.mark.parametrize("text", ["10%", "0st", "500", "often"])
-def test_what_is_no_interval(text):
+def test_bad_intervals(text):
     with pytest.raises(ib.InputError, match="eval_every must be a number above 0 with a unit"):
         ib.Recipe(effective_batch=256, lr=0.1, eval_every=text)
 

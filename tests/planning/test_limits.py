@@ -63,7 +63,7 @@ def test_auto_bends_where_the_noise_scale_is_known(optimizer):
     assert plan(known, policy="keep").rule == "none"
 
 
-def test_what_no_column_can_hold_is_no_plan():
+def test_a_value_too_large_for_its_column_is_no_plan():
     huge = plan({"weight_decay": 1e308, "optimizer": "adamw"}, policy=2**20)
     assert huge.status == "infeasible" and Reason.TOO_LARGE in huge.reasons
     slow = profile_of(compute_constant=1e308, compute_per_sample=1e300)
@@ -77,7 +77,7 @@ def test_megatrons_own_ramp():
     assert planned.total_steps > 100e9 / 4096 / 1536
 
 
-def test_what_works_instead_of_a_large_prime_is_a_cluster_that_can_be_planned():
+def test_the_ways_out_of_a_large_prime_can_be_planned():
     # Of 2^40 − 87 samples, a prime, the divisor above is the batch itself: more GPUs than a cluster may have.
     large = ib.plan(ib.Recipe(effective_batch=2**40 - 87, lr=0.1), 2**20 - 1)
     assert (large.status, large.nearest_world_sizes) == ("infeasible", (1, None))

@@ -53,7 +53,7 @@ def test_a_larger_cap_never_gives_a_smaller_micro_batch(recipe, gpus, cap, large
 
 
 @given(COUNT, GPUS)
-def test_what_is_named_as_nearest_works(batch, gpus):
+def test_the_nearest_counts_and_batches_work(batch, gpus):
     recipe = ib.Recipe(effective_batch=batch, lr=0.1)
     plan = ib.plan(recipe, gpus)
     assume(plan.status == "infeasible")

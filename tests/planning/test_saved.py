@@ -113,7 +113,7 @@ def test_a_plan_that_was_edited_is_refused_by_the_fields_that_differ(name, chang
             assert f"{key} is {value}" in str(caught.value) or len(changes) > 1
 
 
-def test_what_comes_out_is_said():
+def test_changed_results_of_a_saved_plan_are_named():
     text = json.loads(MADE["plain"].to_json()) | {"lr": 0.2, "total_steps": 5}
     with pytest.raises(ib.InputError, match=r"lr is 0\.2, expected 0\.1; total_steps is 5, expected 200"):
         ib.Plan.from_json(json.dumps(text))
@@ -137,7 +137,7 @@ def test_moves_that_did_not_happen_are_refused():
     "text",
     ["{", "[]", "null", '{"schema": 1}', "[" * 100_000, '{"a":' * 50_000, '{"schema":"isobatch.plan/2"}'],
 )
-def test_what_is_no_plan(text):
+def test_bad_plan_files(text):
     with pytest.raises(ib.InputError):
         ib.Plan.from_json(text)
 

@@ -157,7 +157,7 @@ def test_gpus_that_are_none(cluster, message):
         ib.plan(ib.Recipe(effective_batch=256, lr=0.1), cluster)
 
 
-def test_what_is_no_recipe():
+def test_bad_recipes():
     with pytest.raises(
         ib.InputError, match=r"recipe must be a Recipe, got .*: Recipe\(\*\*fields\) makes one"
     ):

@@ -27,7 +27,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("suffix", [".toml", ".json", ".yaml", ".yml"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_is_saved_is_read(name, suffix, tmp_path):
+def test_saved_recipes_are_read(name, suffix, tmp_path):
     if suffix.startswith(".y"):
         pytest.importorskip("yaml", reason="PyYAML comes with the extra 'fleet'")
     path = tmp_path / f"job{suffix}"
@@ -161,7 +161,7 @@ def test_a_field_that_is_none_is_named_with_the_nearest(fields, hint):
         ib.Recipe(effective_batch=256, lr=0.1, **fields)
 
 
-def test_what_is_missing_is_said_at_once():
+def test_missing_fields_are_named_at_once():
     with pytest.raises(ib.InputError) as caught:
         ib.Recipe()
     assert caught.value.fields == ("effective_batch", "lr")

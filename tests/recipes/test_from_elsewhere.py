@@ -52,7 +52,7 @@ def test_a_member_pickled_by_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("source", [8, None, object(), []])
-def test_what_has_no_settings(source):
+def test_bad_sources(source):
     with pytest.raises(ib.InputError, match="path must be a path"):
         ib.Recipe.read(source, gpus=1)
 

@@ -182,7 +182,7 @@ def test_a_page_says_where_only_whole_nodes_are_counted(gpus, note):
     assert plans_in(shown(result)[0])["note"] == note
 
 
-def test_what_a_tool_cannot_run_is_said_in_its_place():
+def test_a_count_that_the_tool_cannot_run_is_marked():
     text, _ = shown(over([8, 12], split="ragged"), tool="transformers")
     even, ragged = (row[0][5] for row in plans_in(text)["plans"])
     assert "per_device_train_batch_size: 8" in even and ragged[0].startswith("# not for transformers: ")

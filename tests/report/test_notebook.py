@@ -68,7 +68,7 @@ def test_a_plan_in_a_cell_reads_in_five_lines():
     assert "batch_tolerance=" in menu and "--" not in menu
 
 
-def test_what_would_work_can_be_copied_from_a_cell():
+def test_ways_out_can_be_copied_from_a_cell():
     cells = Parsed(html_of(VALUES["never"])).texts["bdi"]
     ways = [cell for cell in cells if "=" in cell]  # each in a <bdi> of its cell
     assert len(ways) == len(VALUES["never"].options) > 3
@@ -177,7 +177,7 @@ def test_small_learning_rates_are_written_shortly():
         ("plans.parquet", "plans.parquet: there is no such file"),
     ],
 )
-def test_what_cannot_be_drawn_says_why(value, why):
+def test_values_without_a_chart_say_why(value, why):
     with pytest.raises(ib.InputError, match=why):
         ib.plot(value)
 

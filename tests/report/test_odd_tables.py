@@ -135,6 +135,6 @@ def test_a_table_is_read_alike_from_any_file(tmp_path):
         ({"status": ["ok"], "reasons": [""], "lr": ["x"]}, "column 'lr' must have numbers"),
     ],
 )  # fmt: skip
-def test_what_is_no_fleet_is_refused(columns, message):
+def test_bad_fleets_are_refused(columns, message):
     with pytest.raises(ib.InputError, match=message):
         plans_of(pa.table(columns))

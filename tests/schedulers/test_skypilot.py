@@ -101,6 +101,6 @@ def test_a_task_without_a_recipe_passes(policy):
         (2, ["H100:8", "A100:4"], None, r"accelerators must be one whole number of GPUs, got \[4, 8\]"),
     ],
 )
-def test_what_cannot_be_is_refused(policy, nodes, accelerators, envs, message):
+def test_bad_tasks_are_refused(policy, nodes, accelerators, envs, message):
     with pytest.raises(ib.InputError, match=message):
         policy(nodes, accelerators, envs)

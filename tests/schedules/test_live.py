@@ -64,7 +64,7 @@ def test_transformers_schedulers(name, kwargs):
     assert np.abs(schedule.values(range(45)) - stepped(scheduler, 45)).max() < 1e-15
 
 
-def test_what_is_no_schedule():
+def test_unreadable_schedulers():
     for scheduler in (
         peer.ReduceLROnPlateau(optimizer(0.1)),
         peer.LambdaLR(optimizer(0.1), lambda x: 1.0),

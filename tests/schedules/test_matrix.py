@@ -301,7 +301,7 @@ def test_a_forked_child_does_not_hang():
 @pytest.mark.parametrize(
     "name", ["steps_per_epoch", "dataset_size", "seq_len", "effective_batch", "tuned_batch"]
 )
-def test_what_a_unit_is_worth_is_a_number(name):
+def test_sizes_of_units_are_numbers(name):
     table = {**ROW, "schedule": ["multistep(30ep, 60ep)"], name: ["16 16"]}
     with pytest.raises(ib.InputError, match=f"row 1: {name} must be a number above 0, got the text '16 16'"):
         ib.schedule_matrix(table, range(5))

@@ -116,7 +116,7 @@ def test_the_tasks_of_an_array_and_a_job_that_is_requeued_keep_the_plan(cluster,
 
 
 @pytest.mark.parametrize("command", ["srun", "salloc"])
-def test_what_is_handed_no_environment_is_told_the_words(cluster, command):
+def test_commands_without_an_environment_print_the_exports(cluster, command):
     process = cluster.run(command, *ASKS, *ON_FOUR, "true", check=False)
     assert process.returncode != 0
     words = "ISOBATCH_WORLD_SIZE=4 ISOBATCH_MICRO_BATCH=64 ISOBATCH_ACCUMULATION=1 ISOBATCH_LR=0.1"

@@ -82,7 +82,7 @@ def answered(tool, settings):
 
 
 @pytest.mark.parametrize("tool", [name for name in readers() if name != "checkpoint"])
-def test_what_a_message_asks_for_is_an_answer(tool):
+def test_fields_that_a_message_asks_for_are_answers(tool):
     stuck = {}
     for name in read_names(tool):
         for value in (Unknown(why="is $VALUE, which is not set in this file"), "auto"):

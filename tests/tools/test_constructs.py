@@ -62,7 +62,7 @@ def test_a_construct_that_is_not_read_is_asked_about(name, field, tmp_path):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_read_of_a_script_is_what_it_runs(name, tmp_path):
+def test_the_recipe_of_a_script_is_its_run(name, tmp_path):
     file = tmp_path / "train.py"
     file.write_text(SCRIPTS[name])
     recipe = ib.Recipe.read(file, **KNOWN)

@@ -115,7 +115,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
          "one step late", "leave it, or drive it by"),
     ],
 )  # fmt: skip
-def test_what_a_tool_does_without_a_word(tmp_path, name, settings, says, change):
+def test_silent_changes_of_a_tool_are_findings(tmp_path, name, settings, says, change):
     diagnosis = examined(tmp_path, settings, name=name)
     (finding,) = [finding for finding in diagnosis.findings if says in finding.what]
     assert change in finding.change
@@ -142,7 +142,7 @@ def test_the_command_exits_with_what_it_found(tmp_path, ran):
         examine(path, 0)
 
 
-def test_what_cannot_be_read_is_said_and_stops_nothing(tmp_path):
+def test_unreadable_settings_are_named_and_stop_nothing(tmp_path):
     diagnosis = examined(
         tmp_path, {**CLEAN, "learning_rate": "fast", "weight_decay": "auto"}, 64, tuned_gpus=8
     )

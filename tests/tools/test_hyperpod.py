@@ -53,7 +53,7 @@ def test_a_row_that_does_not_add_up_is_named_with_its_instance_types(tmp_path, r
          "no row: 6 samples are fewer than 8 GPUs"),
     ],
 )  # fmt: skip
-def test_what_a_row_gives_instead(tmp_path, arguments, difference, change):
+def test_rows_that_do_not_add_up_have_a_change(tmp_path, arguments, difference, change):
     file = recipe(tmp_path, [row(1, **arguments)], instance_types=["ml.p5.48xlarge"])
     (finding,) = examine(file).findings
     assert finding.what == f"the row for 1 node does not add up on ml.p5.48xlarge: {difference}"
@@ -72,7 +72,7 @@ def test_rows_stand_over_the_recipes_own_arguments(tmp_path):
     assert examine(recipe(tmp_path, [off], training_config=own, trainer={"devices": 8})).healthy
 
 
-def test_what_rows_share_is_the_recipe(tmp_path):
+def test_settings_common_to_rows_are_the_recipe(tmp_path):
     lora = ["/hydra_config/llmft/peft/lora", "_self_"]
     file = recipe(tmp_path, [row(1, micro_train_batch_size=4), row(2)], defaults=lora)
     read = ib.Recipe.read(file, duration="1000st")
@@ -100,7 +100,7 @@ def test_a_row_that_is_none_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("each", [4, 8])
-def test_what_is_written_adds_up(tmp_path, each):
+def test_written_rows_add_up(tmp_path, each):
     tuned = ib.Recipe(effective_batch=128, lr=4e-4, duration="1000st")
     node = ib.Cluster(gpus_per_node=each)
     text, _ = write(ib.counts(tuned, range(1, 129), cluster=node, split="ragged"), "hyperpod")

@@ -72,7 +72,7 @@ def test_a_containers_variables_stand_in_its_command(tmp_path):
     assert recipe.fields["accumulation"] == 2 and recipe.settings["run_name"] == "$(ACC)"
 
 
-def test_what_the_file_leaves_to_its_runtime_is_asked_for(tmp_path):
+def test_settings_of_the_runtime_are_asked_for(tmp_path):
     for open_part, why in (({"numProcPerNode": 8}, "runtime's"), ({"numNodes": 2}, "nor a node's GPUs")):
         job = trainjob(command=["torchrun", *FLAGS], **open_part)
         file = written(tmp_path, "job.yaml", yaml.safe_dump(job))
@@ -105,7 +105,7 @@ def test_a_job_that_is_none_is_named(tmp_path, job, message):
     assert message in str(error.value)
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_a_written_trainjob_is_read_again(tmp_path):
     plan = ib.plan(ib.Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=2e-5, duration="1000st"), 16)
     text = plan.to("kubeflow", job=Job(command=tuple(FLAGS))).text
     reading = read_file(written(tmp_path, "trainjob.yaml", text))

@@ -207,7 +207,7 @@ class TestTorchtitanInPython:
             (":llama3_8bb", "did you mean 'llama3_8b'"),
         ],
     )  # fmt: skip
-    def test_which_one_is_asked(self, tmp_path, name, says):
+    def test_the_configuration_is_asked_for(self, tmp_path, name, says):
         with pytest.raises(ib.InputError, match=says):
             read_file(f"{written(tmp_path, 'registry.py', TITAN)}{name}")
 
@@ -287,7 +287,7 @@ def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
          "contradict"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_said(tmp_path, monkeypatch, name, text, says):
+def test_unusable_settings_are_named(tmp_path, monkeypatch, name, text, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ib.InputError, match=says) as caught:
         ib.Recipe.read(written(tmp_path, name, text), gpus=8)
@@ -349,7 +349,7 @@ def test_our_own_files_know_the_same_names(tmp_path):
         ib.Recipe.load(both)
 
 
-def test_what_a_file_leaves_out_has_its_optimizers_own_default():
+def test_missing_settings_have_the_optimizers_own_default():
     optimizer = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-3}}
     settings = {"trainer": {"devices": 1, "max_steps": 9}, "optimizer": optimizer, "data": {"batch_size": 4}}
     has(ib.Recipe.read(settings, gpus=1), {"weight_decay": 0.01, "betas": None})
@@ -443,7 +443,7 @@ def test_two_files_that_disagree_are_refused_with_both_values(settings, field):
             ib.Recipe.read(files, gpus=1)
 
 
-def test_what_a_file_says_wins_over_the_default_of_another_in_any_order():
+def test_settings_win_over_another_files_defaults_in_any_order():
     for files in ([COSINE, ENGINE], [ENGINE, COSINE]):
         recipe = ib.Recipe.read(files, gpus=1)
         has(recipe, {"schedule": "cosine", "duration": "100st", "precision": "bf16"})

@@ -65,7 +65,7 @@ def test_search_r1_takes_more_steps_of_a_rollout_with_several_agents(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["sh", "yaml"])
-def test_what_is_written_for_verl_is_read_back_at_every_count(script, tmp_path, form):
+def test_files_for_verl_are_read_back_at_every_count(script, tmp_path, form):
     tuned, written, out = ib.Recipe.read(script), 0, tmp_path / f"out.{form}"
     for gpus in range(1, 65):
         plan = ib.plan(tuned, gpus, batch_tolerance=0.1, batch_multiple=5)
@@ -194,7 +194,7 @@ def test_ms_swifts_yaml_has_its_processes_under_env(tmp_path):
     assert reading.fields["accumulation"] == 2, "16 samples over 4 processes of 2"
 
 
-def test_what_ms_swift_makes_of_the_processes_is_asked_for(tmp_path):
+def test_ms_swifts_accumulation_by_processes_is_asked_for(tmp_path):
     reading = swift(tmp_path, "swift sft --model m --per_device_train_batch_size 2 --num_train_epochs 1")
     assert "gpus" not in reading.fields
     assert [field for field, _ in reading.faults] == ["accumulation"]

@@ -169,7 +169,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_what_is_read_is_what_python_gives(name):
+def test_values_read_are_those_of_python(name):
     class Arguments:
         max_grad_norm = 1.0
 
@@ -223,7 +223,7 @@ def test_trl_is_read_as_trl(tmp_path, ran):
     assert "read as TRL" in errors and "num_generations 2: a batch must be" in errors, "RLOO's own default"
 
 
-def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
+def test_computed_values_are_asked_for_in_one_message(tmp_path):
     text = """
         import os
         args = SFTConfig(output_dir="o", per_device_train_batch_size=int(os.environ.get("BS", 4)),
@@ -260,7 +260,7 @@ def test_what_is_computed_is_asked_for_in_one_message(tmp_path):
         "(args.learning_rate, x) = f()", "with f() as args.learning_rate: pass",
     ],
 )  # fmt: skip
-def test_what_is_set_afterwards_is_asked_for_by_name_and_line(tmp_path, change):
+def test_values_set_afterwards_are_asked_for_by_name_and_line(tmp_path, change):
     text = (
         "args = TrainingArguments('o', per_device_train_batch_size=4, learning_rate=2e-5, max_steps=9)\n"
         f"\n{change}\n"
@@ -483,7 +483,7 @@ def test_a_script_of_accelerates_own_shape_is_read(tmp_path):
     assert (recipe.effective_batch, recipe.lr, recipe.schedule) == (32, 2e-5, "linear")
 
 
-def test_what_is_missing_is_asked_for_beside_what_is_computed(tmp_path):
+def test_missing_and_computed_values_are_asked_for_together(tmp_path):
     with pytest.raises(InputError) as caught:
         ib.Recipe.read(script(tmp_path, LOOP.replace("STEPS = 16, 1000", "STEPS = 16, len(data)")))
     text = str(caught.value)
@@ -672,7 +672,7 @@ def scheduled(scheduler, prepared=PREPARED, arguments=""):
         (scheduled(COSINE.format(100, "", f"3000{PER_PROCESS}")), "give warmup a value"),
     ],
 )  # fmt: skip
-def test_what_a_script_leaves_open_is_asked_for(tmp_path, text, says):
+def test_open_values_of_a_script_are_asked_for(tmp_path, text, says):
     refused(tmp_path, text, says, gpus=2)
 
 

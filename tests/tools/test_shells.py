@@ -186,7 +186,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_refused_with_its_line(name):
+def test_unreadable_shell_is_refused_with_its_line(name):
     text, says = REFUSED[name]
     with pytest.raises(InputError, match=says):
         arguments(text)
@@ -243,7 +243,7 @@ def why(value):
     return value.why
 
 
-def test_what_only_the_run_knows_is_said():
+def test_values_known_only_to_the_run_are_named():
     notes = []
     settings = arguments(
         "source env.sh\nif [ $SIZE = 7B ]; then BS=4; else BS=2; fi\nLR=${LR:-1e-4}\n"

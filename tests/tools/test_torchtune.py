@@ -72,7 +72,7 @@ def test_a_recipe_is_read(lora):
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8, 12])
-def test_what_is_written_takes_the_plans_steps_and_rates(lora, gpus):
+def test_a_written_configuration_takes_the_plans_steps_and_rates(lora, gpus):
     """However many an epoch would have: torchtune takes min(max_steps_per_epoch, ⌈samples / GPUs⌉ //
     batch_size // accumulation)."""
     plan = ib.plan(ib.Recipe.read(lora, gpus=4, dataset_size=5203), gpus, batch_tolerance=0.1)
@@ -116,7 +116,7 @@ def test_ppo_trains_on_one_device(tmp_path):
         ({"model": FULL["model"], "checkpointer": {"_component_": "x"}, "max_new_tokens": 9}, "no optimizer"),
     ],
 )
-def test_what_is_not_modelled_is_asked_for_or_refused(settings, says):
+def test_unmodelled_settings_are_asked_for_or_refused(settings, says):
     with pytest.raises(ib.InputError, match=says):
         ib.Recipe.read(settings, gpus=8)
 

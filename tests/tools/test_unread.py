@@ -103,7 +103,7 @@ def test_an_unknown_setting_is_named_with_the_right_one_beside_it():
         ("deepspeed", {"train_batch_size": 8, "pipeline": {"num_stages": 8}}, "model_parallel"),
     ],
 )  # fmt: skip
-def test_what_matters_and_is_not_modelled_is_refused_until_its_field_is_given(tool, settings, field):
+def test_unmodelled_settings_are_refused_until_their_field_is_given(tool, settings, field):
     with pytest.raises(ib.InputError, match=f"is not modelled: give {field} a value|give {field} a value"):
         ib.Recipe.read(settings, tool=tool, gpus=1, dataset_size=10, lr=0.1)
     assert any(to == field for to, _ in read_file(settings, tool).faults)

@@ -68,7 +68,7 @@ def test_a_sampler_that_does_not_follow_the_ramp_fails(monkeypatch):
     assert (batch.verdict, batch.cause) == (Verdict.FAIL, Cause.ANOTHER_RAMP)
 
 
-def test_what_megatron_serves_is_not_looked_at():
+def test_batches_of_megatron_are_unchecked():
     batch, epoch = prove(made(convention="megatron", duration="10001sp"))
     assert batch.verdict is epoch.verdict is Verdict.UNCHECKED
     assert "megatron" in batch.text

@@ -58,7 +58,7 @@ def test_contexts_of_the_jobs_own_ranks_are_not_others():
         ({"EnforcedPowerLimit": 500_000}, "500 of 700 W", Cause.GPU_THROTTLED, "caution"),
     ],
 )
-def test_what_would_spoil_a_measurement_is_named_with_its_gpu(faulty, text, cause, verdict):
+def test_disturbances_of_a_measurement_are_named_with_their_gpu(faulty, text, cause, verdict):
     answers = [state(Nvml(**faulty) if rank == 11 else None, rank) for rank in range(16)]
     proof = gpu.judge_gpus(NODES, answers)
     assert text in proof.text and "host n1 GPU 3 (rank 11)" in proof.diagnosis.text
@@ -72,7 +72,7 @@ def test_the_worst_of_several_faults_is_the_cause():
     assert proof.text.index("rank 1") < proof.text.index("rank 0") and "MIG" in proof.text
 
 
-def test_what_a_gpu_does_not_tell_is_no_fault():
+def test_unknown_states_of_a_gpu_are_no_fault():
     lacks = ("MigMode", "ComputeRunningProcesses", "EnforcedPowerLimit", "MemoryInfo")
     answer = state(Nvml(lacks=lacks))
     assert [answer.mig, answer.other_processes, answer.power_limit_w, answer.taken_bytes] == [None] * 4

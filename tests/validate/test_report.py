@@ -37,7 +37,7 @@ def test_a_report_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"schema": "isobatch.validation/9"}', "[]"])
-def test_what_is_no_report_is_refused(tmp_path, text):
+def test_bad_reports_are_refused(tmp_path, text):
     file = tmp_path / "report.json"
     file.write_text(text)
     with pytest.raises(ib.InputError, match=r"report\.json"):
@@ -101,7 +101,7 @@ def test_a_rendezvous_that_cannot_be_reached_is_said_at_once(host, message):
         (["plan.json"], "plan.json: cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_rank_starts(tmp_path, monkeypatch, ran, words, message):
+def test_bad_arguments_stop_before_any_rank_starts(tmp_path, monkeypatch, ran, words, message):
     monkeypatch.chdir(tmp_path)
     assert f"isobatch validate: {message}" in ran(["validate", *words], 2).err
 

@@ -42,7 +42,7 @@ def test_even_ranks_pass():
     assert verdict([quiet(0.010), quiet(0.011)]) == (Verdict.PASS, "")
 
 
-def test_what_comes_and_goes_is_noise():
+def test_intermittent_delays_are_noise():
     """Another process shares the core of one rank in three of four windows."""
     burdened = [0.025 if k % 4 else 0.010 for k in range(25)]
     assert verdict([burdened, quiet(0.010)])[0] is Verdict.INCONCLUSIVE

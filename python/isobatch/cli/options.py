@@ -276,7 +276,7 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
 
 
 def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> Iterator[str]:
-    """Yields a note for each profile whose GPU's memory is that of its data sheet, as no other is given."""
+    """Yields a note for each profile with its GPU's memory by the data sheet, for want of another."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
     for gpu in (profile.gpu for profile in profiles if memory_gib is None):

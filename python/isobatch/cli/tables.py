@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[^\w\s]?-?[\d,.]+(e-?\d+)?( %)?|")
 def show_table(
     headers: Sequence[str], rows: Sequence[Sequence[str]], *, spare: Sequence[str] = ()
 ) -> list[str]:
-    """Prints a table to stdout, and returns the names of the columns that are shown.
+    """Prints a table to stdout, and returns the names of the columns shown.
 
     On a terminal that is too narrow texts go over several lines, between words; then the columns in `spare`
     are left out, the first of them first; where that is not enough, words are broken.

@@ -126,7 +126,7 @@ class ElasticRun:
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
-        """Makes the run of the plan that `isobatch exec` handed to this process.
+        """Makes the run of the plan from `isobatch exec`.
 
         Args:
             options: as for the class, such as state=.

@@ -229,7 +229,7 @@ class Session:
         return split, msgspec.structs.replace(first, split=split)
 
     def _give_samples(self, requested: Split, first: Recording) -> Recording:
-        """Gives the completions, random draws and rows of the first run to all others; returns that run."""
+        """Gives completions, random draws and rows of the first run to all others; returns the first."""
         self._play(requested)
         random = any("random draws" in note for note in first.notes)
         if random and first.rows(next(iter(first.steps))) is not None:

@@ -1,4 +1,4 @@
-"""Files of jobs, and the schema that they share."""
+"""Files of jobs, and their common schema."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor

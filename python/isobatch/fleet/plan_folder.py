@@ -231,7 +231,7 @@ def in_threads(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
 
 
 def on_ray(work: Work, files: Sequence[JobFile]) -> Iterator[Outcome]:
-    """Plans the files in Ray tasks, which must see the same paths; a worker lost often fails its file."""
+    """Plans the files in Ray tasks on shared paths; a worker lost often fails its file."""
     ray = connect()
     # A copy without what the core holds, which does not travel.
     shared = ray.put(replace(work, query=replace(work.query)))

@@ -72,7 +72,7 @@ def compare(
 def clipped_early(
     passes: Iterable[list[Tensor]], bound: float, averaged: Callable[[list[Tensor]], list[Tensor]]
 ) -> dict[str, list[Tensor]]:
-    """Lists a step's gradient after each clipping that comes too early.
+    """Lists a step's gradient after each premature clipping.
 
     `passes` are this rank's gradients, which may be written to; `averaged` averages over ranks, in place.
     """

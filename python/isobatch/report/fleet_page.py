@@ -76,7 +76,7 @@ def _lead(plans: Plans) -> str:
 
 
 def _of_model(plans: Plans) -> str:
-    """Says for which model the times are, where some rows have none; a sentence after a space."""
+    """Names the model of the times, where some rows have none; a sentence after a space."""
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
     if not many or not models:
         return ""
@@ -210,7 +210,7 @@ def _reasons(plans: Plans) -> list[Section]:
 
 
 def _jobs_without_plan(plans: Plans) -> list[Section]:
-    """Lists the jobs that no row can plan, by the reason that most of their rows have; folded."""
+    """Lists the jobs without a plan in any row, by the most frequent reason; folded."""
     names, job = plans.text("job")
     works = np.zeros(len(names), bool)
     works[job[plans.status != INFEASIBLE]] = True

@@ -31,7 +31,7 @@ from isobatch.words import count, counted, printable, real
 
 
 def require_extra() -> None:
-    """Refuses where the drawing packages are missing, or docstrings, which altair needs."""
+    """Refuses where the drawing packages are missing, or the docstrings for altair."""
     if sys.flags.optimize > 1:
         raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
     try:

@@ -10,7 +10,7 @@ from isobatch.words import count, counted, figure
 
 
 class _Words(NamedTuple):
-    """The words of a page, for what is compared."""
+    """The words of a page for the things compared."""
 
     singular: str
     plural: str

@@ -57,7 +57,7 @@ def verdicts(plans: Plans, limits: Limits) -> dict[str, list[str | None]]:
 
 
 def together(plans: Plans, limits: Limits) -> list[str | None]:
-    """Judges each row by all limits at once, of which there is one at least: the worst verdict counts."""
+    """Judges each row by all limits at once, at least one: the worst verdict counts."""
     rows = zip(*verdicts(plans, limits).values(), strict=True)
     return [next((each for each in ("missed", None, "likely") if each in row), "met") for row in rows]
 

@@ -61,7 +61,7 @@ _OF_TRAINER = {
 
 
 def _trainer(page: SettingsPage) -> str:
-    """Names the trainer, by its configuration's class or by settings that it alone has."""
+    """Names the trainer, by its configuration's class or by settings of its own."""
     kinds = (name for name, keys in _OF_TRAINER.items() if any(map(page.has, keys.split())))
     return (page.word("trl_config") or "").removesuffix("Config") or next(kinds, "")
 

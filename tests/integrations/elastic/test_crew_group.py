@@ -80,7 +80,7 @@ def wrapped(group):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("waits", WAITS.values(), ids=WAITS)
-def test_what_never_ends_in_gloo_ends_when_the_group_is_cut(alone, waits):
+def test_endless_waits_of_gloo_end_when_the_group_is_cut(alone, waits):
     forgetful(dist.group.WORLD)
     model, cut = wrapped(alone), threading.Timer(0.2, alone.cut)
     cut.start()

@@ -52,7 +52,7 @@ def context(monkeypatch):
     return session
 
 
-def test_what_is_reported_is_gone_on_with(context, tmp_path):
+def test_a_run_resumes_from_its_report(context, tmp_path):
     context.kept = tmp_path
     recipe = ib.Recipe(**elastic.RECIPE)
     run, saved = elastic_run(recipe, max_micro_batch=4)
@@ -72,7 +72,7 @@ def test_another_rank_reports_without_a_checkpoint(context, rank):
     assert (context.metrics, context.folder) == ([{"step": 0, "loss": 1.0}], None)
 
 
-def test_what_cannot_be_is_refused(context, tmp_path):
+def test_bad_states_are_refused(context, tmp_path):
     recipe = ib.Recipe(**elastic.RECIPE)
     with pytest.raises(ib.InputError, match="state is in Ray's checkpoint"):
         elastic_run(recipe, state={})

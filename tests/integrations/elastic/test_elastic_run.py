@@ -173,7 +173,7 @@ def test_the_optimizers_state_is_loaded_before_or_after(before):
         scheduler.load_state_dict({"samples": 12, "step": 1})
 
 
-def test_what_the_plan_moves_the_optimizer_has_and_gives_back():
+def test_the_optimizer_takes_the_plans_values_and_gives_its_own_back():
     fields = {"betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.1, "dataset_size": 640}
     recipe = ib.Recipe(effective_batch=16, lr=1e-3, duration="4ep", **fields)
     model = torch.nn.Linear(2, 2)
@@ -233,7 +233,7 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(changed, settings, messa
     assert str(error.value).startswith(message)
 
 
-def test_what_is_accepted_may_change():
+def test_accepted_fields_may_change():
     run = ElasticRun(recipe_of())
     elastic.go_on(run, until=5)
     longer = ElasticRun(recipe_of(duration="4ep"), state=run.state_dict(), accept=("duration",))
@@ -341,7 +341,7 @@ def test_a_count_that_does_not_divide_says_so(rank):
         ({}, {"splt": "uneven"}, "unknown setting 'splt': did you mean 'split'"),
     ],
 )
-def test_what_cannot_be_is_refused(fields, settings, why):
+def test_bad_runs_are_refused(fields, settings, why):
     with pytest.raises(ib.InputError, match=why):
         ElasticRun(recipe_of(**fields), **settings)
 

@@ -127,7 +127,7 @@ def test_stand_ins_are_the_steps_first_sample_and_collate_is_ones_own(rank):
         (lambda: elastic.Numbers(70), {"batch_size": 2}, "batch_size is the plan's"),
     ],
 )
-def test_what_cannot_be_is_refused(make_stream, options, message):
+def test_bad_streams_are_refused(make_stream, options, message):
     run = ElasticRun(recipe_of())
     with pytest.raises(ib.InputError, match=message):
         for step in run.steps(run.loader(make_stream(), **options)):

@@ -53,7 +53,7 @@ def test_lightning_goes_on_at_another_size(single, two, tmp_path):
     same(back[0][0], alone)
 
 
-def test_what_the_trainer_does_every_epoch_it_does_at_the_runs_own(single, tmp_path):
+def test_the_trainers_epochs_are_the_runs_own(single, tmp_path):
     """Five steps an epoch; stopped in the second, and gone on in it."""
     events = single(trainers.epochs, str(tmp_path / "whole"))[0]
     assert events == [("evaluate", 5, 1.0), ("save", 5, 1.0), ("evaluate", 10, 2.0), ("save", 10, 2.0)]

@@ -168,7 +168,7 @@ def test_a_list_is_as_long_as_the_plan_has_work_for(members, votes, fits, expect
     wait(answers, 10)
 
 
-def test_who_has_no_work_is_not_awaited_and_says_so_once(crew, member):
+def test_a_rank_without_work_is_not_awaited_and_says_so_once(crew, member):
     (old,) = crew(1)
     late = member("late")
     late.fits = old.fits = lambda count: count == 1
@@ -186,7 +186,7 @@ def test_who_has_no_work_is_not_awaited_and_says_so_once(crew, member):
     assert not old.has_room(1, 1)
 
 
-def test_what_fits_is_known_before_the_first_crew():
+def test_rank_counts_that_fit_are_known_before_the_first_crew():
     recipe = ib.Recipe(effective_batch=12, lr=0.1, optimizer="sgd", dataset_size=24, duration="2ep")
     assert [can_begin(recipe, None, {"chunk": 4, "seed": 1}, ranks) for ranks in (1, 3, 4)] == [
         True,
@@ -237,13 +237,13 @@ def test_a_run_ends_where_all_that_are_left_hold_half_a_step_though_new_ones_com
     assert message.startswith(f"the run of this store has ended ({HALVES})")
 
 
-def test_who_holds_half_a_step_goes_on_with_who_holds_a_whole_one(crew):
+def test_half_a_step_goes_on_beside_a_whole_one(crew):
     ranks = crew(3)
     (table,) = {*formed(ranks, [HALF, 5, HALF])}
     assert seats(table) == [("r0", HALF), ("r1", 5), ("r2", HALF)]
 
 
-def test_who_holds_half_a_step_waits_for_a_silent_rank_with_the_state(crew):
+def test_half_a_step_waits_for_a_silent_rank_with_the_state(crew):
     ranks = crew(2, lease=0.5)
     ranks[0].say_over("it holds half a step")
     (half,) = forming(ranks[:1], [HALF])
@@ -289,7 +289,7 @@ def test_a_store_that_was_never_started_is_asked_for():
         Store("127.0.0.1:1", 1.0)
 
 
-def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(crew, member):
+def test_a_newcomer_does_not_end_a_silent_crew(crew, member):
     ranks = crew(1, timeout=30.0)
     late = member("late", lease=0.2, timeout=30.0)
     (comes,) = forming([late], [NEW])
@@ -303,7 +303,7 @@ def test_who_wants_to_join_does_not_end_a_crew_that_is_only_silent(crew, member)
 @pytest.mark.parametrize(
     ("votes", "holds"), [([NEW, NEW], True), ([5, NEW], False), ([NEW, OUT], True), ([5, OUT], False)]
 )
-def test_who_joins_holds_the_state_only_when_it_is_healed(votes, holds):
+def test_a_newcomer_holds_the_state_only_when_it_is_healed(votes, holds):
     expected = 1 if holds is False else 0
     table = Roster(3, tuple(Seat(f"r{rank}|x|{rank}", vote) for rank, vote in enumerate(votes)))
     process = object.__new__(_Survivors)

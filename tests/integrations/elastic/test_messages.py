@@ -109,7 +109,7 @@ GARBAGE += [pickle.dumps({})]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_what_a_stranger_wrote_is_replaced_by_what_is_signed(store, raw, garbage):
+def test_a_strangers_message_is_replaced_by_a_signed_one(store, raw, garbage):
     raw.set("run/saved", garbage)
     raw.set("run/lines", garbage + b"\n")
     assert store.read("saved", Saved) is None

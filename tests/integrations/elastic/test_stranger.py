@@ -63,7 +63,7 @@ def test_a_rank_that_wakes_among_a_stranger_s_messages_is_out(alone, attacked):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "own"), [("the-key-of-another-run", "another"), ("none", "none")])
-def test_who_has_another_key_is_refused_by_name_and_the_run_goes_on(tmp_path, alone, key, own):
+def test_a_rank_with_another_key_is_refused_by_name_and_the_run_goes_on(tmp_path, alone, key, own):
     with Ranks(tmp_path, OPTIONS) as ranks:
         ranks.start_all()
         ranks.wait_for(lambda line: line.get("done") == 3)

@@ -254,7 +254,7 @@ def zero():
 
 
 @pytest.mark.parametrize(("make", "kind"), [(sharded, "DTensor"), (zero, "ZeroRedundancyOptimizer")])
-def test_what_is_sharded_is_refused(make, kind):
+def test_sharded_states_are_refused(make, kind):
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         part = make()

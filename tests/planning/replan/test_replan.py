@@ -173,7 +173,7 @@ def test_without_a_dataset_there_is_no_place():
     assert (move.samples, move.epoch, move.offset) == (1280, None, None)
 
 
-def test_what_is_left_too_small_for_a_step_is_dropped_and_said():
+def test_a_rest_too_small_for_a_step_is_dropped_and_said():
     fields = {"effective_batch": 100, "dataset_size": 1000, "duration": "5ep", "drop_last": True}
     run = plan_of(4, **fields, max_micro_batch=5)
     moved = ib.replan(run, at_step=9, effective_batch=400, max_micro_batch=100)
@@ -333,6 +333,6 @@ def test_progress_in_epochs(twelfths, dataset, epochs, moves, drop):
         )
 
 
-def test_what_is_no_plan_is_refused_by_name():
+def test_a_bad_plan_is_refused_by_name():
     with pytest.raises(ib.InputError, match=r"plan must be a Plan, got 'plan.json': Plan\.load reads one"):
         ib.replan("plan.json", at_step=50, cluster=2)

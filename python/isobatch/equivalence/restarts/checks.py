@@ -98,7 +98,7 @@ def compare_samples(pair: Pair, epochs: Sequence[int]) -> Outcome:
 
 
 def _steps_of(samples: Sequence[str], run: Recording, at: int) -> list[int]:
-    """Lists the steps of a run that take some samples, each the nearest to a step; none if one is unknown."""
+    """Lists the steps with some samples in a run, each the nearest to a step; none if one is unknown."""
     places: dict[str, int] = {}
     for event in sorted(events_of(run), key=lambda event: -abs(event[1] - at)):
         places |= dict.fromkeys(taken(run, event), event[1])

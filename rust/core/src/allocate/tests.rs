@@ -73,7 +73,7 @@ fn alike_jobs_have_one_price() {
 }
 
 #[test]
-fn the_price_is_what_one_more_is_worth() {
+fn the_price_is_the_worth_of_one_gpu_more() {
     let job = vec![(0, 1, 4.0), (0, 2, 7.0), (0, 3, 9.0)];
     let solution = solved(&[job.clone(), job], &[0.0, 0.0], &[3]);
     assert_eq!((solution.value, solution.bound, solution.exact), (11.0, 11.0, true));

@@ -359,7 +359,7 @@ mod tests {
     };
 
     #[test]
-    fn the_largest_batches_end() {
+    fn the_search_ends_at_the_largest_batches() {
         for compute_constant in [0.0, 1e-12, 1e-6] {
             for noise_scale in [1.0, 1e9, 1e14] {
                 let case =
@@ -379,7 +379,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
         #[test]
-        fn as_good_as_every_split(
+        fn the_optimum_is_as_good_as_every_split(
             replicas in 1_u64..9,
             (constant, per_sample, floor) in (prop_oneof![Just(0.0), 1e-5..0.1_f64], 1e-5..0.05_f64,
                 prop_oneof![Just(0.0), 0.0..0.5_f64]),

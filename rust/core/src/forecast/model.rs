@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_micro_batch_that_fits() {
+    fn the_largest_micro_batch_fits_in_memory() {
         assert_eq!(profile().largest_micro_batch(5.2e9, 4, 1 << 40), Some(32));
         assert_eq!(profile().largest_micro_batch(5.199e9, 4, 1 << 40), Some(31));
         assert_eq!(profile().largest_micro_batch(5.2e9, 4, 16), Some(16));

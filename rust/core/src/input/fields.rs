@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_name_must_be_lists_every_name() {
+    fn the_legal_values_list_every_name() {
         let listed = |field: Field, names: &[&str]| {
             assert!(!names.is_empty());
             for name in names {

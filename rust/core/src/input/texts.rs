@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_field_makes_clear_is_read() {
+    fn unambiguous_values_are_read() {
         for (field, text, value) in [
             (Field::DatasetSize, "52k", Value::Real(52_000.0)),
             (Field::Parameters, "7B", Value::Real(7e9)),

@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_in_an_epoch(
+        fn served_and_dropped_samples_of_an_epoch_add_up(
             dataset in 1u64..5000, dp in 1u64..9, micro in 1u64..40, accumulation in 1u64..5,
             sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {
@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn an_epoch_goes_on_behind_any_of_its_steps(
+        fn an_epoch_resumes_after_any_of_its_steps(
             dataset in 1u64..2000, dp in 1u64..9, micro in 1u64..20, accumulation in 1u64..5, less in 0u64..9,
             sampler: bool, loader: bool, ragged: bool, convention in 0usize..5,
         ) {

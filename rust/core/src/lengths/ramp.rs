@@ -164,14 +164,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn so_many_stages_are_no_ramp() {
+    fn too_many_stages_are_no_ramp() {
         let stages = |full| Ramp::parse("1 1 1000000").unwrap().stages(full, full, None, 0);
         assert_eq!(stages(1 + MAX_STAGES).map(|stages| stages.len() as u64), Some(MAX_STAGES + 1));
         assert_eq!(stages(2 + MAX_STAGES), None);
     }
 
     #[test]
-    fn stages_that_are_behind_do_not_count() {
+    fn past_stages_do_not_count() {
         let ramp = Ramp::parse("1 1 100").unwrap();
         let stages = |full, consumed| ramp.stages(full, 4, None, consumed);
         assert_eq!(stages(6, 0), None); // 1.5 samples,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ramp() {
+    fn bad_ramps() {
         let bad = "| 1 2 | 0 16 100 | 1:2 | 0:4 0:8 | 0:x | a b c | 1 2 3 4 | 0:768 9T9:1 | \
             1 1 99999999999999999999";
         for bad in bad.split('|').map(str::trim) {
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counted_one_by_one(
+        fn stages_count_as_a_loop_over_steps(
             start in 1u64..20, increment in 1u64..9, rises in 0u64..9, over in 1u64..2000, run in 1u64..9000,
         ) {
             let full = start + rises * increment;

@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_smallest_divisor_is_that_of_all_trials(
+        fn the_smallest_divisor_is_that_of_trial_division(
             (n, from) in (1_u64..1 << 40).prop_flat_map(|n| (Just(n), 1..=n)),
             near_root in any::<bool>(),
             jitter in 1_u64..20_000,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_divisors_next_to_a_number_are_those_of_one_question() {
+    fn remembered_divisors_are_the_nearest() {
         let mut again = DivisorsOf::default();
         for n in [1, 2, 12, 8191, 8192, 8192, 720_720, 1_048_573 * 3] {
             for around in [1, 2, 3, 7, 12, 90, 8191, 8192, 8193, 1 << 20, 1 << 40] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_divisor_known_or_found() {
+    fn all_divisors_up_to_a_limit() {
         let mut divisor_pairs = vec![];
         for n in (1..300).chain(KNOWN as u64 - 9..KNOWN as u64 + 300).chain([720_720, 1 << 20, 1_048_573 * 3])
         {

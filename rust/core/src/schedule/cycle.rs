@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_every_cycle_on_its_own_step() {
+    fn every_cycle_starts_on_its_own_step() {
         let (mut start, mut length) = (0.0, 3.0);
         for index in 0..40 {
             assert_eq!(cycle(3.0, 2.0).locate(start), (f64::from(index), 0.0));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_far_out() {
+    fn a_step_far_out_is_in_its_cycle() {
         assert_eq!(cycle(7.0, 1.0).locate(7.0 * 1e14 + 5.0), (1e14, 5.0));
     }
 }

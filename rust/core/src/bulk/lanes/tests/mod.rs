@@ -143,7 +143,7 @@ const USUAL: [Field; 4] = [Field::EffectiveBatch, Field::Lr, Field::Gpus, Field:
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn a_field_alone_moves_both_alike(
+    fn each_field_moves_lanes_and_single_rows_alike(
         usual in USUAL.map(|field| Given::many(field, 40)),
         every in Field::ALL.iter().map(|field| Given::usual(*field, 40)).collect::<Vec<_>>(),
         gpus in Given::many(Field::GpusPerNode, 40),

@@ -29,7 +29,7 @@ def test_the_one_field_that_is_missing_is_named(recipe, cluster, limit, reason, 
     assert ib.Reason.of(table["reasons"]) == [tuple(plan.reasons)]
 
 
-def test_what_is_there_is_checked():
+def test_limits_with_all_figures_are_checked():
     where = ib.Cluster(nodes=1, gpus_per_node=8, price_per_gpu_hour=1.0)
     recipe = ib.Recipe(**RECIPE, duration="9st")
     assert ib.plan(recipe, where, profile=profile_of(), deadline_hours=9, budget=9).status != "infeasible"
