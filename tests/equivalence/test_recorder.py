@@ -120,11 +120,12 @@ import torch.multiprocessing as mp
 
 def train(rank, port):
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    optimizer.param_groups.clear()
     wrapped = wrap(model)
-    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    own = Optimizer(wrapped.parameters(), lr=0.1)
     x = torch.arange(6.0).reshape(2, 3) + rank
     wrapped(x).mean().backward()
-    optimizer.step()
+    own.step()
 
 if __name__ == "__main__":
     import socket
@@ -135,19 +136,43 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_script_spawns_are_told_apart_and_fsdp1_is_gathered(tmp_path):
-    wrap = """
+WRAPPED = {
+    "fsdp1": """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+Optimizer = torch.optim.SGD
 def wrap(model):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-"""
-    step = record(tmp_path, wrap + SPAWNED, Split(2, 1, 2)).last
+    half = MixedPrecision(torch.bfloat16)
+    return FSDP(model, device_id=torch.device("cpu"), use_orig_params=True, mixed_precision=half)
+""",
+    "fsdp2": """
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+Optimizer = torch.optim.SGD
+def wrap(model):
+    return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+""",
+    "zero": """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+wrap = nn.parallel.DistributedDataParallel
+def Optimizer(*args, **kwargs):  # each rank steps a tensor, inside of the step of all
+    return ZeroRedundancyOptimizer(*args, optimizer_class=torch.optim.SGD, **kwargs)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_ranks_that_a_script_spawns_are_told_apart_and_their_shards_are_whole(tmp_path, kind):
+    recording = record(tmp_path, WRAPPED[kind] + SPAWNED, Split(2, 1, 2))
+    assert len(recording.steps) == 1
+    step = recording.last
     assert [rank_step.rank for rank_step in step.ranks] == [0, 1] and step.first.world == 2
     assert step.gradients[0] == pytest.approx(step.gradients[1])
     assert step.gradients[0].any()
     assert step.first.entries == [3, 1] and step.first.names == ["weight", "bias"]
+    assert [group["tensors"] for group in step.first.groups] == [2]
     # The gradient of the mean is the mean of each input, over the rows of both ranks; a bucket has one entry.
     assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])
+    assert step.after == pytest.approx(step.weights - 0.1 * step.gradients, rel=1e-5)
+    assert any("of FSDP off" in note for note in step.first.notes) == (kind != "zero")
 
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -241,6 +241,11 @@ class Recorder:
             if 0 < self.settings["stop"] < self.steps[number]:
                 self.end(f"step-{number}-{self.steps[number] - 1}-{{rank}}.json", killed=True)
 
+    def leave_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forgets the passes of an optimizer whose step is part of another's."""
+        if (number := self.number_of(optimizer)) is not None:
+            self.passes[number], self.gradients[number] = [], []
+
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the weights after an optimizer step, and ends the script after the last requested step."""
         number = self.number_of(optimizer)
