@@ -28,10 +28,10 @@ size = int(sys.argv[1])
 """
 
 
-def record(tmp_path, script: str, split: Split, **settings) -> Recording:
+def record(tmp_path, script: str, split: Split, steps: int = 1, **settings) -> Recording:
     path = tmp_path / "script.py"
     path.write_text(HEAD + dedent(script))
-    recorded = Recorded(str(tmp_path / f"record-{split}"), 1, **settings)
+    recorded = Recorded(str(tmp_path / f"record-{split}"), steps, **settings)
     run = start_run([sys.executable, str(path), str(split.micro_batch)], CPU, recorded, split, 120)
     assert run.recording is not None, run.output
     return run.recording
@@ -113,6 +113,21 @@ def test_one_line_draws_alike_for_every_pass_of_a_step(tmp_path):
     """
     whole, split = (record(tmp_path, script, Split(1, 4 // size, size), alike=True) for size in (4, 2))
     assert gradient(split) == pytest.approx(gradient(whole), rel=1e-5)
+
+
+def test_a_pipeline_draws_its_passes_at_once_and_the_probe_of_its_shapes_is_none(tmp_path):
+    script = """
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    stage = PipelineStage(model, 0, 1, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    for x, y in DataLoader(data, 2 * size):
+        schedule.step(x, target=y)
+        optimizer.step()
+    """
+    recording = record(tmp_path, script, Split(1, 2, 2), steps=2)
+    assert recording.shape((0, 0)) == [[2, 2]]
+    assert recording.drawn_steps() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 SPAWNED = """

@@ -84,6 +84,7 @@ class Recorder:
         self.gradients: dict[int, list[torch.Tensor]] = {}
         self.norms: list[tuple[float, float]] = []
         self.forwards: list[dict[str, Any]] = []
+        self.goes_ahead = False  # forward passes come before the backward pass of the first
         self.makes_state = False
         self.dropouts: dict[str, int] = {}
         self.arguments: list[Any] = []
@@ -172,7 +173,8 @@ class Recorder:
         """
         after = self.gradient_marks() if before else []
         reached = [old != new for old, new in zip(before, after)]
-        forwards, self.forwards = self.forwards, []
+        count = 1 if self.goes_ahead else len(self.forwards)
+        forwards, self.forwards = self.forwards[:count], self.forwards[count:]
         self.typed.end_pass()
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
