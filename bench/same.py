@@ -2,7 +2,7 @@
 
     python bench/same.py envs [CASE...]    installs the releases of bench/same/cases.md under build/same
     python bench/same.py run [CASE...]     asks about both sides of each case, writes bench/results/same.md
-    python bench/same.py zero              asks about each ZeRO stage, prints a table (after `envs deepspeed-offload`)
+    python bench/same.py zero              prints a table of ZeRO stages (after `envs deepspeed-offload`)
 
 A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run`
 asks about the cases that are named, or have no row in the results yet; the other rows stay as they are.
@@ -150,7 +150,7 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
 
 
 def sweep_zero(beside: dict[str, str], folder: Path, limit: int) -> None:
-    """Prints what is said of DeepSpeed at each ZeRO stage, with CPU offload and without, split by split."""
+    """Prints the answers about DeepSpeed at each ZeRO stage, with CPU offload and without, by split."""
     print("| deepspeed | ZeRO | offload | " + " | ".join(ZERO_SPLITS) + " | seconds |\n" + "|---" * 7 + "|")
     for release, stage, offload in itertools.product(ZERO_RELEASES, range(4), ([], ["--offload"])):
         start = time.monotonic()

@@ -224,8 +224,8 @@ class Recording(msgspec.Struct, frozen=True):
     def drawn_steps(self) -> list[list[int]]:
         """Returns the dataset rows of each step over all ranks; none where no loader drew any.
 
-        A script that passes a batch through the model twice draws the batches of a step all the same; one that
-        draws several passes at once, as a pipeline's does, draws fewer.
+        A script that passes a batch through the model twice draws the batches of a step all the same; a
+        pipeline's draws several passes at once.
         """
         optimizer = next(iter(self.steps))[0]
         steps = [self.rows(event) for event in self.steps if event[0] == optimizer]

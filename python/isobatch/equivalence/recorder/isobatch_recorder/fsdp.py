@@ -1,4 +1,4 @@
-"""FSDP: the parameters and gradients of FSDP1 are gathered while they are looked at; float32 in FSDP1 and 2."""
+"""FSDP in float32; the parameters and gradients of FSDP1 are gathered while they are looked at."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _watch_fsdp(module: Any, recorder: Recorder) -> None:
 
 
 def _keep_float32(policy: Any, recorder: Recorder) -> None:
-    """Leaves half precision out of a policy: its rounding is larger than what a split changes."""
+    """Leaves half precision out of a policy: its rounding is larger than most differences of splits."""
     initialize = policy.__init__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -47,7 +47,7 @@ def install(recorder: Recorder) -> None:
 
 
 def _watch_stages(module: Any, recorder: Recorder) -> None:
-    """Tells that a pipeline goes forward ahead; it asks for shapes by a pass, which is none of the training."""
+    """Notes a pipeline, since it goes forward ahead; its pass to learn shapes is none of the training."""
     stage = module.PipelineStage
     initialize = stage.__init__
 

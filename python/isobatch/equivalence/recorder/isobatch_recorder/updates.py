@@ -162,16 +162,16 @@ def _without_unstepped(before: torch.Tensor, after: torch.Tensor, sizes: list[in
 
 
 class _Stand(type):
-    """The class of a stand-in for an optimizer, of which DeepSpeed asks whether a script's own one is."""
+    """The class of a stand-in for an optimizer: DeepSpeed asks whether a script's own is an instance."""
 
     def __instancecheck__(cls, optimizer: Any) -> bool:
         return isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW))
 
 
 def _take_plain_ops(recorder: Recorder) -> None:
-    """Takes torch's optimizers in the place of compiled ones, which a CPU would build first.
+    """Takes torch's optimizers in the place of compiled ones.
 
-    A build takes minutes, and one that a time limit ends leaves a lock, for which each later start waits.
+    A build takes minutes; ended by a time limit it leaves a lock, for which each later start waits.
     """
 
     def plain(name: str) -> Any:
