@@ -2,12 +2,14 @@
 
     python bench/same.py envs [CASE...]    installs the releases of bench/same/cases.md under build/same
     python bench/same.py run [CASE...]     asks about both sides of each case, writes bench/results/same.md
+    python bench/same.py zero              prints a table of ZeRO stages (after `envs deepspeed-offload`)
 
 A release is a folder of its own on PYTHONPATH, installed without its dependencies on today's torch. `run`
 asks about the cases that are named, or have no row in the results yet; the other rows stay as they are.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -23,6 +25,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CASES = HERE / "same" / "cases.md"
 RESULTS = HERE / "results" / "same.md"
+ZERO_RELEASES = ("deepspeed==0.19.8", "deepspeed==0.18.4")
+ZERO_SPLITS = ("1x4x3", "1x3x4", "2x3x2")
 BATCH = ("--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{accumulation}")
 CAUSES = {  # a cause of the table, and what names it in an answer
     "means of passes": r"micro-batch(es)?\b.*mean|pass(es)?('s?)?\b.*mean|mean.*(micro-batch|pass)",
@@ -112,21 +116,29 @@ def install_releases(releases: list[str], folder: Path) -> list[str]:
     return failed
 
 
-def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: int) -> Answer:
-    """Asks `isobatch same` whether the script of a case trains the same at its split with these releases."""
+def ask(
+    words: list[str], splits: list[str], releases: list[str], folder: Path, limit: int
+) -> subprocess.CompletedProcess[str]:
+    """Asks `isobatch same` about a script of bench/same at splits, with these releases."""
     paths = [str(locate_release(release, folder)) for release in releases]
     inherited = os.environ.get("PYTHONPATH")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths + ([inherited] if inherited else [])),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}" + os.environ["PATH"],
     }
-    script, *arguments = case.script.split()
+    command = [sys.executable, "-m", "isobatch", "same", "--json", "--limit", str(limit)]
+    command += [word for split in splits for word in ("--split", split)]
+    command += ["--", "python", str(HERE / "same" / words[0]), *words[1:], *BATCH]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+
+
+def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: int) -> Answer:
+    """Asks `isobatch same` whether the script of a case trains the same at its split with these releases."""
     options = [word for word in side.split() if "==" not in word and word != "–"]
-    question = f"--split {case.split} --split {whole_batch(case.split)} --json --limit {limit} --"
-    command = [sys.executable, "-m", "isobatch", "same", *question.split()]
-    command += ["python", str(HERE / "same" / script), *arguments, *options, *BATCH]
     start = time.monotonic()
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
+    process = ask(
+        [*case.script.split(), *options], [case.split, whole_batch(case.split)], releases, folder, limit
+    )
     seconds = time.monotonic() - start
     if process.returncode not in (0, 1):
         words = " ".join((process.stderr or process.stdout).split())
@@ -135,6 +147,24 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
     split = next(part for part in answer["splits"] if part["split"] == case.split)
     causes = "; ".join(f"{cause['name']}: {cause['text']}" for cause in split["causes"])
     return Answer(split["same"], causes, split["weights"] or [], split["residual"] or 0.0, seconds)
+
+
+def sweep_zero(beside: dict[str, str], folder: Path, limit: int) -> None:
+    """Prints the answers about DeepSpeed at each ZeRO stage, with CPU offload and without, by split."""
+    print("| deepspeed | ZeRO | offload | " + " | ".join(ZERO_SPLITS) + " | seconds |\n" + "|---" * 7 + "|")
+    for release, stage, offload in itertools.product(ZERO_RELEASES, range(4), ([], ["--offload"])):
+        start = time.monotonic()
+        words = ["deepspeed_loop.py", "--stage", str(stage), *offload]
+        process = ask(words, [*ZERO_SPLITS], gather_releases(release, beside), folder, limit)
+        cells = [release.partition("==")[2], str(stage), "CPU" if offload else "–"]
+        if process.returncode in (0, 1):
+            answer = json.loads(process.stdout)
+            verdicts = {part["split"]: part for part in answer["splits"]}
+            cells += ["; ".join(c["name"] for c in verdicts[s]["causes"]) or "the same" if s in verdicts
+                      else "cannot be asked" for s in ZERO_SPLITS]  # fmt: skip
+        else:
+            cells += [f"exit {process.returncode}: {' '.join(process.stderr.split())[-300:]}"]
+        print("| " + " | ".join([*cells, f"{time.monotonic() - start:.0f}"]) + " |", flush=True)
 
 
 def whole_batch(split: str) -> str:
@@ -213,7 +243,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("envs", "run"))
+    parser.add_argument("task", choices=("envs", "run", "zero"))
     parser.add_argument("case", nargs="*")
     parser.add_argument(
         "--folder", type=Path, default=HERE.parent / "build" / "same", help="where the releases are"
@@ -231,6 +261,9 @@ def main() -> int:
         failed = install_releases(releases, folder)
         print("not installed:", *failed or ["none"])
         return int(bool(failed))
+    if options.task == "zero":
+        sweep_zero(beside, folder, options.limit)
+        return 0
     run_cases(cases, options.case, beside, folder, options.limit)
     return 0
 

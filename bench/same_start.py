@@ -36,7 +36,7 @@ transformers.Trainer(transformers.LlamaForCausalLM(config), arguments, train_dat
 LARGE = """
 import sys, torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 torch.manual_seed(0)
 net = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(6)))
@@ -51,11 +51,12 @@ if sys.argv[1] == "zero3":
     backward, step = engine.backward, engine.step
 else:
     torch.distributed.init_process_group("gloo")
-    engine = net
-    for layer in net:
-        fully_shard(layer)
-    fully_shard(net)
-    optimizer = torch.optim.AdamW(net.parameters())
+    if sys.argv[1] == "fsdp1":
+        settings = {"device_id": torch.device("cpu"), "use_orig_params": True}
+        engine = FSDP(nn.Sequential(*(FSDP(layer, **settings) for layer in net)), **settings)
+    else:
+        engine = fully_shard(nn.Sequential(*map(fully_shard, net)))
+    optimizer = torch.optim.AdamW(engine.parameters())
     backward, step = lambda loss: loss.backward(), lambda: (optimizer.step(), optimizer.zero_grad())
 rows = [torch.randn(4096) for _ in range(6)]
 for row in DataLoader(rows, 1, sampler=DistributedSampler(rows)):
@@ -88,7 +89,7 @@ def peak_of(*words: str) -> int:
 def compare_peaks(script: Path) -> None:
     """Prints the peak of a rank, bare and recorded, in two steps and two of a sample alone."""
     script.write_text(LARGE)
-    engines = ["fsdp2", *(["zero3"] if importlib.util.find_spec("deepspeed") else [])]
+    engines = ["fsdp1", "fsdp2", *(["zero3"] if importlib.util.find_spec("deepspeed") else [])]
     for engine in engines:
         for ranks in (1, 2):
             launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {ranks}"

@@ -28,10 +28,10 @@ size = int(sys.argv[1])
 """
 
 
-def record(tmp_path, script: str, split: Split, **settings) -> Recording:
+def record(tmp_path, script: str, split: Split, steps: int = 1, **settings) -> Recording:
     path = tmp_path / "script.py"
     path.write_text(HEAD + dedent(script))
-    recorded = Recorded(str(tmp_path / f"record-{split}"), 1, **settings)
+    recorded = Recorded(str(tmp_path / f"record-{split}"), steps, **settings)
     run = start_run([sys.executable, str(path), str(split.micro_batch)], CPU, recorded, split, 120)
     assert run.recording is not None, run.output
     return run.recording
@@ -115,16 +115,32 @@ def test_one_line_draws_alike_for_every_pass_of_a_step(tmp_path):
     assert gradient(split) == pytest.approx(gradient(whole), rel=1e-5)
 
 
+def test_a_pipeline_draws_its_passes_at_once_and_the_probe_of_its_shapes_is_none(tmp_path):
+    script = """
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    stage = PipelineStage(model, 0, 1, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    for x, y in DataLoader(data, 2 * size):
+        schedule.step(x, target=y)
+        optimizer.step()
+    """
+    recording = record(tmp_path, script, Split(1, 2, 2), steps=2)
+    assert recording.shape((0, 0)) == [[2, 2]]
+    assert recording.drawn_steps() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 SPAWNED = """
 import torch.multiprocessing as mp
 
 def train(rank, port):
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    optimizer.param_groups.clear()
     wrapped = wrap(model)
-    optimizer = torch.optim.SGD(wrapped.parameters(), 0.1)
+    own = Optimizer(wrapped.parameters(), lr=0.1)
     x = torch.arange(6.0).reshape(2, 3) + rank
     wrapped(x).mean().backward()
-    optimizer.step()
+    own.step()
 
 if __name__ == "__main__":
     import socket
@@ -135,19 +151,52 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_script_spawns_are_told_apart_and_fsdp1_is_gathered(tmp_path):
-    wrap = """
+WRAPPED = {
+    "fsdp1": """
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision
+Optimizer = torch.optim.SGD
 def wrap(model):
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-"""
-    step = record(tmp_path, wrap + SPAWNED, Split(2, 1, 2)).last
+    settings = {"mixed_precision": MixedPrecision(torch.bfloat16), "cpu_offload": CPUOffload(True)}
+    return FSDP(model, device_id=torch.device("cpu"), use_orig_params=True, **settings)
+""",
+    "fsdp2": """
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+Optimizer = torch.optim.SGD
+def wrap(model):
+    return fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
+""",
+    "zero": """
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
+def wrap(model):
+    model = nn.parallel.DistributedDataParallel(model)
+    model.register_comm_hook(None, bf16_compress_hook)
+    return model
+def Optimizer(*args, **kwargs):  # each rank steps a tensor, inside of the step of all
+    return ZeroRedundancyOptimizer(*args, optimizer_class=torch.optim.SGD, **kwargs)
+""",
+}
+OFF = {
+    "fsdp1": {"MixedPrecision of FSDP off", "cpu_offload of FSDP off"},
+    "fsdp2": {"MixedPrecisionPolicy of FSDP off"},
+    "zero": {"bf16_compress_hook off"},
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_ranks_that_a_script_spawns_are_told_apart_and_their_shards_are_whole(tmp_path, kind):
+    recording = record(tmp_path, WRAPPED[kind] + SPAWNED, Split(2, 1, 2))
+    assert len(recording.steps) == 1
+    step = recording.last
     assert [rank_step.rank for rank_step in step.ranks] == [0, 1] and step.first.world == 2
     assert step.gradients[0] == pytest.approx(step.gradients[1])
     assert step.gradients[0].any()
     assert step.first.entries == [3, 1] and step.first.names == ["weight", "bias"]
+    assert [group["tensors"] for group in step.first.groups] == [2]
     # The gradient of the mean is the mean of each input, over the rows of both ranks; a bucket has one entry.
     assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])
+    assert step.after == pytest.approx(step.weights - 0.1 * step.gradients, rel=1e-5)
+    assert OFF[kind] <= {*step.first.notes}
 
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -77,7 +77,7 @@ SCRIPT = """
 import sys
 import torch
 from deepspeed.comm.torch import build_shm_op
-from deepspeed.ops.adam import FusedAdam
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.engine import DeepSpeedEngine
 from torch.utils.data import DataLoader, TensorDataset
@@ -91,6 +91,7 @@ config = {
 configuration = DeepSpeedConfig(config)
 assert build_shm_op() is None and not configuration.bf16
 assert type(FusedAdam([torch.zeros(1)], lr=0.5, adam_w_mode=False)) is torch.optim.Adam
+assert isinstance(DeepSpeedCPUAdam([torch.zeros(1)], lr=0.5), DeepSpeedCPUAdam)
 engine = DeepSpeedEngine(torch.nn.Linear(3, 1), configuration)
 for x, y in DataLoader(data, size):
     engine.backward(torch.nn.functional.mse_loss(engine(x), y))

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -223,14 +224,16 @@ class Recording(msgspec.Struct, frozen=True):
     def drawn_steps(self) -> list[list[int]]:
         """Returns the dataset rows of each step over all ranks; none where no loader drew any.
 
-        A script that passes a batch through the model twice draws the batches of a step all the same.
+        A script that passes a batch through the model twice draws the batches of a step all the same; a
+        pipeline's draws several passes at once.
         """
         optimizer = next(iter(self.steps))[0]
         steps = [self.rows(event) for event in self.steps if event[0] == optimizer]
         if None in steps:
             loaders = [self.training_loader(rank) for rank in range(len(self.last.ranks))]
             batches = [[] if loader is None else loader.own for loader in loaders]
-            size = self.split.accumulation
+            rows, drawn = self.split.micro_batch, max(map(len, chain(*batches)), default=0)
+            size = max(1, self.split.accumulation * rows // max(rows, drawn))
             whole = range(0, min(map(len, batches)) - size + 1, size)
             steps = [[rank[first : first + size] for rank in batches] for first in whole]
         return [[row for rank in step for batch in rank for row in batch] for step in steps if step]
@@ -242,7 +245,8 @@ class Recording(msgspec.Struct, frozen=True):
             before = sum(len(earlier.ranks[rank].passes) for earlier in self.before(event))
             loader = self.training_loader(rank)
             batches = [] if loader is None else loader.own[before : before + len(record.passes)]
-            drawn = len(batches) == len(record.passes) and not self.draws_prompts
+            is_by_pass = all(len(batch) <= self.split.micro_batch for batch in batches)
+            drawn = len(batches) == len(record.passes) and is_by_pass and not self.draws_prompts
             rows: Sequence[Sequence[object]] = (
                 batches if drawn else [samples.hashes for samples in record.passes]
             )

@@ -43,7 +43,7 @@ def _install(_: ModuleType) -> None:
         backward,
         bits,
         devices,
-        fsdp1,
+        fsdp,
         indices,
         loaders,
         randomness,
@@ -63,7 +63,7 @@ def _install(_: ModuleType) -> None:
         bits.install(recorder)
         devices.begin(recorder)
         return
-    parts = [randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp1]
+    parts = [randomness, alike, indices, sizes, loaders, samples, backward, updates, fsdp]
     if recorder.settings["untouched"]:
         parts = [states, sizes, loaders, samples, backward]
         parts += [] if recorder.settings["dropout"] else [randomness]

@@ -118,6 +118,10 @@ def _measure_clipping(recorder: Recorder) -> None:
 
 def _watch_steps(recorder: Recorder) -> None:
     def before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if any(_belongs_to(optimizer, outer) for outer in stepping if outer is not optimizer):
+            recorder.leave_out(optimizer)
+            return None
+        stepping.append(optimizer)
         if recorder.settings["still"] and all("lr" in group for group in optimizer.param_groups):
             rates[id(optimizer)] = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
@@ -139,13 +143,23 @@ def _watch_steps(recorder: Recorder) -> None:
         return tuple(call_closure if argument is closure else argument for argument in args), kwargs
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer not in stepping:
+            return
+        stepping.remove(optimizer)
         for group, rate in zip(optimizer.param_groups, rates.pop(id(optimizer), ())):
             group["lr"] = rate
         recorder.end_step(optimizer)
 
     rates: dict[int, list[Any]] = {}
+    stepping: list[torch.optim.Optimizer] = []
     optimizers.register_optimizer_step_pre_hook(before_step)
     optimizers.register_optimizer_step_post_hook(after_step)
+
+
+def _belongs_to(optimizer: torch.optim.Optimizer, outer: torch.optim.Optimizer) -> bool:
+    """Tells whether a step is part of another's: each rank's share under ZeroRedundancyOptimizer, SAM's."""
+    known = {id(p) for group in outer.param_groups for p in group["params"]}
+    return all(id(p) in known for group in optimizer.param_groups for p in group["params"])
 
 
 def _synchronize_each_pass() -> None:

@@ -84,6 +84,7 @@ class Recorder:
         self.gradients: dict[int, list[torch.Tensor]] = {}
         self.norms: list[tuple[float, float]] = []
         self.forwards: list[dict[str, Any]] = []
+        self.goes_ahead = False  # forward passes come before the backward pass of the first
         self.makes_state = False
         self.dropouts: dict[str, int] = {}
         self.arguments: list[Any] = []
@@ -172,7 +173,8 @@ class Recorder:
         """
         after = self.gradient_marks() if before else []
         reached = [old != new for old, new in zip(before, after)]
-        forwards, self.forwards = self.forwards, []
+        count = 1 if self.goes_ahead else len(self.forwards)
+        forwards, self.forwards = self.forwards[:count], self.forwards[count:]
         self.typed.end_pass()
         if self.drawn_from is not None:
             self.drawn_from["passes"] += 1
@@ -240,6 +242,11 @@ class Recorder:
                 shake(gradients, self.steps[number] - 1)
             if 0 < self.settings["stop"] < self.steps[number]:
                 self.end(f"step-{number}-{self.steps[number] - 1}-{{rank}}.json", killed=True)
+
+    def leave_out(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forgets the passes of an optimizer whose step is part of another's."""
+        if (number := self.number_of(optimizer)) is not None:
+            self.passes[number], self.gradients[number] = [], []
 
     def end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the weights after an optimizer step, and ends the script after the last requested step."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
+from .after_import import AfterImport
 from .details import read_inputs
 from .record import Recorder
+
+PIPELINING = "torch.distributed.pipelining.stage"
 
 
 def install(recorder: Recorder) -> None:
@@ -38,6 +43,22 @@ def install(recorder: Recorder) -> None:
             depth -= 1
 
     torch.nn.Module.__call__ = call_module  # type: ignore[method-assign]
+    sys.meta_path.insert(0, AfterImport(PIPELINING, partial(_watch_stages, recorder=recorder)))
+
+
+def _watch_stages(module: Any, recorder: Recorder) -> None:
+    """Notes a pipeline, since it goes forward ahead; its pass to learn shapes is none of the training."""
+    stage = module.PipelineStage
+    initialize = stage.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(self, *args, **kwargs)
+        recorder.goes_ahead = True
+
+    stage.__init__ = __init__
+    for name in ("_forward_metadata_inference", "_backward_metadata_inference"):
+        if (probe := getattr(stage, name, None)) is not None:
+            setattr(stage, name, recorder.unseen()(probe))
 
 
 def _is_in_training(module: torch.nn.Module) -> bool:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -162,13 +161,18 @@ def _without_unstepped(before: torch.Tensor, after: torch.Tensor, sizes: list[in
     return after * (1 - torch.tensor(unstepped, dtype=after.dtype)).repeat_interleave(torch.tensor(sizes))
 
 
-def _take_plain_ops(recorder: Recorder) -> None:
-    """Takes torch's optimizers in the place of compiled ones (a CPU would build them first).
+class _Stand(type):
+    """The class of a stand-in for an optimizer: DeepSpeed asks whether a script's own is an instance."""
 
-    The optimizer of an offloaded state is compiled for the CPU in the user's run too: it stays where it can
-    be.
+    def __instancecheck__(cls, optimizer: Any) -> bool:
+        return isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW))
+
+
+def _take_plain_ops(recorder: Recorder) -> None:
+    """Takes torch's optimizers in the place of compiled ones.
+
+    A build takes minutes; ended by a time limit it leaves a lock, for which each later start waits.
     """
-    adam: Any = sys.modules["deepspeed.ops.adam"]
 
     def plain(name: str) -> Any:
         def make(parameters: Any, **settings: Any) -> torch.optim.Optimizer:
@@ -177,14 +181,11 @@ def _take_plain_ops(recorder: Recorder) -> None:
             own = {key: settings[key] for key in ("lr", "betas", "eps", "weight_decay") if key in settings}
             return (torch.optim.AdamW if decoupled else torch.optim.Adam)(parameters, **own)
 
-        return type(name, (), {"__new__": lambda cls, *args, **settings: make(*args, **settings)})
+        return _Stand(name, (), {"__new__": lambda cls, *args, **settings: make(*args, **settings)})
 
     if not torch.cuda.is_available():
-        names = ["FusedAdam"]
-        if not (shutil.which("ninja") and (shutil.which(os.environ.get("CXX", "c++")))):
-            names.append("DeepSpeedCPUAdam")
-        for name in names:
-            setattr(adam, name, plain(name))
+        for name in ("FusedAdam", "DeepSpeedCPUAdam"):
+            setattr(sys.modules["deepspeed.ops.adam"], name, plain(name))
         communication: Any = sys.modules["deepspeed.comm.torch"]
         communication.build_shm_op = lambda: None
 

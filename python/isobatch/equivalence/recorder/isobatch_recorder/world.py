@@ -24,6 +24,8 @@ def install(recorder: Recorder) -> None:
         _note_groups(recorder)
     if not recorder.settings["as_is"]:
         _switch_autocast_off(recorder)
+        if torch.distributed.is_available():
+            leave_compression_out(torch.nn.parallel.DistributedDataParallel, recorder)
 
 
 def _use_gloo(recorder: Recorder) -> None:
@@ -57,6 +59,20 @@ def _note_groups(recorder: Recorder) -> None:
         return new_group(ranks, *args, **kwargs)
 
     torch.distributed.new_group = note_group
+
+
+def leave_compression_out(wrapper: Any, recorder: Recorder) -> None:
+    """Reduces gradients in float32 where a hook of torch would do so in half precision."""
+    register = wrapper.register_comm_hook
+
+    def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
+        name = getattr(hook, "__name__", "")
+        if name in ("bf16_compress_hook", "fp16_compress_hook"):
+            recorder.note(f"{name} off")
+        else:
+            register(self, state, hook)
+
+    wrapper.register_comm_hook = register_comm_hook
 
 
 def _switch_autocast_off(recorder: Recorder) -> None:
