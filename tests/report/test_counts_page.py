@@ -127,14 +127,14 @@ def test_counts_of_another_model_name_the_profiles(tmp_path, monkeypatch, ran):
     msgspec.structs.replace(timed_profile(), parameters=13 * 10**9).save("profile.json")
     msgspec.structs.replace(RECIPE, parameters=10**9).save("run.toml")
     output = ran(["counts", "run.toml", "--gpus", "4,8", "--profile", "profile.json"])
-    assert "the profile does not cover them (it is of parameters 13,000,000,000)" in output.err
+    assert "the profile is for 13,000,000,000 parameters, the recipe has 1,000,000,000" in output.err
 
 
 @pytest.mark.parametrize(
     ("recipe", "why"),
     [
         ({"duration": None}, "the recipe has no duration"),
-        ({"parameters": 10**9}, "the profile is of another"),
+        ({"parameters": 10**9}, "the profile is for 10,000,000,000 parameters, the recipe has 1,000,000,000"),
     ],
 )
 def test_unknown_hours_have_their_reason(recipe, why):

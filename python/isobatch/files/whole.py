@@ -52,6 +52,25 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     _write_below(path.parent, {Path(path.name): data}, [])
 
 
+_NOT_JSON = (
+    ".html", ".htm", ".csv", ".tsv", ".parquet", ".jsonl", ".toml", ".yaml", ".yml", ".md", ".txt", ".svg",
+    ".png", ".py", ".sh",
+)  # fmt: skip
+
+
+def check_json(path: str | os.PathLike[str]) -> None:
+    """Refuses the ending of another format, before JSON is written to it."""
+    suffix = Path(path).suffix.lower()
+    if suffix in _NOT_JSON:
+        raise InputError(f"is written as JSON: name it .json, not {suffix}", file=os.fspath(path))
+
+
+def save_json(path: str | os.PathLike[str], text: bytes | str) -> None:
+    """Writes a file of JSON, whole or not at all."""
+    check_json(path)
+    write_whole(path, (text if isinstance(text, bytes) else text.encode()) + b"\n")
+
+
 def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:
     """Writes files at their paths below a folder, all or none; no link below `top` is followed."""
     fresh = [folder for folder in (top, *top.parents) if not folder.exists()]

@@ -8,6 +8,7 @@ import numpy as np
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
+from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason, bits_of
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
@@ -109,7 +110,7 @@ def _why_unknown(counts: Counts, plans: Plans) -> str:
         return "no count has a plan"
     if not np.isnan(plans.number("step_seconds")).all():
         return "the recipe has no duration"
-    return Reason.OTHER_HARDWARE.text.partition(": ")[2]
+    return counts.plan_at(int(plans.gpus[works][-1])).origin.mute or LINK_UNKNOWN
 
 
 def _listed_counts(plans: Plans, limits: Limits, currency: str) -> Section:
