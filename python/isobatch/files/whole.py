@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 1 << 24
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> bytes:
     """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond."""
     try:
+        if Path(path).is_fifo() and Path(path).resolve().exists():  # no bash's <(command)
+            raise ValueError("it is a named pipe: give a file")
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
