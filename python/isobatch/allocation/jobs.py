@@ -102,7 +102,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
         _types(cells.get("gpu"), table.rows, fault),
         _flags(cells.get("pinned"), table.rows, fault),
         _profiles(ids, profile, cells.get("profile"), fault),
-        fault,
+        {row: f"{table.where(row)}: {text}" if table.file else text for row, text in fault.items()},
     )
 
 
