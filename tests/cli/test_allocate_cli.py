@@ -36,7 +36,9 @@ def test_a_pool_from_files(files, ran):
     assert "jobs.csv, row 3): effective_batch must be" in noted
 
 
-@pytest.mark.parametrize(("column", "value"), [("lr", "0,1"), ("weight", "2,5"), ("price_per_gpu_hour", "2,5")])
+@pytest.mark.parametrize(
+    ("column", "value"), [("lr", "0,1"), ("weight", "2,5"), ("price_per_gpu_hour", "2,5")]
+)
 def test_a_decimal_comma_is_named_with_its_column_and_row_and_read(column, value, files, ran):
     job = {"job": "a", "effective_batch": "840", "lr": "0,1", "duration": "100st", "weight": "1"}
     job |= {"profile": str(files / "profile.json"), "deadline_hours": "1000"}

@@ -139,5 +139,7 @@ def test_nothing_is_wider_than_the_window(tmp_path, name, width):
     value = PAGES[name]()
     text = html(value if isinstance(value, HtmlPage) else page_of_value(value))
     script = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    whole = "[...document.querySelectorAll('figure')].every((chart) => chart.scrollWidth <= chart.clientWidth)"
+    whole = (
+        "[...document.querySelectorAll('figure')].every((chart) => chart.scrollWidth <= chart.clientWidth)"
+    )
     assert run(tmp_path, text, f"{script} && {whole}", width)

@@ -296,3 +296,11 @@ def test_the_slider_the_number_and_the_address_choose(tmp_path):
         ["#gpus=2&policy=keep", "2", True, False, "2 GPUs"],
         "2 GPUs",
     ]
+
+
+def test_a_tuned_run_that_the_settings_forbid_is_shown_without_times():
+    recipe = msgspec.structs.replace(RECIPE, gpus=8)
+    listing = ib.counts(recipe, [1, 2, 4], policy="grow", max_batch=RECIPE.effective_batch // 2)
+    assert listing.plan_at(8).status == "infeasible"
+    answers = plans_in(shown(listing)[0])["plans"]
+    assert any(was for *_, was in answers[-1][0][2])

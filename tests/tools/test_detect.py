@@ -108,6 +108,27 @@ def test_no_tools_default_stands_for_a_length_by_another_name(tmp_path):
     assert ib.Recipe.read(file, gpus=8, dataset_size=1000, duration="1ep").duration == "1ep"
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *((f"{name}", "schedule") for name in ("lr_schedule", "scheduler_name", "lr_decay_style", "sched")),
+        ("lr_scheduler_type", "schedule"),
+        ("warmup_proportion", "warmup"),
+    ],
+)
+def test_no_tools_default_stands_for_a_schedule_by_another_name(name, field, tmp_path):
+    settings = {"per_device_train_batch_size": 1, "learning_rate": 5e-7, "max_steps": 100, name: "our_own"}
+    file = written(tmp_path, settings | {"gradient_accumulation_steps": 16})
+    with pytest.raises(
+        ib.InputError, match=f"{name}.* our_own|'our_own' cannot be planned: give {field} a value"
+    ):
+        ib.Recipe.read(file, gpus=8)
+    assert (
+        ib.Recipe.read(file, gpus=8, **{field: "linear" if field == "schedule" else "10st"}).effective_batch
+        == 128
+    )
+
+
 def test_the_advice_has_no_value_that_a_shell_would_replace(tmp_path):
     settings = {"optimizer": {"lr": 6e-4}, "scheduler": {"lr_min": "${eval:0.1 * ${optimizer.lr}}"}}
     with pytest.raises(ib.InputError, match=r"--set lr=0\.0006") as caught:

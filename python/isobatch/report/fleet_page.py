@@ -79,7 +79,9 @@ def _of_model(plans: Plans) -> str:
     """Says for which model the times are, where some rows have none; a sentence after a space."""
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
     of = printable("; ".join(models))
-    gpus = f" on {few(sorted({*plans.provenance.gpu_types.values()}), 3)}" if plans.provenance.gpu_types else ""
+    gpus = (
+        f" on {few(sorted({*plans.provenance.gpu_types.values()}), 3)}" if plans.provenance.gpu_types else ""
+    )
     if models and many:
         return f" {counted(many, 'row')} have no times by the profile, which is of {of}{gpus}."
     return f" Times of {of}{gpus}." if models and times.times_known(plans) else ""

@@ -11,9 +11,9 @@ from isobatch.planning import refusal
 from isobatch.planning.explain import Explanation, Topic
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import error_share, time_of
+from isobatch.reason import Reason
 from isobatch.report.charts import over_run
 from isobatch.report.levels import MEASURED, level_of
-from isobatch.reason import Reason
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.schedules import Schedule, extent
 from isobatch.words import count, counted, percent
