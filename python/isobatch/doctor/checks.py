@@ -99,8 +99,8 @@ def _grown(case: Case) -> Iterator[Issue]:
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
-        f"a step has {counted(case.batch or 0, 'sample')}, {figure(case.growth)} × the {count(case.tuned or 0)} "
-        "that it was tuned with",
+        f"a step has {counted(case.batch or 0, 'sample')}, {figure(case.growth)} × the "
+        f"{count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
         "torch, DistributedDataParallel: each process has its own loader",
         change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",

@@ -81,12 +81,12 @@ def why_no_times(profile: "Profile", recipe: Recipe, cluster: Cluster) -> str | 
     """Says why a profile has no times of the recipe on the cluster, and what to do; None where it has."""
     if None not in (profile.gpu, cluster.gpu) and profile.gpu != cluster.gpu:
         return f"the profile is of {profile.gpu}, not of {cluster.gpu}: estimate or calibrate one of these"
-    for what, own, asked, todo in (
+    for what, own, needed, todo in (
         ("tokens a sample", profile.seq_len, recipe.seq_len, f"--seq-len {recipe.seq_len}"),
         ("parameters", profile.parameters, recipe.parameters, "this model's config"),
     ):
-        if own and asked and abs(own - asked) > _SAME_SIZE * max(own, asked):
-            many = f"{count(own)} {what}, the recipe has {count(asked)}"
+        if own and needed and abs(own - needed) > _SAME_SIZE * max(own, needed):
+            many = f"{count(own)} {what}, the recipe has {count(needed)}"
             return f"the profile is for {many}: estimate again with {todo}"
     for used, where, gb_s, calibrated in (
         (cluster.gpus_per_node > 1, "inside a node", "intra_gb_s", "on more GPUs of a node"),

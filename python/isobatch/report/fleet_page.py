@@ -76,7 +76,7 @@ def _lead(plans: Plans) -> str:
 
 
 def _of_model(plans: Plans) -> str:
-    """Says for which model the times are, where some rows have none; a sentence after a space."""
+    """Names the model and the GPUs of the times, and counts the rows without; a sentence after a space."""
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
     of = printable("; ".join(models))
     gpus = (

@@ -82,14 +82,22 @@ KINDS = (
     ("effective_batch", _ALL_GPUS),
     ("batch", rf"(train_)?{_SIZE}|batch_size_train"),
     ("accumulation", _ACCUMULATION),
-    ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples|proportion|percent|pct|tokens|updates))?"),
+    (
+        "warmup",
+        r"(num_|lr_)?warm_?up"
+        r"(_(steps|iters|ratio|epochs|fraction|samples|proportion|percent|pct|tokens|updates))?",
+    ),
     ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)(_(ratio|rate|factor))?"),
     ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
     (
         "schedule",
-        r"((lr|learning_rate)_)?(schedul(e|er|ing)|sched|decay(?=_))(_(type|name|kind|style|schedule|function))?",
+        r"((lr|learning_rate)_)?(schedul(e|er|ing)|sched|decay(?=_))"
+        r"(_(type|name|kind|style|schedule|function))?",
     ),
-    ("duration", r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples|updates?)|max_duration"),
+    (
+        "duration",
+        r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples|updates?)|max_duration",
+    ),
     ("optimizer", r"optim(izer)?"),
     ("weight_decay", r"weight_decay|wd"),
 )  # fmt: skip
