@@ -78,7 +78,7 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], curre
 
 
 def why_no_times(profile: "Profile", recipe: Recipe, cluster: Cluster) -> str | None:
-    """Says why a profile has no times of the recipe on the cluster, and what to do; None where it has."""
+    """Explains a profile without times of the recipe on the cluster, with the way out; None: it has them."""
     if None not in (profile.gpu, cluster.gpu) and profile.gpu != cluster.gpu:
         return f"the profile is of {profile.gpu}, not of {cluster.gpu}: estimate or calibrate one of these"
     for what, own, needed, todo in (

@@ -213,7 +213,7 @@ def _reasons(plans: Plans) -> list[Section]:
 
 
 def _jobs_without_plan(plans: Plans) -> list[Section]:
-    """Lists the jobs that no row can plan, by the reason that most of their rows have; folded."""
+    """Lists the jobs without a plan in any row, by the reason of most of their rows; folded."""
     names, job = plans.text("job")
     works = np.zeros(len(names), bool)
     works[job[plans.status != INFEASIBLE]] = True

@@ -273,7 +273,7 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
 
 
 def _is_group(key: str, value: Any) -> bool:
-    """Tells whether a name counts the completions of a prompt, of which there are several."""
+    """Tells whether a name counts the several completions of a prompt."""
     return (_count(value) or 0) > 1 and _GROUP.search(key.replace("-", "_").lower()) is not None
 
 
