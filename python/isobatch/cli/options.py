@@ -278,7 +278,7 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
 def sheet_memory(
     profiles: Iterable[Any], memory_gib: float | None = None, gpu: str | None = None
 ) -> Iterator[str]:
-    """Yields a note for each profile (of `gpu` alone, where known) with its GPU's memory by the data sheet."""
+    """Yields a note for each profile (of `gpu`, where known) with its GPU's memory by the data sheet."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
     known_types = (profile.gpu for profile in profiles if memory_gib is None)
