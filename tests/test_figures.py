@@ -33,6 +33,10 @@ def test_the_moving_figure_has_the_split_of_the_readmes_plan():
         for plan in (ib.plan(tuned, 4), ib.plan(tuned, 32))
     ]
     assert words_of("split.svg") == texts
+    drawn = (ROOT / "docs/split.svg").read_text(encoding="utf-8")
+    (how,) = re.findall(r"animation: spread (.*?) \}", drawn)
+    assert how == "4s cubic-bezier(.6, 0, .3, 1) both", "one pass, and then it stands still"
+    assert "@media (prefers-reduced-motion: reduce) { .samples use { animation: none }" in drawn
 
 
 def test_keep_or_grow_has_the_tutorials_plans():

@@ -33,7 +33,27 @@ def test_a_pool_from_files(files, ran):
     assert rows == [("a", "moves", {"n1": 2}), ("b", "runs", {"n2": 4}), ("c", "waits", {})]
     assert [change["action"] for change in answer["changes"]] == ["shrink", "start"]
     assert "2 jobs on 6 GPUs, 2 idle (no job gains from them)" in noted
-    assert "1 job waits: effective_batch, gpus, micro_batch" in noted
+    assert "jobs.csv, row 3): effective_batch must be" in noted
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("lr", "0,1"), ("weight", "2,5"), ("price_per_gpu_hour", "2,5")]
+)
+def test_a_decimal_comma_is_named_with_its_column_and_row_and_read(column, value, files, ran):
+    job = {"job": "a", "effective_batch": "840", "lr": "0,1", "duration": "100st", "weight": "1"}
+    job |= {"profile": str(files / "profile.json"), "deadline_hours": "1000"}
+    node = {"node": "n1", "gpus": "4", "gpu": "H100", "price_per_gpu_hour": "2"}
+    job, node = ({**each, **({column: value} if column in each else {})} for each in (job, node))
+    plain = {**job, "lr": "0.1"} if column != "lr" else job
+    tables = files / "comma-jobs.csv", files / "comma-nodes.csv"
+    for path, row in zip(tables, (plain, node), strict=True):
+        path.write_text("\n".join(";".join(cells) for cells in (row, row.values())))
+    refused = ran(["allocate", *map(str, tables)], 2 if column in node else 0).err
+    assert f"{column} must be" in refused and f"'{value}'" in refused and "--decimal ," in refused
+    assert "row 1" in refused
+    tables[0].write_text("\n".join(";".join(cells) for cells in (job, job.values())))
+    output, noted = ran(["allocate", *map(str, tables), "--decimal", ",", "--json"])
+    assert "1 job on 4 GPUs" in noted and json.loads(output)["jobs"][0]["lr"] == 0.1
 
 
 def test_rows_into_a_file(files, capsys):

@@ -305,3 +305,19 @@ def test_a_tools_file_is_what_is_written(ran, tmp_path):
     moved = ["replan", str(saved), "--at-step", "9", "--gpus", "2", "--to", "slurm"]
     ran([*moved, "-o", str(tmp_path / "job.sbatch")])
     assert (tmp_path / "job.sbatch").read_text().startswith("#!/usr/bin/env bash\n#SBATCH")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate --parameters 7e9 --gpu H100-80 --seq-len 4096",
+        "plan --set effective_batch=8 --set lr=0.1 --gpus 8",
+        "calibrate report.json",
+        "exec examples/job.toml --gpus 8 -- true",
+    ],
+)
+def test_json_is_not_written_into_a_file_of_another_format(words, tmp_path, ran):
+    first, *rest = words.split()
+    page = tmp_path / "x.html"
+    text = ran([first, "-o", str(page), *rest], 2).err
+    assert "x.html: is written as JSON: name it .json, not .html" in text and not page.exists()

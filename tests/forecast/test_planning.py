@@ -103,6 +103,30 @@ def test_links_that_were_not_measured_come_from_the_cluster_as_estimates():
     assert Reason.FORECAST_ESTIMATED in plan.reasons
 
 
+@pytest.mark.parametrize(
+    ("gpu", "cluster", "why"),
+    [
+        ("A100", NODE, "the profile is of A100, not of H100: estimate or calibrate one of these"),
+        (None, NODE, "no network between nodes: add --inter-gb-s GB, or calibrate on more nodes"),
+    ],
+)
+def test_a_mute_profile_says_why(gpu, cluster, why):
+    mute = profile(gpu=gpu, inter_gb_s=None, inter_latency_us=None)
+    assert why in ib.plan(RECIPE, cluster, profile=mute).explain()
+    assert why in ib.plan(RECIPE, cluster, profile=[mute]).explain()
+
+
+def test_no_way_out_is_a_micro_batch_that_memory_does_not_hold():
+    recipe = recipe_of(gpus=4, micro_batch=64, batch_norm=True)
+    heavy = profile(memory_fixed_gib=Constant(value=2), memory_per_sample_gib=Constant(value=0.5))
+    full = ib.plan(recipe, ib.Cluster(gpus_per_node=8, memory_gib=8), profile=heavy)
+    assert full.cap_source == "memory" and full.micro_batch < 64 and Reason.COUPLED_MOVED in full.reasons
+    assert full.options == () and "Nothing nearby" not in full.explain()
+    sizes = {"min_micro_batch": 64, "max_micro_batch": 64}
+    forced = ib.plan(recipe, full.cluster, profile=heavy, policy=512, **sizes)
+    assert forced.memory_gib > 8 and "GiB per GPU, above its 8 GiB." in forced.explain()
+
+
 def test_each_row_takes_the_profile_of_its_gpu_type():
     fast = profile(gpu="H100", compute_per_sample=Constant(value=0.0005))
     slow = profile(gpu="A100")
@@ -120,21 +144,26 @@ def test_each_row_takes_the_profile_of_its_gpu_type():
 
 
 @pytest.mark.parametrize(
-    ("job", "is_known"),
+    ("job", "why"),
     [
-        ({}, True),
-        ({"parameters": 6_740_000_000, "seq_len": 4096}, True),
-        ({"parameters": 1_000_000_000}, False),
-        ({"parameters": 7_000_000_000, "seq_len": 2048}, False),
+        ({}, None),
+        ({"parameters": 6_740_000_000, "seq_len": 4096}, None),
+        ({"parameters": 1_000_000_000}, "for 7,000,000,000 parameters, the recipe has 1,000,000,000"),
+        (
+            {"parameters": 7_000_000_000, "seq_len": 2048},
+            "for 4,096 tokens a sample, the recipe has 2,048: estimate again with --seq-len 2048",
+        ),
     ],
 )
-def test_the_times_of_another_model_or_length_are_not_known(job, is_known):
+def test_the_times_of_another_model_or_length_are_not_known(job, why):
+    is_known = why is None
     recipe = msgspec.structs.replace(RECIPE, **job)
     of_7b = profile(parameters=7_000_000_000, seq_len=4096, gpu=None)
     plan = ib.plan(recipe, NODE, profile=of_7b)
     assert plan.status == ("ok" if is_known else "caution")
     assert [plan.hours is not None, plan.memory_gib is not None] == [is_known, is_known]
     assert (Reason.OTHER_HARDWARE in plan.reasons) is not is_known
+    assert is_known or f"time and cost are not known: the profile is {why}" in plan.explain()
     table = ib.plan_fleet(
         [recipe], [NODE, NODE], profile=of_7b, select="fastest", columns=["hours", "reasons"]
     )

@@ -232,3 +232,26 @@ def test_how_far_a_run_is_above_its_budget():
     assert f"the run takes {time_of(planned)}, over the deadline of" in both.explain()
     (option,) = both.options
     assert (option.settings.budget, option.settings.deadline_hours) == (None, None)
+
+
+def test_fewer_gpus_than_a_replica_have_ways_out_too():
+    recipe = ib.Recipe(
+        effective_batch=64, lr=1e-3, gpus=32, micro_batch=4, model_parallel=8, coupled="negatives"
+    )
+    few = ib.plan(recipe, 4)
+    assert "  - 4 GPUs are not a multiple of model_parallel 8\n" in few.explain()
+    assert {option.world_size for option in few.options} == {8}
+
+
+def test_idle_gpus_are_counted_in_what_would_work():
+    many = ib.plan(recipe_of(gpus=32, micro_batch=8, batch_norm=True), ib.Cluster(nodes=128))
+    text = many.explain()
+    assert "32 GPUs (992 idle), 256 samples (exact)" in text and "256 GPUs (768 idle)" in text
+
+
+def test_the_smallest_micro_batch_of_a_ragged_step_is_named():
+    recipe = recipe_of(gpus=32, micro_batch=8, batch_norm=True)
+    ragged = ib.plan(recipe, 7, split="ragged")
+    sizes = {size for rank in range(7) for size in ragged.micro_batches(rank).tolist()}
+    assert (min(sizes), max(sizes)) == (4, 8)
+    assert "section 2.3): 4 to 8 samples, 8 when tuned. This is not the same training" in ragged.explain()

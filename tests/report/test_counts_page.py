@@ -127,14 +127,14 @@ def test_counts_of_another_model_name_the_profiles(tmp_path, monkeypatch, ran):
     msgspec.structs.replace(timed_profile(), parameters=13 * 10**9).save("profile.json")
     msgspec.structs.replace(RECIPE, parameters=10**9).save("run.toml")
     output = ran(["counts", "run.toml", "--gpus", "4,8", "--profile", "profile.json"])
-    assert "the profile does not cover them (it is of parameters 13,000,000,000)" in output.err
+    assert "the profile is for 13,000,000,000 parameters, the recipe has 1,000,000,000" in output.err
 
 
 @pytest.mark.parametrize(
     ("recipe", "why"),
     [
         ({"duration": None}, "the recipe has no duration"),
-        ({"parameters": 10**9}, "the profile is of another"),
+        ({"parameters": 10**9}, "the profile is for 10,000,000,000 parameters, the recipe has 1,000,000,000"),
     ],
 )
 def test_unknown_hours_have_their_reason(recipe, why):
@@ -296,3 +296,11 @@ def test_the_slider_the_number_and_the_address_choose(tmp_path):
         ["#gpus=2&policy=keep", "2", True, False, "2 GPUs"],
         "2 GPUs",
     ]
+
+
+def test_a_tuned_run_that_the_settings_forbid_is_shown_without_times():
+    recipe = msgspec.structs.replace(RECIPE, gpus=8)
+    listing = ib.counts(recipe, [1, 2, 4], policy="grow", max_batch=RECIPE.effective_batch // 2)
+    assert listing.plan_at(8).status == "infeasible"
+    answers = plans_in(shown(listing)[0])["plans"]
+    assert any(was for *_, was in answers[-1][0][2])

@@ -354,3 +354,13 @@ def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch, ran, p
     monkeypatch.setitem(sys.modules, package, None)
     output = ran(["report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "a.html")], 2)
     assert "pip install '.[report]'" in output.err
+
+
+@pytest.mark.parametrize("estimated", [False, True])
+def test_a_plan_says_whose_times_it_has_and_whether_they_were_measured(estimated):
+    guess = ib.Profile.estimate(parameters=10**8, flops_per_sample=1e12, gpu_tflops=312, intra_gb_s=240)
+    profile = guess if estimated else timed_profile()
+    recipe = msgspec.structs.replace(RECIPE, parameters=10**8, duration="90st")
+    lead = page_of_value(ib.plan(recipe, ib.Cluster(gpus_per_node=8, gpu="H100"), profile=profile)).lead
+    sure = "an estimate, measured nowhere" if estimated else "measured"
+    assert lead.endswith(f" Times of 100,000,000 parameters on H100: {sure}.")

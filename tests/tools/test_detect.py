@@ -72,8 +72,14 @@ def test_an_empty_file_says_so(tmp_path):
         ({"num_nodes": 2, "gpus_per_node": 8, "batch_size_per_gpu": 4}, "effective_batch=64 "),
         ({"total_batch_size": 524288}, "divide tokens by the sequence length"),
         ("torchrun --nproc_per_node 4 train.py --batch_size 16 --grad_accum 2 --lr 2e-5",
-         r"effective_batch=128   batch_size 16 × grad_accum 2 × nproc_per_node 4 \(32 if batch_size counts "
-         r"all GPUs\)"),
+         "effective_batch=N   128 = batch_size 16 × grad_accum 2 × nproc_per_node 4, or 32 if batch_size "
+         "counts all GPUs"),
+        ({"train": {"batch_size": 128}, "nodes": 1, "gpus_per_node": 8, "vllm": {"tensor_parallel_size": 2}},
+         "effective_batch=N   1024 = train.batch_size 128 × gpus_per_node 8, or 128 if train.batch_size"),
+        ({"worker": {"actor": {"global_batch_size": 128}, "rollout": {"n": 5}}},
+         "effective_batch=N   worker.actor.global_batch_size 128, times worker.rollout.n 5 where it counts "
+         "prompts"),
+        ({"global_train_batch_size": 512, "max_duration": "4800ba"}, "duration=4800st +max_duration"),
     ],
 )  # fmt: skip
 def test_the_advised_batch_has_all_factors_of_the_file(tmp_path, settings, says):
@@ -106,6 +112,27 @@ def test_no_tools_default_stands_for_a_length_by_another_name(tmp_path):
     with pytest.raises(ib.InputError, match="num_epochs 1 is not a setting of .*: give duration a value"):
         ib.Recipe.read(file, gpus=8, dataset_size=1000)
     assert ib.Recipe.read(file, gpus=8, dataset_size=1000, duration="1ep").duration == "1ep"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        *((f"{name}", "schedule") for name in ("lr_schedule", "scheduler_name", "lr_decay_style", "sched")),
+        ("lr_scheduler_type", "schedule"),
+        ("warmup_proportion", "warmup"),
+    ],
+)
+def test_no_tools_default_stands_for_a_schedule_by_another_name(name, field, tmp_path):
+    settings = {"per_device_train_batch_size": 1, "learning_rate": 5e-7, "max_steps": 100, name: "our_own"}
+    file = written(tmp_path, settings | {"gradient_accumulation_steps": 16})
+    with pytest.raises(
+        ib.InputError, match=f"{name}.* our_own|'our_own' cannot be planned: give {field} a value"
+    ):
+        ib.Recipe.read(file, gpus=8)
+    assert (
+        ib.Recipe.read(file, gpus=8, **{field: "linear" if field == "schedule" else "10st"}).effective_batch
+        == 128
+    )
 
 
 def test_the_advice_has_no_value_that_a_shell_would_replace(tmp_path):

@@ -81,7 +81,7 @@ def table_of(division: Division, planner: Planner, gone: dict[int, list[str]]) -
     types = [{of_kind[division.pool.kind_of[node]] for node in own_nodes} for own_nodes in nodes]
     status = [_status(division.held.get(row), own_nodes) for row, own_nodes in enumerate(nodes)]
     plans = _plans(division, planner)
-    why = _reasons(division, plans["reasons"])
+    why = _reasons(division, planner, plans["reasons"])
     for row, names in gone.items():
         lost = f"nodes that it held are not in the pool: {', '.join(names[:8])}"
         why[row] = f"{why[row]}; {lost}" if why[row] else lost
@@ -161,14 +161,14 @@ def _telling(choices: Choices) -> NDArray[np.int64]:
     return telling
 
 
-def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
+def _reasons(division: Division, planner: Planner, bits: NDArray[Any]) -> list[str]:
     """Gives the reason of each job with no GPUs or no known speed; else an empty text."""
     jobs, choices = division.jobs, division.choices
     planned, fast, worth = np.zeros((3, jobs.rows), bool)
     planned[choices.job] = True
     fast[choices.job[~np.isnan(choices.rate)]] = True
     worth[choices.job[~np.isnan(division.values.value)]] = True
-    sentences = []
+    sentences, telling = [], _telling(choices)
     for row in range(jobs.rows):
         if row in division.nodes:
             sentences.append("" if fast[row] else "pinned: its speed on the GPUs that it holds is not known")
@@ -177,7 +177,10 @@ def _reasons(division: Division, bits: NDArray[Any]) -> list[str]:
         elif not planned[row]:
             sentences.append("the pool has no count within its min_gpus, max_gpus and gpu")
         elif not fast[row]:
-            stops = [reason.text for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
+            reasons = [reason for reason in Reason.of(int(bits[row])) if reason.severity == "infeasible"]
+            stops = [reason.text for reason in reasons]
+            if any(reason.startswith("invalid_") for reason in reasons):
+                stops = [*filter(None, [planner.faults(row, int(choices.cluster[telling[row]]))])] or stops
             mute = Reason.OTHER_HARDWARE.text if jobs.profiles[row] else "no profile: its speed is not known"
             sentences.append("; ".join(stops) or mute)
         elif not worth[row]:

@@ -14,7 +14,7 @@ from isobatch.errors import InputError, must_be, unknown
 from isobatch.fleet.columns import cells_of, floats_of, plain_number
 from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
-from isobatch.fleet.rows import Fleet
+from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.words import nearest, shown
@@ -75,7 +75,8 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
     for name in table.extra.keys() - {*OWN}:
         if nearest(name, OWN, 0.82) not in (None, *table.extra, *dict(table.fields)):
             raise unknown("column", name, OWN, field=name, file=table.file)
-    columns = {name: _with_decimal(table.extra[name], decimal) for name in OWN if name in table.extra}
+    columns = {name: table.extra[name] for name in OWN if name in table.extra}
+    columns |= {name: _with_decimal(column, decimal) for name, column in columns.items() if name in _NUMBERS}
     deadline = settings.pop("deadline_hours", None)
     if deadline is not None or "deadline_hours" in dict(table.fields):
         deadlines = table.cells("deadline_hours")
@@ -101,7 +102,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
         _types(cells.get("gpu"), table.rows, fault),
         _flags(cells.get("pinned"), table.rows, fault),
         _profiles(ids, profile, cells.get("profile"), fault),
-        fault,
+        {row: f"{table.where(row)}: {text}" if table.file else text for row, text in fault.items()},
     )
 
 
@@ -130,7 +131,8 @@ def _numbers(name: str, column: Any, rows: int, fault: dict[int, str]) -> NDArra
     cells = cells_of(column) if len(wrong) else []
     for row in wrong.tolist():
         if cells[row] is not None:
-            fault.setdefault(row, str(must_be(legal, cells[row], field=name)))
+            text = str(must_be(legal, cells[row], field=name))
+            fault.setdefault(row, text + decimal_hint([text]))
     numbers[wrong] = unknown
     return numbers
 
@@ -242,6 +244,12 @@ class Planner:
             for name, values in part._computed(columns).items():
                 columns_of[name][at] = values
         return columns_of
+
+    def faults(self, row: int, cluster: int) -> str:
+        """Names the illegal cells of a job, and its row; empty where there are none."""
+        pair = np.array([row], np.uint32), np.array([cluster], np.uint32)
+        texts = replace(self.fleet, pairs=pair).row_faults(0)
+        return f"{self.fleet.jobs.where(row)}: {'; '.join(texts)}{decimal_hint(texts)}" if texts else ""
 
     def choices(self, shapes: NDArray[np.int64]) -> Choices:
         """Returns the legal counts of all jobs; `shapes` has the kind and GPUs of each now, −1 if none."""

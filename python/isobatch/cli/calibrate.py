@@ -19,10 +19,12 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Writes the profile and prints its constants; stderr names those not identified."""
+    from isobatch.files.whole import check_json
     from isobatch.forecast.calibrate import calibrate
     from isobatch.forecast.measurements import load_measurements
     from isobatch.forecast.profile import Profile
 
+    check_json(args.output)
     older = None if args.merge is None else Profile.load(args.merge)
     profile = calibrate([load_measurements(path) for path in args.reports], older=older, names=args.reports)
     profile.save(args.output)

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     rows, answers = _rows(listing), _rows(in_time)
     best = {"best_batch": listing.best_batch} if "best_micro_batch" in listing.columns else {}
     feasible = [row for row in rows if row["status"] != "infeasible"]
-    if profiles and (why := _unforecast(feasible, node, profiles[0])):
+    if profiles and (why := _unforecast(feasible, listing)):
         say(why)
     if args.short:
         return _short(listing.good(deadline))
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
-    for line in options.sheet_memory(profiles, args.memory_gib):
+    for line in options.sheet_memory(profiles, args.memory_gib, node.gpu):
         say(line)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
@@ -241,17 +241,14 @@ def _over_budget(free: list[dict[str, Any]], budget: float, currency: str) -> st
     return f"budget {price(budget, currency)}: without it the runs cost {' to '.join(ends)}"
 
 
-def _unforecast(feasible: list[dict[str, Any]], node: Any, profile: Any) -> str | None:
+def _unforecast(feasible: list[dict[str, Any]], listing: Any) -> str | None:
     """Names the counts without hours, and the way to get them; None where all have some."""
     mute = [int(row["gpus"]) for row in feasible if row["hours"] != row["hours"]]
     if not mute:
         return None
-    if all(gpus > node.gpus_per_node for gpus in mute) and profile.inter_gb_s is None:
-        todo = "the profile has no network between nodes: add --inter-gb-s GB, or calibrate on more nodes"
-    elif all(row["total_steps"] == -1 for row in feasible):
+    todo = listing.plan_at(mute[-1]).origin.mute
+    if todo is None or all(row["total_steps"] == -1 for row in feasible):
         todo = "hours need the length of the run: --set duration=90ep"
-    else:
-        todo = f"the profile does not cover them{profile.model and f' (it is of {profile.model})'}"
     rest = "" if len(mute) == len(feasible) else ". The others alone are compared"
     return f"no hours at {counted(len(mute), 'GPU count')} ({few(map(str, mute), 4)}): {todo}{rest}"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options import count, size
 from isobatch.cli.tables import show_table
 from isobatch.cli.terminal import say, write_json
-from isobatch.errors import missing, raise_all
+from isobatch.errors import InputError, missing, raise_all
 from isobatch.words import figure, shown
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Prints the figures with their ranges and writes the profile; stderr names those missing."""
+    from isobatch.files.whole import check_json
     from isobatch.forecast.data_sheets import SHEETS
     from isobatch.forecast.estimate import EstimateOptions, estimated
 
@@ -82,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
     if args.gpu == "list":
         _list(SHEETS.values())
         return 0
-    faults = [missing("--gpu", "a data sheet (--gpu list shows all)")] if args.gpu is None else []
+    check_json(args.output or "")
+    no_file = args.model is not None and not Path(args.model).exists()
+    faults = [InputError("there is no such file or folder", file=args.model)] if no_file else []
+    faults += [missing("--gpu", "a data sheet (--gpu list shows all)")] if args.gpu is None else []
     faults += [missing("--seq-len", "tokens in a sample, such as 4096")] if args.seq_len is None else []
     raise_all(faults)
     keywords: Any = {name: getattr(args, name) for name in EstimateOptions.__annotations__}

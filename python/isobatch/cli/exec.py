@@ -183,7 +183,7 @@ def _save(planned: Plan, output: str | None) -> str:
     if output == "-":
         raise InputError("stdout is the command's: name a file", field="--output")
     if output is not None:
-        write_whole(output, data)
+        planned.save(output)
         return os.path.abspath(output)  # noqa: PTH100 - a link stays one
     name = f"plan-{zlib.crc32(data):08x}{zlib.adler32(data):08x}.json"
     places = filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm", "."))

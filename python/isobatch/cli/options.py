@@ -275,11 +275,14 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
     return {name: value for name, value in values.items() if value is not None and name not in project}
 
 
-def sheet_memory(profiles: Iterable[Any], memory_gib: float | None = None) -> Iterator[str]:
-    """Yields a note for each profile with its GPU's memory by the data sheet, for want of another."""
+def sheet_memory(
+    profiles: Iterable[Any], memory_gib: float | None = None, gpu: str | None = None
+) -> Iterator[str]:
+    """Yields a note for each profile (of `gpu`, where known) with its GPU's memory by the data sheet."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
-    for gpu in (profile.gpu for profile in profiles if memory_gib is None):
+    known_types = (profile.gpu for profile in profiles if memory_gib is None)
+    for gpu in (each for each in known_types if gpu in (None, each)):
         if (known := memory_gib_of(gpu)) is not None:
             yield f"memory of {gpu}: {figure(known)} GiB by its data sheet; --memory-gib N replaces it"
 

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         write_json(planned.to_json())
     elif args.output != "-" or export is None:
         show_lines(explained(planned, tool or recipe_source.tool), planned.status)
-    sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib)
+    sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib, where.gpu)
     for line in (*_by_noise(planned, how), *sheet):
         say(line)
     if export is not None and args.output is not None:

@@ -33,19 +33,20 @@ OPTIONS = {
 
 def run(args: argparse.Namespace) -> int:
     """Probes."""
-    from isobatch.files.whole import check_place, write_whole
+    from isobatch.files.whole import check_json, check_place, save_json
     from isobatch.probing.probe import probe
 
     for path in (args.output, args.recipe):
         if path is not None:
             check_place(path)
+    check_json(args.output or "")
     # A workload's own output is no part of the finding.
     with heard_sigterm(signal.default_int_handler), redirect_stdout(sys.stderr):
         names = ("budget", "seeds", "batches", "samples", "device")
         values: dict[str, Any] = {name: getattr(args, name) for name in names}
         finding = probe(args.plan, args.workload, say=say, **values)
     if args.output is not None:
-        write_whole(args.output, finding.to_json().encode() + b"\n")
+        save_json(args.output, finding.to_json())
     if args.json:
         write_json(finding.to_json())
     else:

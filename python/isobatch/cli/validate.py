@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, get_args
 
 from isobatch.errors import missing
-from isobatch.files.whole import check_place
+from isobatch.files.whole import check_json, check_place
 from isobatch.validate.options import Device, Hook, Options
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if rank_variables(os.environ) is not None:
         return _run_rank(args, options)
     if args.output is not None and args.node_rank == 0:
+        check_json(args.output)
         check_place(args.output)
     report = launch(
         args.plan,

@@ -81,7 +81,7 @@ def _too_long(case: Case) -> Iterator[Issue]:
     size = case.fields.get("dataset_size")
     if size and case.batch and case.batch > size:
         yield Issue(
-            f"a step has {count(case.batch)} samples, the dataset {count(size)}",
+            f"a step has {counted(case.batch, 'sample')}, the dataset {count(size)}",
             "an epoch is less than a step",
             "samples repeat within a step, or the loader is empty",
             "fewer GPUs, or a smaller batch",
@@ -99,8 +99,8 @@ def _grown(case: Case) -> Iterator[Issue]:
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
-        f"a step has {count(case.batch or 0)} samples, {figure(case.growth)} × the {count(case.tuned or 0)} "
-        "that it was tuned with",
+        f"a step has {counted(case.batch or 0, 'sample')}, {figure(case.growth)} × the "
+        f"{count(case.tuned or 0)} that it was tuned with",
         f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
         "torch, DistributedDataParallel: each process has its own loader",
         change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
@@ -142,7 +142,7 @@ def _lengths(case: Case) -> Iterator[Issue]:
             steps = float(length.removesuffix("st"))
             yield Issue(
                 f"{name} takes {figure(case.growth)} × the samples of the tuned one",
-                f"{case.key(field)} is {count(steps)} steps, and a step has more or fewer samples now",
+                f"{case.key(field)} is {counted(steps, 'step')}, and a step has more or fewer samples now",
                 "samples = steps × batch",
                 case.line(field, count(max(1, whole(round(steps / case.growth, 6)))).replace(",", ""))
                 + "  (for the tuned samples, if the batch moves)",
@@ -163,7 +163,7 @@ def _uneven(case: Case) -> Iterator[Issue]:
         )
     if plan is not None and Reason.PADDED in plan.reasons:
         yield Issue.note(
-            f"an epoch repeats {count(plan.padded_samples or 0)} samples",
+            f"an epoch repeats {counted(plan.padded_samples or 0, 'sample')}",
             Reason.PADDED.text,
             Reason.PADDED.source
             or "torch DistributedSampler, which repeats samples so that each rank has as many",

@@ -24,7 +24,7 @@ from isobatch.tools.detect import reader
 from isobatch.tools.page import Reading, value_at
 from isobatch.tools.read import count_of, joined_fields, missing_fields, read_file
 from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
-from isobatch.words import count, counted, printable
+from isobatch.words import counted, printable
 
 _OF_THE_SPLIT = (
     Reason.NOT_DIVISIBLE,
@@ -328,7 +328,7 @@ def _line(text: str) -> str:
 def _lines(case: Case, findings: Sequence[Issue]) -> Iterator[str]:
     yield _line(f"{case.reading.file}: {case.reading.title}, on {counted(case.gpus, 'GPU')}")
     if case.batch is not None:
-        yield f"As it is, a step has {count(case.batch)} samples{_split(case, case.batch)}."
+        yield f"As it is, a step has {counted(case.batch, 'sample')}{_split(case, case.batch)}."
     if case.tuned is not None and case.growth == 1:
         yield "That is the batch that it was tuned with: the learning rate stays."
     yield from map(_line, case.reading.notes)

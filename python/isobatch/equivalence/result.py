@@ -11,7 +11,7 @@ from isobatch.equivalence.compare import SplitResult
 from isobatch.equivalence.evidence import WITHOUT_GRADIENT, Measured
 from isobatch.equivalence.laws import SplitCause
 from isobatch.errors import InputError, must_be
-from isobatch.files.whole import read_whole, write_whole
+from isobatch.files.whole import read_whole, save_json
 from isobatch.words import counted
 
 SCHEMA = "isobatch.equivalence/2"
@@ -95,7 +95,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the answer as JSON, whole or not at all."""
-        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+        save_json(path, msgspec.json.format(msgspec.json.encode(self), indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

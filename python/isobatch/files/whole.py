@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 1 << 24
 def read_bytes(path: str | os.PathLike[str], most: int = MAX_FILE_BYTES) -> bytes:
     """Reads a file of at most `most` bytes; of a larger one no more than one byte beyond."""
     try:
+        if Path(path).is_fifo() and Path(path).resolve().exists():  # no bash's <(command)
+            raise ValueError("it is a named pipe: give a file")
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
@@ -50,6 +52,25 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes a file whole or not at all, and returns when it is on the disk."""
     path = Path(path)
     _write_below(path.parent, {Path(path.name): data}, [])
+
+
+_NOT_JSON = (
+    ".html", ".htm", ".csv", ".tsv", ".parquet", ".jsonl", ".toml", ".yaml", ".yml", ".md", ".txt", ".svg",
+    ".png", ".py", ".sh",
+)  # fmt: skip
+
+
+def check_json(path: str | os.PathLike[str]) -> None:
+    """Refuses the ending of another format, before JSON is written to it."""
+    suffix = Path(path).suffix.lower()
+    if suffix in _NOT_JSON:
+        raise InputError(f"is written as JSON: name it .json, not {suffix}", file=os.fspath(path))
+
+
+def save_json(path: str | os.PathLike[str], text: bytes | str) -> None:
+    """Writes a file of JSON, whole or not at all."""
+    check_json(path)
+    write_whole(path, (text if isinstance(text, bytes) else text.encode()) + b"\n")
 
 
 def write_folder(top: Path, files: Mapping[Path, bytes]) -> None:

@@ -189,7 +189,7 @@ def _profile_of(request: _Request) -> Estimate:
         lines.append(Figure("pipeline bubble", *bubble, "s a step", source))
     family = request.decoder.family if request.decoder else "model"
     profile = Profile(
-        workload=f"{family} of {request.parameters} parameters, {request.seq_len} tokens",
+        workload=f"{family} of {request.parameters:,} parameters, {request.seq_len:,} tokens",
         parameters=request.parameters,
         seq_len=request.seq_len,
         gpu=request.sheet.name,

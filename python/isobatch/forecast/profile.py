@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from isobatch import _core
 from isobatch.errors import InputError, must_be
-from isobatch.files.whole import read_whole, write_whole
+from isobatch.files.whole import read_whole, save_json
 from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.limits import MAX_BATCH, common_rows, one_of, real, whole, wholes
 from isobatch.words import count
@@ -186,7 +186,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the profile as JSON; the file appears whole or not at all."""
-        write_whole(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
+        save_json(path, msgspec.json.format(msgspec.json.encode(self), indent=2))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Profile":

@@ -143,6 +143,8 @@ def _warning(plan: PlanRecord, reason: Reason) -> str:
         least = _smallest_pass(plan)
         micro = micro if least == plan.layout.micro_batch else f"{count(least)} to {micro}"
         return f"{why}: {micro}, {tuned} when tuned. This is not the same training"
+    if reason is Reason.OTHER_HARDWARE and plan.origin.mute is not None:
+        return f"time and cost are not known: {plan.origin.mute}"
     if reason is Reason.LIMIT_LIKELY:
         likely = [name for name, verdict in _limits(plan).items() if verdict == "likely"]
         return f"{' and '.join(likely)}: likely met, not surely: its range goes past the limit"
@@ -387,7 +389,9 @@ def _outlook(plan: PlanRecord, currency: str) -> Iterator[str]:
             f"GPU-hours{cost}; {sure}."
         )
     if plan.memory_gib is not None:
-        yield f"Memory: {figure(plan.memory_gib)} GiB per GPU."
+        most = plan.cluster.memory_gib
+        over = f", above its {figure(most)} GiB" if most is not None and plan.memory_gib > most else ""
+        yield f"Memory: {figure(plan.memory_gib)} GiB per GPU{over}."
 
 
 def _unknown(plan: PlanRecord) -> Iterator[str]:

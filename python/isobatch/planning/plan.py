@@ -12,7 +12,7 @@ import msgspec
 from isobatch import _core
 from isobatch.errors import InputError, must_be
 from isobatch.limits import plain_whole
-from isobatch.planning.record import PLANNER, Handover, PlanRecord
+from isobatch.planning.record import PLANNER, Handover, PlanOrigin, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_in
 from isobatch.recipes.cluster import Cluster
@@ -354,9 +354,9 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         Raises:
             InputError: the file cannot be written.
         """
-        from isobatch.files.whole import write_whole
+        from isobatch.files.whole import save_json
 
-        write_whole(path, (self.to_json() + "\n").encode())
+        save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -402,7 +402,8 @@ def plan_of(
     plan = kind(recipe, cluster, settings, status, reasons_in(bits), *values)
     if status != "infeasible" and workloads is None:
         return plan
-    return plan.with_origin(partial(plan_of, recipe, workloads=workloads, consumed=consumed), workloads)
+    again = partial(plan_of, recipe, workloads=workloads, consumed=consumed)
+    return plan.with_origin(PlanOrigin(again, workloads))
 
 
 def _step(step: int) -> int:
@@ -492,7 +493,20 @@ def plan(
         cluster = cluster_of(cluster)
     workloads = workloads_of_profiles(profile)
     planned = plan_of(recipe, cluster, settings_of(settings), workloads)
+    if profile is not None and Reason.OTHER_HARDWARE in planned.reasons:
+        planned = _with_mute(planned, profile)
     return planned.require() if strict else planned
+
+
+def _with_mute(planned: Plan, profile: Profile | Sequence[Profile]) -> Plan:
+    """Remembers why the profile of the plan's GPUs, or the only one, has no times of it."""
+    from isobatch.forecast.profile import as_profiles
+    from isobatch.planning.refusal import why_no_times
+
+    profiles = as_profiles(profile)
+    same = [each for each in profiles if each.gpu in (None, planned.cluster.gpu)] or profiles
+    mute = why_no_times(same[0], planned.recipe, planned.cluster) if len(same) == 1 else None
+    return planned.with_origin(planned.origin._replace(mute=mute))
 
 
 def workloads_of_profiles(profile: Profile | Sequence[Profile] | None) -> _core.Workloads | None:

@@ -44,11 +44,13 @@ class Handover(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlanOrigin(NamedTuple):
     """The arguments of a plan beside its fields; they are not saved.
 
-    `make` plans the same run with other clusters and settings (None: as a new run), for the ways out.
+    `make` plans the same run with other clusters and settings (None: as a new run), for the ways out; `mute`
+    says why the profile has no times of it.
     """
 
     make: Callable[[Cluster, Settings], Any] | None = None
     workloads: _core.Workloads | None = None
+    mute: str | None = None
 
 
 class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
@@ -111,11 +113,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=T
         """The arguments of the plan beside its fields; empty where it was read from a file."""
         return PlanOrigin()
 
-    def with_origin(
-        self, make: Callable[[Cluster, Settings], Any] | None, workloads: _core.Workloads | None
-    ) -> Self:
+    def with_origin(self, origin: PlanOrigin) -> Self:
         """Remembers the arguments of the plan, and returns the plan."""
-        vars(self)["origin"] = PlanOrigin(make, workloads)
+        vars(self)["origin"] = origin
         return self
 
     @cached_property

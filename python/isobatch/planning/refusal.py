@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,8 +10,12 @@ from isobatch.errors import InputError
 from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of, worked_out
 from isobatch.planning.settings import DEFAULTS
 from isobatch.reason import Reason
+from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import cited, count, counted, duration, exact, figure, percent, price, ranged
+
+if TYPE_CHECKING:
+    from isobatch.forecast.profile import Profile
 
 CAPS = {
     "fixed": "min_micro_batch and max_micro_batch",
@@ -73,6 +77,29 @@ def _over(plan: PlanRecord, reason: Reason, options: Sequence[PlanRecord], curre
     return f"the run costs {cost_of(unlimited, currency)}, above the budget of {most}"
 
 
+def why_no_times(profile: "Profile", recipe: Recipe, cluster: Cluster) -> str | None:
+    """Explains a profile without times of the recipe on the cluster, with the way out; None: it has them."""
+    if None not in (profile.gpu, cluster.gpu) and profile.gpu != cluster.gpu:
+        return f"the profile is of {profile.gpu}, not of {cluster.gpu}: estimate or calibrate one of these"
+    for what, own, needed, todo in (
+        ("tokens a sample", profile.seq_len, recipe.seq_len, f"--seq-len {recipe.seq_len}"),
+        ("parameters", profile.parameters, recipe.parameters, "this model's config"),
+    ):
+        if own and needed and abs(own - needed) > _SAME_SIZE * max(own, needed):
+            many = f"{count(own)} {what}, the recipe has {count(needed)}"
+            return f"the profile is for {many}: estimate again with {todo}"
+    for used, where, gb_s, calibrated in (
+        (cluster.gpus_per_node > 1, "inside a node", "intra_gb_s", "on more GPUs of a node"),
+        (cluster.nodes > 1, "between nodes", "inter_gb_s", "on more nodes"),
+    ):
+        if used and getattr(profile, gb_s) is None and getattr(cluster, gb_s) is None:
+            option = f"--{gb_s.replace('_', '-')} GB"
+            return f"the profile has no network {where}: add {option}, or calibrate {calibrated}"
+    return None
+
+
+_SAME_SIZE = 0.1
+"""The largest relative difference of two models or samples of one size, as in the core."""
 LINK_UNKNOWN = "the profile lacks a link that the run uses (or set inter_gb_s, intra_gb_s of the cluster)"
 
 
@@ -251,7 +278,8 @@ def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") ->
     """Lists the ways out in columns."""
     rows = ways(plan, options, currency)
     if not rows:
-        yield "Nothing nearby would work."
+        if plan.status == "infeasible":
+            yield "Nothing nearby would work."
         return
     tuned = f"With the tuned micro-batch of {exact(plan.recipe.micro_batch)}:"
     yield "What would work:" if plan.status == "infeasible" else tuned

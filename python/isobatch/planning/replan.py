@@ -13,6 +13,7 @@ from isobatch.errors import InputError, must_be
 from isobatch.limits import plain_whole
 from isobatch.planning.course import handover_at, whole_run
 from isobatch.planning.plan import Move, Plan, cluster_of, plan_of, workloads_of_profiles
+from isobatch.planning.record import PlanOrigin
 from isobatch.planning.settings import Keywords, Settings, settings_of
 from isobatch.recipes.cluster import Cluster
 
@@ -109,12 +110,12 @@ def _at(
     consumed = running.course.position(step).samples if ramped else 0
     after = plan_of(running.recipe, cluster, settings, workloads, consumed)
     if after.status == "infeasible":
-        return after.with_origin(partial(_at, running, step, workloads), workloads)
+        return after.with_origin(PlanOrigin(partial(_at, running, step, workloads), workloads))
     if step > 0:
         # A move at the same step never ran: this one takes its place.
         moves = running.moves[:-1] if running.moves and running.moves[-1].step == step else running.moves
         after = _moved(running, moves, after, step)
-    return after.with_origin(None, workloads)
+    return after.with_origin(PlanOrigin(None, workloads))
 
 
 def _moved(running: Plan, moves: tuple[Move, ...], after: Plan, step: int) -> Plan:

@@ -91,7 +91,8 @@ def _outgrows_batch(refused: PlanRecord) -> bool:
 def _pinned(refused: PlanRecord, cluster: Cluster, make: Make[P]) -> Iterator[tuple[Cluster, Settings]]:
     """Yields ways to train with the tuned micro-batch: here, on the nearest clusters, at a larger batch."""
     micro, batch = refused.recipe.micro_batch, refused.asked_batch
-    if micro is None:
+    is_full = refused.cap_source == "memory" and (refused.micro_batch_cap or 0) < (micro or 0)
+    if micro is None or is_full or Reason.ABOVE_MEMORY in refused.reasons:
         return
     settings = refused.settings._replace(
         min_micro_batch=micro, max_micro_batch=micro, micro_batch_multiple=1, split="even"

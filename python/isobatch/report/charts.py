@@ -156,11 +156,11 @@ def by_cluster(points: Rows, value: str, label: str, *, limit: Limit) -> Any:
     """Draws a bar for each cluster of each job: rows with `job`, `cluster`, figure, `low` and `high`."""
     import altair as alt
 
-    rows = []
+    rows, marked_by = [], "" if limit[1] is None else f" (dashed: the {limit[0]})"
     for number, job in enumerate(dict.fromkeys(point["job"] for point in points)):
         own = [point for point in points if point["job"] == job]
         y = alt.Y("cluster:N").sort([point["cluster"] for point in own]).title(None).axis(labelLimit=160)
-        x = alt.X(f"{value}:Q").title(label).axis(tickCount=5, format=",.12~g")
+        x = alt.X(f"{value}:Q").title(f"{label}{marked_by}").axis(tickCount=5, format=",.12~g")
         base = _chart(own).encode(y=y)
         layers = [base.mark_bar(color=SERIES[number % len(SERIES)]).encode(x=x)]
         if any(point["low"] < point["high"] for point in own):
@@ -265,7 +265,7 @@ def themed(chart: Any, title: str) -> Any:
         .configure(font="system-ui, -apple-system, 'Segoe UI', sans-serif", aria=False, padding=8)
         .configure_title(anchor="start", color=INK, fontSize=14, fontWeight=600, offset=10)
         .configure_axis(**{**text, **axis}, gridColor=GRID)
-        .configure_legend(**text, orient="bottom", labelLimit=260, columnPadding=20, columns=3)
+        .configure_legend(**text, orient="bottom", labelLimit=260, columnPadding=32, columns=3)
         .configure_view(stroke=None)
         .configure_text(color=INK)
     )
@@ -298,6 +298,4 @@ def inline(drawn: str, name: str, described: str) -> str:
     for color, variable in VARIABLES.items():
         text = text.replace(f'"{color}"', f'"var({variable})"')
     head, _, body = text.partition(">")
-    width = re.search(r' width="(\d+)', head)
-    style = f' style="--width: {width[1]}px"' if width else ""
-    return f'{head} role="img" aria-label="{escape(described)}"{style}>{body}'
+    return f'{head} role="img" aria-label="{escape(described)}">{body}'

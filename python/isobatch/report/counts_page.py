@@ -8,9 +8,11 @@ import numpy as np
 from isobatch.fleet.counts import Counts
 from isobatch.fleet.counts import counts as counts_of
 from isobatch.fleet.results import STATUS
+from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason, bits_of
 from isobatch.report import times
 from isobatch.report.charts import steps_over_gpus
+from isobatch.report.levels import MEASURED
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
@@ -96,8 +98,7 @@ def _of_what(counts: Counts) -> str:
         return ""
     model = profile.workload or profile.model
     where = [part for part in (model, profile.gpu or counts.cluster.gpu) if part]
-    estimated = "an estimate, measured nowhere" if profile.estimated else "measured"
-    return f"Times of {' on '.join(where) or 'a profile'}: {estimated}. "
+    return f"Times of {' on '.join(where) or 'a profile'}: {MEASURED[profile.estimated]}. "
 
 
 def _why_unknown(counts: Counts, plans: Plans) -> str:
@@ -109,7 +110,7 @@ def _why_unknown(counts: Counts, plans: Plans) -> str:
         return "no count has a plan"
     if not np.isnan(plans.number("step_seconds")).all():
         return "the recipe has no duration"
-    return Reason.OTHER_HARDWARE.text.partition(": ")[2]
+    return counts.plan_at(int(plans.gpus[works][-1])).origin.mute or LINK_UNKNOWN
 
 
 def _listed_counts(plans: Plans, limits: Limits, currency: str) -> Section:

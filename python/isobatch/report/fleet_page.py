@@ -76,12 +76,15 @@ def _lead(plans: Plans) -> str:
 
 
 def _of_model(plans: Plans) -> str:
-    """Names the model of the times, where some rows have none; a sentence after a space."""
+    """Names the model and the GPUs of the times, and counts the rows without; a sentence after a space."""
     many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
-    if not many or not models:
-        return ""
     of = printable("; ".join(models))
-    return f" {counted(many, 'row')} have no times by the profile, which is of {of}."
+    gpus = (
+        f" on {few(sorted({*plans.provenance.gpu_types.values()}), 3)}" if plans.provenance.gpu_types else ""
+    )
+    if models and many:
+        return f" {counted(many, 'row')} have no times by the profile, which is of {of}{gpus}."
+    return f" Times of {of}{gpus}." if models and times.times_known(plans) else ""
 
 
 def _already_chosen(plans: Plans) -> str:
@@ -210,7 +213,7 @@ def _reasons(plans: Plans) -> list[Section]:
 
 
 def _jobs_without_plan(plans: Plans) -> list[Section]:
-    """Lists the jobs without a plan in any row, by the most frequent reason; folded."""
+    """Lists the jobs without a plan in any row, by the reason of most of their rows; folded."""
     names, job = plans.text("job")
     works = np.zeros(len(names), bool)
     works[job[plans.status != INFEASIBLE]] = True

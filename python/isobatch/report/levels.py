@@ -13,6 +13,10 @@ LEVELS = ("ok", "note", "caution", "infeasible")
 """From good to bad; `status` in files has no note."""
 
 
+MEASURED = ("measured", "an estimate, measured nowhere")
+"""What times are, by whether they are estimated."""
+
+
 _CAUTIONS = bits_of(reason for reason in Reason if reason.severity == "caution")
 _OF_FIGURES = bits_of(("memory_estimated", "outside_measured", "forecast_estimated", "other_hardware"))
 """They say how sure hours, cost and memory are: the training is as planned."""

@@ -11,8 +11,9 @@ from isobatch.planning import refusal
 from isobatch.planning.explain import Explanation, Topic
 from isobatch.planning.plan import Plan
 from isobatch.planning.refusal import error_share, time_of
+from isobatch.reason import Reason
 from isobatch.report.charts import over_run
-from isobatch.report.levels import level_of
+from isobatch.report.levels import MEASURED, level_of
 from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
 from isobatch.schedules import Schedule, extent
 from isobatch.words import count, counted, percent
@@ -58,6 +59,7 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     lead = "Add the GPUs of the tuned run (gpus = N) to the recipe to see what changes."
     if tuned is not None:
         lead = f"Tuned on {count(tuned.world_size)} GPUs ({_layout(tuned)}), now on {count(plan.world_size)}."
+    lead += _of_times(plan)
     runs = [*([("as tuned", tuned)] if tuned is not None else []), ("this plan", plan)]
     level, warnings, notes = by_level(plan, tuned, cautions)
     beside, rest = _beside(plan, tuned, currency)
@@ -72,6 +74,17 @@ def plan_page(plan: Plan, *, title: str | None = None, currency: str = "$") -> H
     ]
     title = title or f"Plan for {counted(plan.world_size, 'GPU')}: {_layout(plan)}"
     return HtmlPage(title, lead, _headlines(plan, currency), sections, level)
+
+
+def _of_times(plan: Plan) -> str:
+    """Names the model and the GPU of a plan's times, and says whether they were measured; after a space."""
+    if plan.hours is None:
+        return ""
+    sizes = (plan.recipe.parameters, "parameters"), (plan.recipe.seq_len, "tokens")
+    model = ", ".join(f"{count(size)} {name}" for size, name in sizes if size is not None)
+    where = [part for part in (model, plan.cluster.gpu) if part]
+    of = f" of {' on '.join(where)}" if where else ""
+    return f" Times{of}: {MEASURED[Reason.FORECAST_ESTIMATED in plan.reasons]}."
 
 
 def by_level(plan: Plan, tuned: Plan | None, texts: Sequence[str]) -> tuple[str, list[str], list[str]]:

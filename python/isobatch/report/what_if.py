@@ -117,7 +117,7 @@ class _Packer(NamedTuple):
         return [level, *texts(headline), self._figures(plan, tuned), texts(*warnings), [], lines, folded]
 
     def _over(self, plan: Plan, tuned: Plan | None, works: Sequence[Plan]) -> list[Any]:
-        """Packs a plan over a limit, with the nearest ones within all limits."""
+        """Packs a plan over a limit, with the nearest ones within all."""
         explanation = plan.explanation(self.currency)
         missed_first = sorted(_limits(explanation), key=lambda limit: limit.verdict != "missed")
         headline, folded = _headline(plan, explanation, missed_first)

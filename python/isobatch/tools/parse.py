@@ -15,7 +15,7 @@ from typing import Any
 
 from isobatch.errors import InputError, must_be, unreadable
 from isobatch.files.formats import parse_json, parse_toml, parse_yaml
-from isobatch.files.limits import refuse_large, too_deep
+from isobatch.files.limits import refuse_large, refuse_many_names, too_deep
 from isobatch.tools.page import UNKNOWN
 
 MAX_FILE_CHARACTERS = 4 << 20
@@ -76,6 +76,7 @@ def _read(text: str, file: str, suffix: str, aside: Aside, name: str) -> Any:
     if suffix == ".py" or (suffix == "" and not is_json and _PYTHON.search(text)):
         from isobatch.tools.scripts import read_python
 
+        refuse_many_names(text, file, "=")
         settings, aside.tool = read_python(text, file, name, aside.notes, aside.flags)
         return settings
     if is_json:
@@ -104,6 +105,8 @@ def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[st
     from isobatch.tools.shells.configs import SWIFT
     from isobatch.tools.shells.training import FileNamedError, arguments
 
+    refuse_many_names(text, file, "=")
+    refuse_many_names(text, file, "--")
     try:
         number = int(line) if line else None
         settings = _nested(arguments(text, line=number, notes=aside.notes, beside=aside.beside))

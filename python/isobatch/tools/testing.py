@@ -56,7 +56,7 @@ _FIELDS: dict[str, tuple[Any, ...]] = {
     "drop_last": ("drop_last", False, True, {"dataset_size": 25600}),
     "even_batches": ("even_batches", True, False, {"convention": "transformers"}),
 }
-"""By the part of a plan a field of a recipe, two values of it, and the fields beside them: the plans differ
+"""By the part of a plan: a field of a recipe, two values of it, and the fields beside them. The plans differ
 in nothing else."""
 
 
@@ -129,7 +129,7 @@ def _written(tool: str, plan: Planned, job: Job | None = None) -> tuple[str, tup
 
 
 def _tried(write: Callable[[], Export]) -> tuple[Export | None, str]:
-    """Returns the written file, or None and the message of its refusal."""
+    """Returns the written text, or None and the message of its refusal."""
     try:
         return write(), ""
     except InputError as error:
@@ -149,7 +149,7 @@ def no_part_is_lost(tool: str) -> None:
 
 
 def only_launchers_start_on_any_gpus(tool: str) -> None:
-    """A part of the user's own file says so, and starts no elastic job; a whole file is checked."""
+    """A file to add to the user's own says so, and starts no elastic job; another is checked."""
     writer, usual = _writer(tool), plan_with()
     says_part = any("keep its other settings" in note for note in usual.to(tool).notes)
     assert says_part == writer.is_part, f"{tool}: is_part, and a note of the settings beside it"

@@ -64,6 +64,7 @@ _ACCUMULATION = (
     r"|(num_)?acc(um(ulation)?)?_(steps?|iters?|freq)|accum(ulation)?|accumulate_grad_batches"
     r"|num_micro_?batches|update_freq|accumulative_counts"
 )
+_GROUP = re.compile(r"(^|\.)(rollout\.n|n_(samples|resp)_per_prompt|num_generations|group_size)$")
 _REPLICAS = re.compile(r"(dp|data_parallel)(_(shards?|replicate|replicas))?(_(size|degree))?|num_replicas")
 _FACTOR = re.compile(r"(^|_)(freq|accum\w*|acc|counts?|shards?|replic\w*|degree|repeats?|micro\w*)(_|$)")
 """Names for what may multiply a batch, in a tool that is not known."""
@@ -71,6 +72,9 @@ _GPUS = re.compile(r"(n|num)_?gpus|world_size|num_processes|gpus")
 _NODES = re.compile(r"nnodes|num_nodes|num_machines|n_?nodes")
 _NODE_GPUS = re.compile(r"nproc_per_node|(n_|num_)?gpus_per_node|devices")
 _SHARES = re.compile(r"(tp|cp|sp|pp|(tensor|pipeline|context|sequence)(_model)?_parallel)(_size|_degree)?")
+_GENERATES = re.compile(r"(^|\.)(vllm|sglang|rollout|generator|inference)\w*\.")
+"""Settings of the engine that generates: its GPUs' shares are none of the training's."""
+_LENGTH = re.compile(r"[\d.e+]+(ep|st|sp|tok|%)?")
 _TOKENS = 2**16
 """A global batch from here on probably counts tokens."""
 KINDS = (
@@ -78,11 +82,22 @@ KINDS = (
     ("effective_batch", _ALL_GPUS),
     ("batch", rf"(train_)?{_SIZE}|batch_size_train"),
     ("accumulation", _ACCUMULATION),
-    ("warmup", r"(num_|lr_)?warm_?up(_(steps|iters|ratio|epochs|fraction|samples))?"),
+    (
+        "warmup",
+        r"(num_|lr_)?warm_?up"
+        r"(_(steps|iters|ratio|epochs|fraction|samples|proportion|percent|pct|tokens|updates))?",
+    ),
     ("min_lr", r"(min_lr|lr_min|eta_min|min_learning_rate)(_(ratio|rate|factor))?"),
     ("lr", r"(base_|max_|peak_|init_)?(lr|learning_rate)|lr0"),
-    ("schedule", r"(lr_)?(scheduler|schedule|scheduler_type|schedule_type|sched|decay_style)"),
-    ("duration", r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples)"),
+    (
+        "schedule",
+        r"((lr|learning_rate)_)?(schedul(e|er|ing)|sched|decay(?=_))"
+        r"(_(type|name|kind|style|schedule|function))?",
+    ),
+    (
+        "duration",
+        r"(num_|max_|n_|train_|total_)*(epochs?|steps|iters|iterations|samples|updates?)|max_duration",
+    ),
     ("optimizer", r"optim(izer)?"),
     ("weight_decay", r"weight_decay|wd"),
 )  # fmt: skip
@@ -197,6 +212,9 @@ def as_recipe(settings: Mapping[str, Any]) -> list[str]:
     guesses: dict[str, tuple[str, Any]] = {}
     for key, value in leaves(settings).items():
         kind = guess_field(key)
+        if kind in ("duration", "warmup") and isinstance(value, str):
+            value = re.sub(r"(?<=\d)ba$", "st", value)  # MosaicML's batches
+            kind = kind if _LENGTH.fullmatch(value) else None
         if kind is not None and _is_plain(value):
             guesses.setdefault(kind, (key, value))
     pairs = [_batch(guesses, settings)]
@@ -220,6 +238,8 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
     if "effective_batch" in guesses:
         key, value = guesses["effective_batch"]
         is_tokens = (_count(value) or 0) >= _TOKENS
+        if drawn := [f"{name} {count}" for name, count in leaves(settings).items() if _is_group(name, count)]:
+            return "effective_batch=N", f"{key} {value}, times {few(drawn)} where it counts prompts"
         return (
             f"effective_batch={value}",
             f"{key}{' (divide tokens by the sequence length)' if is_tokens else ''}",
@@ -247,8 +267,14 @@ def _batch(guesses: Mapping[str, tuple[str, Any]], settings: Mapping[str, Any]) 
         without = f" (without them if {key} counts all GPUs)" if kind == "batch" else ""
         return "effective_batch=N", f"{text}{without}"
     batch = math.prod(size or 1 for size in sizes)
-    alone = f" ({batch} if {key} counts all GPUs)" if kind == "batch" and replicas > 1 else ""
-    return f"effective_batch={batch * replicas}", f"{text}{alone}"
+    if kind == "batch" and replicas > 1:
+        return "effective_batch=N", f"{batch * replicas} = {text}, or {batch} if {key} counts all GPUs"
+    return f"effective_batch={batch * replicas}", text
+
+
+def _is_group(key: str, value: Any) -> bool:
+    """Tells whether a name counts the several completions of a prompt."""
+    return (_count(value) or 0) > 1 and _GROUP.search(key.replace("-", "_").lower()) is not None
 
 
 def _may_multiply(key: str) -> bool:
@@ -268,7 +294,7 @@ def _replicas(settings: Mapping[str, Any]) -> tuple[int | None, str, list[str]]:
     if replicas := find(_REPLICAS):
         text = " × ".join(f"{key} {counts[key]}" for key in replicas)
         return math.prod(counts[key] for key in replicas), text, replicas
-    shares = [key for key in find(_SHARES) if counts[key] > 1]
+    shares = [key for key in find(_SHARES) if counts[key] > 1 and not _GENERATES.search(key)]
     shared = math.prod(counts[key] for key in shares)
     divided = f" / ({' × '.join(f'{key} {counts[key]}' for key in shares)})" if shares else ""
     gpus = find(_NODE_GPUS)[:1]

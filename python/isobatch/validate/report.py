@@ -16,7 +16,7 @@ import msgspec
 from isobatch._core import __version__
 from isobatch.equivalence.laws import Cause, Diagnosis
 from isobatch.errors import InputError, must_be
-from isobatch.files.whole import read_whole, write_whole
+from isobatch.files.whole import read_whole, save_json
 from isobatch.forecast.measurements import Measurements
 from isobatch.planning.plan import Plan
 from isobatch.validate.figures import AllReduce, Gpu, Machine, MicroBatchSearch, Noise, ReportPart, StepTimes
@@ -142,7 +142,7 @@ class Report(ReportPart, frozen=True, kw_only=True):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report as JSON, whole or not at all."""
-        write_whole(path, (self.to_json() + "\n").encode())
+        save_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -84,17 +84,17 @@ def configured(words: Sequence[str]) -> Configured | None:
 def _programs(words: Sequence[str]) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
     """Yields each possible program of a command: its name, whether a known tool's, and its arguments."""
     for place, word in enumerate(words):
-        name, arguments = PurePosixPath(word).name, tuple(words[place + 1 :])
+        name, behind = PurePosixPath(word).name, place + 1
         if not is_known(word):
             continue
-        if arguments and arguments[0] in _COMMANDS.get(name, ()):
-            yield f"{name} {arguments[0]}", True, arguments[1:]
+        if behind < len(words) and words[behind] in _COMMANDS.get(name, ()):
+            yield f"{name} {words[behind]}", True, tuple(words[behind + 1 :])
         elif script := _SWIFT_FILE.search(word):
-            yield f"{SWIFT} {script[1]}", True, arguments
+            yield f"{SWIFT} {script[1]}", True, tuple(words[behind:])
         elif word in _MODULES:
-            yield _MODULES[word], True, tuple(argument for argument in arguments if argument != "train")
+            yield _MODULES[word], True, tuple(each for each in words[behind:] if each != "train")
         elif name.endswith(".py"):
-            yield name, False, arguments
+            yield name, False, tuple(words[behind:])
 
 
 def _is_file(word: str) -> bool:

@@ -8,6 +8,7 @@ from isobatch.errors import InputError
 from isobatch.tools.shells.arithmetic import compute
 from isobatch.tools.shells.state import ALWAYS_SET, Marks, Shell, Value, is_known, is_several
 from isobatch.tools.shells.tree import NOT_COMPUTED, Assignment, Output, Parameter, Sum, Text, Word
+from isobatch.words import printable
 
 _BLANKS = " \t\n"
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
@@ -127,7 +128,7 @@ class Expansion:
             value = None if is_expr and not _EXPR.fullmatch(text) else compute(text, get)
         except ValueError as error:
             if not is_expr:
-                raise InputError(f"{part.source} cannot be computed: {error}") from None
+                raise InputError(f"{printable(part.source, 80)} cannot be computed: {error}") from None
             value = None
         if value is not None and reasons[0] is None:
             return str(value)

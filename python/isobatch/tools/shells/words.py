@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from typing import NoReturn
 
 from isobatch.errors import InputError
@@ -33,6 +34,7 @@ class WordReader(ABC):
     def __init__(self, text: str, line: int, depth: int = 0) -> None:
         self.text, self.first, self.depth = text, line, depth
         self.at = 0
+        self.ends = [match.start() for match in re.finditer("\n", text)]
 
     @abstractmethod
     def commands(self) -> None:
@@ -41,7 +43,7 @@ class WordReader(ABC):
     @property
     def line(self) -> int:
         """Of the place, from 1."""
-        return self.first + self.text.count("\n", 0, self.at)
+        return self.first + bisect_left(self.ends, self.at)
 
     def fail(self, reason: str) -> NoReturn:
         """Refuses the script."""
