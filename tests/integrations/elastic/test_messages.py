@@ -47,7 +47,8 @@ from isobatch.elastic.messages import (  # noqa: E402
 )
 from isobatch.elastic.store import Beats, Store  # noqa: E402
 from isobatch.elastic.training import TrainingState  # noqa: E402
-from isobatch.integrations.torch import exchange, survivors  # noqa: E402
+from isobatch.integrations.torch import survivors  # noqa: E402
+from isobatch.training import exchange  # noqa: E402
 
 PACKAGE = Path(ib.__file__).parent
 KEY = Seal(b"the key of this run alone")
