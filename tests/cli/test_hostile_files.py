@@ -337,7 +337,7 @@ def test_a_configuration_is_refused_in_a_time_that_grows_with_it(suffix, text, t
 
 
 @pytest.mark.parametrize("command", ["doctor", "plan --from", "plan", "fleet", "allocate", "estimate"])
-def test_what_is_no_file_ends_no_command_in_a_wait(command, tmp_path, ran):
+def test_pipes_and_loops_of_links_end_no_command_in_a_wait(command, tmp_path, ran):
     for name in ("pipe.json", "pipe.csv"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")

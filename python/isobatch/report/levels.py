@@ -14,7 +14,7 @@ LEVELS = ("ok", "note", "caution", "infeasible")
 
 
 MEASURED = ("measured", "an estimate, measured nowhere")
-"""What times are, by whether they are estimated."""
+"""Words for times, by whether they are estimated."""
 
 
 _CAUTIONS = bits_of(reason for reason in Reason if reason.severity == "caution")
