@@ -244,7 +244,7 @@ class Recorder:
                 self.end(f"step-{number}-{self.steps[number] - 1}-{{rank}}.json", killed=True)
 
     def leave_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forgets the passes of an optimizer whose step is part of another's."""
+        """Forgets the passes of an optimizer with a step inside of another's."""
         if (number := self.number_of(optimizer)) is not None:
             self.passes[number], self.gradients[number] = [], []
 
