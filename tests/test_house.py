@@ -37,7 +37,7 @@ ROOMS = {
     "elastic": {"files", "schedules", "recipes", "planning", "launch", "training"},
     "integrations": {"files", "recipes", "planning", "training", "elastic"},
     "equivalence": {"files", "schedules", "tools", "recipes", "planning", "launch"},
-    "guard": {"schedules", "recipes", "planning", "training", "elastic", "equivalence"},
+    "guard": {"schedules", "recipes", "planning", "tools", "training", "elastic", "equivalence"},
     "validate": {
         "files",
         "schedules",

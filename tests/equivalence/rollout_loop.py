@@ -19,6 +19,7 @@ tokens = {"vocab_size": 24, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id"
 model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **tokens))
 trained = model if ranks == 1 else torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+SAMPLING = {"temperature": float(os.environ.get("ROLLOUT_TEMPERATURE", "1"))}
 COUNT = micro_batch * accumulation
 
 for step in range(3):
@@ -26,7 +27,8 @@ for step in range(3):
     own = prompts[rank * COUNT : (rank + 1) * COUNT]
     model.eval()
     with torch.no_grad():
-        sequences = model.generate(own, attention_mask=torch.ones_like(own), do_sample=True, max_new_tokens=9)
+        mask = torch.ones_like(own)
+        sequences = model.generate(own, attention_mask=mask, do_sample=True, max_new_tokens=9, **SAMPLING)
     model.train()
     ends = (sequences[:, 2:] == 1).int()
     mask = (ends.cumsum(1) - ends == 0) & (sequences[:, 2:] != 0)

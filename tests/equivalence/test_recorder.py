@@ -23,14 +23,16 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
 model = nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
 size = int(sys.argv[1])
 """
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
 
 
-def record(tmp_path, script: str, split: Split, steps: int = 1, **settings) -> Recording:
+def record(
+    tmp_path, script: str, split: Split, steps: int = 1, head=HEAD + OPTIMIZER, **settings
+) -> Recording:
     path = tmp_path / "script.py"
-    path.write_text(HEAD + dedent(script))
+    path.write_text(head + dedent(script))
     recorded = Recorded(str(tmp_path / f"record-{split}"), steps, **settings)
     run = start_run([sys.executable, str(path), str(split.micro_batch)], CPU, recorded, split, 120)
     assert run.recording is not None, run.output
@@ -65,6 +67,17 @@ def test_the_passes_of_a_model_whose_wrapper_is_not_in_training_are_seen(tmp_pat
         optimizer.step()
     """
     step = record(tmp_path, script, Split(1, 1, 2)).last
+    assert [len(samples.hashes) for samples in step.first.passes] == [2]
+
+
+def test_a_trial_before_the_optimizer_is_made_is_no_part_of_the_first_pass(tmp_path):
+    script = """
+    for x, y in DataLoader(data, size):
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    """
+    trial = "model(data[:3][0]).sum().backward()\nmodel.zero_grad()\n"
+    step = record(tmp_path, script, Split(1, 1, 2), head=HEAD + trial + OPTIMIZER).last
     assert [len(samples.hashes) for samples in step.first.passes] == [2]
 
 

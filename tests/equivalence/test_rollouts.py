@@ -11,10 +11,14 @@ pytest.importorskip("torch")
 
 import torch
 
+from isobatch.equivalence.commands.environments import PRESENT
+from isobatch.equivalence.commands.runs import Recorded
+from isobatch.equivalence.commands.starts import OrderedRuns, read_typed_command
 from isobatch.equivalence.recorder import isobatch_recorder
 from isobatch.equivalence.recorder.isobatch_recorder import objects, rollouts
 from isobatch.equivalence.records import read_rollouts
 from isobatch.equivalence.session import same
+from isobatch.errors import InputError
 
 LOOP = str(Path(__file__).with_name("rollout_loop.py"))
 SETTINGS = SimpleNamespace(eos_token_id=1, pad_token_id=0, num_return_sequences=None)
@@ -98,6 +102,47 @@ def test_a_prompt_that_the_first_run_did_not_have_is_generated(tmp_path, monkeyp
     assert recorder.notes[1:] == [rollouts.ANEW]
 
 
+def test_a_restart_generates_by_the_trainers_own_random_state(tmp_path, monkeypatch):
+    _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
+    recorder.settings["untouched"] = True
+    torch.manual_seed(3)
+    sequences = model.generate(torch.tensor([[5, 6]]))
+    torch.manual_seed(3)
+    assert torch.equal(sequences, Sampler().generate(torch.tensor([[5, 6]])))
+    assert not recorder.notes
+
+
+def test_a_second_start_for_another_release_plays_the_first_ones_completions(tmp_path, monkeypatch):
+    def start(self, environment, name, **switches):
+        record = tmp_path / name / "record"
+        record.mkdir(parents=True)
+        (record / "rollouts-1-0.json").write_text(json.dumps([["5 6", [len(name)]]]))
+        return self.settings.rollouts
+
+    monkeypatch.setattr(OrderedRuns, "start", start)
+    runs = OrderedRuns(
+        read_typed_command(["python", LOOP], None, None), Recorded(str(tmp_path), 1), 60, "cpu"
+    )
+    first, again = runs.start_twice(PRESENT, "here")
+    assert not first
+    assert json.loads(Path(again).read_text()) == {"5 6": [[4]]}
+    assert runs.start(PRESENT, "there") == again
+
+
+def test_a_trainer_that_cannot_be_asked_is_named_with_the_line_that_stops_it(tmp_path):
+    script = tmp_path / "ppo.py"
+    script.write_text(
+        "class EngineTrainer:\n    def train(self):\n        import no_such_engine\n\n"
+        "EngineTrainer().train()\n"
+    )
+    words = [sys.executable, str(script), "--batch", "{micro_batch}", "--accum", "{accumulation}"]
+    with pytest.raises(InputError, match="before an optimizer of torch took a step") as error:
+        same(words, "1x2x2")
+    text = str(error.value)
+    assert f'File "{script}", line 3, in train' in text and "EngineTrainer().train()" in text
+    assert text.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_engine'"
+
+
 def test_the_unit_of_the_loss_is_said(tmp_path, monkeypatch):
     _, model, recorder = played(tmp_path, monkeypatch, [[5, 6]])
     recorder.arguments = [SimpleNamespace(num_generations=4, loss_type="dapo")]
@@ -138,3 +183,13 @@ def test_a_loop_over_completions(words):
         }
     else:
         assert all(abs(weight - 1) < 1e-3 for weights in answer.weights.values() for weight in weights)
+
+
+@pytest.mark.slow
+def test_another_environment_plays_back_the_completions_of_this_one(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nROLLOUT_TEMPERATURE=3 exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    answer = same([sys.executable, LOOP, "6", "2"], against_python=str(other))
+    assert answer.same, answer.text

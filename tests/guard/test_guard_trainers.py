@@ -2,6 +2,8 @@
 mistakes.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 from isobatch.guard import Cause
@@ -90,3 +92,19 @@ def test_labels_that_are_the_input_are_noted_and_hide_no_mistake(train, mistake)
         assert error is None
         if mistake is None:
             assert ["the gradient is 0.875 × that of the mean loss" in note for note in notes] == [True]
+
+
+@pytest.mark.parametrize("settings", [{"loss_type": "bnpo"}, {"loss_type": "dapo", "entropy_coef": 0.1}])
+def test_a_loss_of_trl_that_another_split_changes_is_noted_with_the_one_that_stays(settings):
+    pytest.importorskip("transformers")
+    from isobatch.guard.trainers import transformers_callback
+
+    notes, kind = [], type("OwnConfig", (type("GRPOConfig", (SimpleNamespace,), {}),), {})
+    guard = SimpleNamespace(attach=lambda *_, **__: None, run=SimpleNamespace(note=notes.append))
+    begin = transformers_callback(guard).on_train_begin
+    state, parts = SimpleNamespace(max_steps=1, global_step=0), ("model", "optimizer", "train_dataloader")
+    begin(kind(loss_type="dapo"), state, None, **dict.fromkeys(parts))
+    assert notes == []
+    begin(kind(**settings), state, None, **dict.fromkeys(parts))
+    assert len(notes) == 1
+    assert notes[0].endswith("use loss_type dapo" if "entropy_coef" not in settings else "use entropy_coef 0")

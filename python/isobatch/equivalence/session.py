@@ -12,7 +12,7 @@ import numpy as np
 
 from isobatch.equivalence.commands.command import Command, read_command, start_line
 from isobatch.equivalence.commands.runs import Recorded, SplitRun, Starter, run_both
-from isobatch.equivalence.commands.starts import read_typed_command
+from isobatch.equivalence.commands.starts import read_typed_command, with_rollouts
 from isobatch.equivalence.commands.typed import TypedSplit, read_typed
 from isobatch.equivalence.compare import (
     OF_RANKS,
@@ -29,7 +29,7 @@ from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SplitCause
 from isobatch.equivalence.meshes.ask import same_across
 from isobatch.equivalence.meshes.replicas import ALONE, find_replicas, join_replicas
-from isobatch.equivalence.records import Recording, as_passes, read_rollouts
+from isobatch.equivalence.records import Recording, as_passes
 from isobatch.equivalence.releases.ask import compare_releases
 from isobatch.equivalence.restarts.ask import resumed
 from isobatch.equivalence.result import Same
@@ -246,11 +246,7 @@ class Session:
     def _play(self, requested: Split) -> None:
         """Gives the completions of the first run to all others."""
         runs = (self._folder(requested, "asked"), self._folder(self.command.default, "typed"))
-        played = read_rollouts(next(run for run in runs if run.exists()) / "record")
-        if played:
-            path = Path(self.settings.folder) / "rollouts.json"
-            path.write_bytes(msgspec.json.encode(played))
-            self.settings = msgspec.structs.replace(self.settings, rollouts=str(path))
+        self.settings = with_rollouts(self.settings, next(run for run in runs if run.exists()) / "record")
 
     def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> tuple[SplitRun, SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread.

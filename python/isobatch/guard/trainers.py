@@ -12,6 +12,7 @@ from isobatch.guard.loader import length
 from isobatch.guard.reference import OtherUnits
 from isobatch.guard.run import Run
 from isobatch.planning.plan import plan as make_plan
+from isobatch.tools.losses import trl_lines
 
 COUNTS = ("steps_per_epoch", "samples_per_epoch", "total_steps")
 
@@ -117,6 +118,9 @@ def transformers_callback(guard: Any) -> Any:
             over_ranks = bool(getattr(args, "average_tokens_across_devices", False))
             owner = Owner("transformers", state.max_steps if state.max_steps > 0 else None, True, over_ranks)
             guard.attach(model, optimizer, loader, start_step=state.global_step or None, owner=owner)
+            for kind in type(args).__mro__:
+                for line in trl_lines(kind.__name__.removesuffix("Config"), vars(args)):
+                    guard.run.note(line)
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
             """Checks the last epoch."""

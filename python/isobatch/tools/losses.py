@@ -3,7 +3,8 @@
 Measured: TRL 1.16 by the census, verl by its own functions (bench/rl_losses.py).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from isobatch.tools.page import SettingsPage
 
@@ -46,13 +47,26 @@ VERL = {
 """By the actor's `loss_agg_mode`."""
 
 
+def trl_lines(trainer: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for each loss of a TRL trainer that another split changes.
+
+    Args:
+        trainer: the name of its configuration without `Config`.
+        settings: of it, among them `loss_type` and `entropy_coef`.
+    """
+    kinds = settings.get("loss_type") or []
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if (loss := TRL.get((trainer, str(kind)))) is not None:
+            yield loss.line(f"loss_type {kind}")
+    if trainer == "GRPO" and settings.get("entropy_coef"):
+        yield ENTROPY.line("entropy_coef")
+
+
 def note_trl(page: SettingsPage, trainer: str) -> None:
     """Notes a TRL trainer's loss if another split changes it."""
-    for mode in _words(page, "loss_type"):
-        if (loss := TRL.get((trainer, mode))) is not None:
-            page.note(loss.line(f"loss_type {mode}"))
-    if trainer == "GRPO" and page.number("entropy_coef", default=0):
-        page.note(ENTROPY.line("entropy_coef"))
+    entropy = page.number("entropy_coef", default=0) if trainer == "GRPO" else 0
+    for line in trl_lines(trainer, {**page.settings, "entropy_coef": entropy}):
+        page.note(line)
 
 
 def note_verl(page: SettingsPage, key: str) -> None:
@@ -60,9 +74,3 @@ def note_verl(page: SettingsPage, key: str) -> None:
     mode = page.word(key, "token-mean") or ""
     if (loss := VERL.get(mode)) is not None:
         page.note(loss.line(f"loss_agg_mode {mode}"))
-
-
-def _words(page: SettingsPage, key: str) -> list[str]:
-    """Returns the words of a setting: one, or a list of them."""
-    value = page.settings.get(key)
-    return [str(word) for word in (value if isinstance(value, list) else [value] if value else [])]

@@ -12,7 +12,7 @@ from isobatch.equivalence.commands.environments import Environment
 from isobatch.equivalence.commands.runs import Recorded, SplitRun, Starter, start_run
 from isobatch.equivalence.commands.settings import ToolSettings, read_source
 from isobatch.equivalence.commands.typed import read_typed
-from isobatch.equivalence.records import Recording
+from isobatch.equivalence.records import Recording, read_rollouts
 from isobatch.equivalence.split import MAX_RANKS, MAX_SAMPLES, Split
 from isobatch.errors import InputError
 from isobatch.launch.command_line import CommandLine, read_launch, require_command
@@ -69,6 +69,16 @@ def as_observed(recording: Recording) -> Recording:
     return msgspec.structs.replace(recording, split=split)
 
 
+def with_rollouts(settings: Recorded, record: Path) -> Recorded:
+    """Gives the completions that a run generated to all later ones."""
+    played = read_rollouts(record)
+    if not played:
+        return settings
+    path = Path(settings.folder) / "rollouts.json"
+    path.write_bytes(msgspec.json.encode(played))
+    return msgspec.structs.replace(settings, rollouts=str(path))
+
+
 class OrderedRuns:
     """Starts of one command in several environments, each in a folder of its own."""
 
@@ -96,7 +106,9 @@ class OrderedRuns:
     def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
         """Starts the command twice in one environment, the second time with noise of the size of rounding."""
         self.keep(environment)
-        return [self.start(environment, name), self.start(environment, f"{name}-again", shake=True)]
+        first = self.start(environment, name)
+        self.settings = with_rollouts(self.settings, Path(self.settings.folder) / name / "record")
+        return [first, self.start(environment, f"{name}-again", shake=True)]
 
     def keep(self, environment: Environment) -> None:
         """Keeps a process for the further starts in an environment."""

@@ -91,6 +91,8 @@ def _compare_two(
 ) -> OrderedSame:
     runs.look(present)
     twice, once = run_both(lambda: runs.start_twice(present, "here"), lambda: runs.start(second, "there"))
+    if runs.settings.rollouts:  # it began before there were completions to play
+        once = runs.start(second, "there")
     ended = [*twice, once]
     names = [f"the command with {present.label}", "the command, started a second time,"]
     for label, run in zip([*names, f"the command with {second.label}"], ended, strict=True):

@@ -46,6 +46,8 @@ def _watch_backward(recorder: Recorder) -> None:
         losses = _losses(args, kwargs)
         records = not recorder.in_backward and not recorder.busy and recorder.optimizers
         if not records or any(loss.is_meta for loss in losses):
+            if not recorder.optimizers:
+                recorder.forwards.clear()  # a trial before the training is no part of its first pass
             return backward(*args, **kwargs)
         recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None
