@@ -7,6 +7,10 @@
 
 `bench/results/census.jsonl` has one line a head, with a digest of the builder and the release: a head whose
 release or builder is another is asked again. Each head is asked in a process of its own.
+
+Beside isobatch it needs, in one environment: torch torchvision transformers accelerate scipy timm trl peft
+datasets sentence-transformers scikit-learn open_clip_torch ftfy diffusers importlib-metadata
+segmentation_models_pytorch; `long` needs transformers alone, installed in the environment itself.
 """
 
 import argparse

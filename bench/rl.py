@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
@@ -106,8 +105,8 @@ def of_many(folder: str) -> None:
             written += 1
             refused_by_trl += bool(of_trl({**own, **settings}, plan.world_size, folder))
     print(
-        f"\n{questions:,} configurations of TRL on {', '.join(map(str, COUNTS))} GPUs: TRL refuses "
-        f"{refused:,}; "
+        f"\n{questions:,} configurations of TRL on {len(COUNTS)} counts of {min(COUNTS)} to {max(COUNTS)} GPUs: "
+        f"TRL refuses {refused:,}; "
         f"`isobatch doctor` says otherwise of {differ}."
     )
     print(
@@ -164,7 +163,7 @@ def row(title: str, planned: dict[int, dict[str, Any]], ask: Callable[[dict[str,
     """Prints how many of the counts are written, taken and refused, and the first refusal."""
     answers = {gpus: ask(settings, gpus) for gpus, settings in planned.items()}
     refused = {gpus: text for gpus, text in answers.items() if text}
-    first = next((f"{gpus}: {text}" for gpus, text in refused.items()), "")
+    first = next((f"{gpus}: {text.partition(' must be')[0]}" for gpus, text in refused.items()), "")
     print(f"| {title} | {len(planned)} | {len(planned) - len(refused)} | {len(refused)} | {first} |")
 
 
@@ -182,11 +181,8 @@ def main() -> None:
     """Prints the table."""
     print("# TRL and verl at 1 to 64 GPUs\n")
     print(f"> {FINDING}\n")
-    print(
-        f"Made by `VERL=CHECKOUT python bench/rl.py`; TRL {version('trl')}, Python "
-        f"{sys.version.split()[0]}.\n"
-    )
-    print("| file | counts written | taken | refused | the first refusal |\n|---|---|---|---|---|")
+    print(f"Made by `VERL=CHECKOUT python bench/rl.py`; TRL {version('trl')}; counts of 1 to 64 GPUs.\n")
+    print("| file | written | taken | refused | the first refusal |\n|---|---|---|---|---|")
     recipe = ib.Recipe.read(GRPO, gpus=8)
     with tempfile.TemporaryDirectory() as folder:
         ask = lambda settings, gpus: of_trl({**GRPO, **settings}, gpus, folder)  # noqa: E731

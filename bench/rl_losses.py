@@ -22,6 +22,7 @@ from rollouts.threads import MODES, NOT_HERE, THREADS, Make, Thread, folder_of, 
 
 RESULTS = Path(__file__).parent / "results" / "rl.md"
 SAME = "the same"
+OF_BOTH = "mean of passes' means; mean of ranks' means"
 HEADING = "## The losses, at splits of one rollout"
 
 
@@ -44,7 +45,7 @@ def _lines(folder: Path, only: str) -> Iterator[str]:
     rows = [row for thread in THREADS if (row := _thread_row(folder, thread, only))]
     yield f"Made by `python bench/rl_losses.py FOLDER`: eight completions at {', '.join(SPLITS)} and 2x1x4."
     yield from ("", "| thread | loss | fix | before the fix | after |", "|---|---|---|---|---|", *rows)
-    yield from ("", *(f"Not asked: {thread}, {why}." for thread, why in NOT_HERE.items()))
+    yield from ("", *(f"Not asked, {why}: {', '.join(threads)}." for why, threads in NOT_HERE.items()))
     yield from ("", "Modes at the newest stored commit:", "")
     yield from ("| trainer | the same at any split (a mean over) | not the same |", "|---|---|---|")
     for repository in dict.fromkeys(mode.repository for mode in MODES):
@@ -81,7 +82,7 @@ def _answer(make: Make, source: Source) -> str:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"not asked: {last.filename}:{last.lineno}: {type(error).__name__}: {error}"
-    return SAME if same else causes or "not measured"
+    return SAME if same else causes.replace(OF_BOTH, "means of passes and of ranks") or "not measured"
 
 
 def _said(row: str) -> str:

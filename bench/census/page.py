@@ -33,6 +33,11 @@ REMEDIES = {
         "",
     ),
     "summed loss": ("passes are summed, then divided: [found](found.md) for GOLD", "none found"),
+    "a term of the loss": (
+        "an entropy of each pass: [found](found.md)",
+        "[trl #6648](https://github.com/huggingface/trl/pull/6648)",
+    ),
+    "× accumulation": ("[found](found.md)", "[trl #2623](https://github.com/huggingface/trl/issues/2623)"),
     "ranks: 1/ranks": ("[found](found.md)", "[trl #6006](https://github.com/huggingface/trl/pull/6006)"),
 }
 """By cause, what it is with the remedy, and where it is discussed."""
@@ -74,7 +79,8 @@ def text_of(records: list[dict[str, Any]]) -> str:
         "Each head was built tiny and asked by [`ib.same_model`](same-in-tests.md): eight rows in one pass, "
         "against four passes of two, two passes of four, and two ranks. Heads of transformers ran under its "
         "Trainer, losses of other packages in a plain loop. Dropout is off, batch norm uses its running "
-        "statistics.",
+        "statistics. Heads of all causes were asked by `isobatch same` on a plain script, too: "
+        "[a table](../bench/results/census_long.md).",
         "",
         *_key_lines(records),
         f"Releases: {', '.join(_releases(records))}.",
@@ -95,6 +101,12 @@ def text_of(records: list[dict[str, Any]]) -> str:
         "`python bench/census.py run` asks heads without an answer of this release; `page` writes this page.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def cell(causes: list[str]) -> str:
+    """Joins the causes of passes and of ranks for a table; a term's without its scale."""
+    named = (re.sub(r"(a term of the loss), [^;]*", r"\1", cause.removesuffix(UNKNOWN)) for cause in causes)
+    return " / ".join(dict.fromkeys(cause or SAME for cause in named))
 
 
 def group_by_cause(judged: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

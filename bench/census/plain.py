@@ -1,8 +1,9 @@
 """A plain script of a head for `isobatch same`: the census' model and rows, under transformers' Trainer.
 
-python bench/census/plain.py HEAD --output_dir DIR [any of TrainingArguments]
+python bench/census/plain.py MODULE HEAD [--equal] --output_dir DIR [any of TrainingArguments]
 """
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -12,22 +13,25 @@ from transformers import HfArgumentParser, Trainer, TrainingArguments
 
 from census import by_hand, rows
 from census.ask import build_head
-from census.heads import ROUTED, list_heads
+from census.heads import ROUTED
 
 
 def main() -> None:
-    """Trains a head."""
-    name = sys.argv.pop(1)
-    head = next(head for head in list_heads() if head.name == name.removesuffix(ROUTED))
+    """Trains a head on its eight rows, or on eight copies of one."""
+    module, name = sys.argv.pop(1), sys.argv.pop(1)
+    if is_equal := sys.argv[1] == "--equal":
+        del sys.argv[1]
     (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
-    if head.name in by_hand.BUILDS:
-        model, batch = by_hand.build(head.load(), by_hand.BUILDS[head.name])
+    model_class = getattr(importlib.import_module(module), name.removesuffix(ROUTED))
+    if name in by_hand.BUILDS:
+        model, batch = by_hand.build(model_class, by_hand.BUILDS[name])
     else:
-        model, batch, reasons = build_head(head.load(), routed=name.endswith(ROUTED))
+        model, batch, reasons = build_head(model_class, routed=name.endswith(ROUTED))
         if model is None:
             sys.exit(reasons[-1])
     arguments.remove_unused_columns = False
-    Trainer(model=model, args=arguments, train_dataset=batch * 3, data_collator=rows.collate).train()
+    batch = [batch[len(batch) // 2]] * len(batch) if is_equal else batch
+    Trainer(model=model, args=arguments, train_dataset=batch, data_collator=rows.collate).train()
 
 
 if __name__ == "__main__":

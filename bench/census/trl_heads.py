@@ -18,14 +18,17 @@ GRPO = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 CPO = ("sigmoid", "hinge", "ipo", "simpo")
 KTO = ("kto", "apo_zero_unpaired")
 TPO = ("sigmoid", "hinge", "ipo", "tpo-l")
-SEQUENCES = ("grpo", "sapo")
-"""Losses of GRPO that importance sampling by sequences may have, beside luspo, which must have it."""
+TOKENS_ALONE = "vespo"
+"""The loss of GRPO that refuses importance sampling by sequences; luspo refuses that by tokens."""
 
 
 def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
     """Yields each trainer and loss type: its name, its package, and how it is asked."""
     makers = {
-        **{f"SFTTrainer, loss_type={kind}": partial(_sft, loss_type=kind) for kind in ("nll", "dft")},
+        **{
+            f"SFTTrainer, loss_type={kind}": partial(_sft, loss_type=kind)
+            for kind in ("nll", "dft", "chunked_nll")
+        },
         **{f"DPOTrainer, loss_type={kind}": partial(_dpo, **_dpo_kind(kind)) for kind in DPO},
         **{f"KTOTrainer, loss_type={kind}": partial(_kto, loss_type=kind) for kind in KTO},
         "RewardTrainer": _reward,
@@ -37,10 +40,11 @@ def questions() -> Iterator[tuple[str, str, Callable[[], dict[str, Any]]]]:
         "DistillationTrainer": _distillation,
         "OnlineDPOTrainer": _online_dpo,
         **{f"GRPOTrainer, {_words(kind)}": partial(_grpo, "GRPO", **kind) for kind in _grpo_kinds()},
-        "RLOOTrainer, beta=0": partial(_grpo, "RLOO", beta=0.0),
-        "RLOOTrainer, beta=0, normalize_advantages=True": partial(
-            _grpo, "RLOO", beta=0.0, normalize_advantages=True
-        ),
+        **{
+            f"RLOOTrainer, {_words(kind)}": partial(_grpo, "RLOO", **kind)
+            for beta in (0, 0.05)
+            for kind in ({"beta": beta}, {"beta": beta, "normalize_advantages": True})
+        },
     }
     for name, maker in makers.items():
         yield name, "trl", partial(_ask, maker)
@@ -220,13 +224,14 @@ def _online_dpo() -> Any:
 
 
 def _grpo_kinds() -> Iterator[dict[str, Any]]:
-    """Yields GRPO's losses with each scale of the rewards, by sequences, and with entropy."""
+    """Yields GRPO's losses with each scale of the rewards, a reference, by sequences, and with entropy."""
+    by_sequences = {"importance_sampling_level": "sequence"}
     for loss in GRPO:
-        level = {"importance_sampling_level": "sequence"} if loss == "luspo" else {}
-        for scale in ("group", "batch", "none"):
-            yield {"loss_type": loss, **({"scale_rewards": scale} if scale != "group" else {}), **level}
-    for loss in SEQUENCES:
-        yield {"loss_type": loss, "importance_sampling_level": "sequence"}
+        level = by_sequences if loss == "luspo" else {}
+        for further in ({}, {"scale_rewards": "batch"}, {"scale_rewards": "none"}, {"beta": 0.1}):
+            yield {"loss_type": loss, **further, **level}
+        if loss not in ("luspo", TOKENS_ALONE):
+            yield {"loss_type": loss, **by_sequences}
     yield {"loss_type": "dapo", "entropy_coef": 0.1}
 
 
@@ -236,9 +241,12 @@ def _words(settings: dict[str, Any]) -> str:
 
 def _grpo(name: str, **arguments: Any) -> Any:
     """Groups of two completions a prompt, which a stub takes from the prompt in the place of generation."""
+    import sys
+
     import trl
 
     kind = getattr(trl, f"{name}Trainer")
+    sys.modules[kind.__module__].create_model_from_path = lambda *_, **__: language_model(1)  # the reference
 
     class Fixed(kind):
         """Answers each prompt with a text that follows from the prompt and its place in its group."""

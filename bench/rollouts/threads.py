@@ -102,11 +102,8 @@ MODES = (
     Mode(MILES, "sample mean, FSDP", "sample", lambda s: megatron.miles(s, per_token=False)),
 )
 
-NOT_HERE = {
-    f"{VERL} #7913": "reported after the commits that are stored",
-    f"{AREAL} #1730": "reported after the commits that are stored",
-}
-"""Threads that are not asked, with the reason."""
+NOT_HERE = {"reported after the commits that are stored": (f"{VERL} #7913", f"{AREAL} #1730")}
+"""By the reason, threads that are not asked."""
 
 
 def name_of(repository: str) -> str:

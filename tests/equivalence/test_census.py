@@ -45,6 +45,16 @@ def test_same_code_names_a_head_that_was_run_and_agrees(records):
             ]
 
 
+def test_forty_heads_asked_the_long_way_have_the_answers_of_the_census(records):
+    known = {record["head"]: record for record in records}
+    lines = page.ANSWERS.with_name("census_long.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| ")][1:]
+    assert len(rows) >= 40
+    for _, head, census, _, _, alike, *_ in rows:
+        assert census == page.cell([known[head]["cause"], known[head]["ranks"]]), head
+        assert alike == "yes" or (alike.startswith("no: ") and alike != "no: not known"), head
+
+
 def test_the_answers_stay_small():
     assert page.ANSWERS.stat().st_size < 500_000
 

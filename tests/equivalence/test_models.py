@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
 import isobatch as ib
+from isobatch.equivalence import laws
 
 torch = pytest.importorskip("torch")
 steps = pytest.importorskip("isobatch.equivalence.steps")
+models = pytest.importorskip("isobatch.equivalence.models")
 
 GENERATOR = torch.Generator().manual_seed(5)
 ROWS = [(torch.randn(4, generator=GENERATOR), torch.randn((), generator=GENERATOR)) for _ in range(8)]
@@ -104,6 +107,41 @@ def test_a_term_with_a_scale_of_its_own_is_named_by_its_law():
     same = ib.same_model(Penalized(), ROWS)
     assert causes(same) == {split: ["a term of the loss"] for split in SPLITS}
     assert same.cause.text.startswith("× ranks × accumulation for a term of the loss")
+
+
+def test_a_model_that_refuses_a_row_alone_is_weighed_by_pairs():
+    def by_own_count(out, y):
+        if len(out) == 1:
+            raise ValueError("one row")
+        counts = 1.0 + (y > 0)
+        return counts @ (out - y).square() / counts.sum()
+
+    def by_the_others(out, y):
+        if len(out) == 1:
+            raise ValueError("one row")
+        return ((out - y).square() * (out - out.mean()).exp()).mean()
+
+    same = ib.same_model(with_loss(by_own_count), ROWS, splits=BY_ACCUMULATION)
+    assert causes(same) == {split: ["mean of passes' means"] for split in BY_ACCUMULATION} | {
+        "2x1x4": ["mean of ranks' means"]
+    }
+    assert len(same.weights["1x4x2"]) == 4
+    same = ib.same_model(with_loss(by_the_others), ROWS, splits=BY_ACCUMULATION)
+    assert causes(same) == {split: ["coupled samples"] for split in SPLITS}
+
+
+def test_blurred_weights_of_rows_are_one_factor_where_equal_rows_say_so():
+    results = ib.same_model(with_loss(lambda out, y: (out - y).square().sum()), ROWS, ranks=1).splits
+    blurred = msgspec.structs.replace(
+        results[0],
+        weights=[4.01, *[4.0] * 7],
+        causes=[laws.break_of("own_units", "from 4 in one pass to 4.01 in another")],
+    )
+    law = results[0].causes[0]
+    named = models._add_factor(blurred, 4.0, law, None)
+    assert [cause.name for cause in named.causes] == [law.name]
+    unequal = msgspec.structs.replace(blurred, weights=[4.1, *[4.0] * 7])
+    assert models._add_factor(unequal, 4.0, law, None) == unequal
 
 
 def test_rows_that_are_alike_leave_their_weights_unknown():

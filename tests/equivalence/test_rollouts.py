@@ -188,8 +188,8 @@ def test_a_loop_over_completions(words):
 @pytest.mark.slow
 def test_another_environment_plays_back_the_completions_of_this_one(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nROLLOUT_TEMPERATURE=3 exec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    answer = same([sys.executable, LOOP, "6", "2"], against_python=str(other))
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nROLLOUT_TEMPERATURE=3 exec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    answer = same([sys.executable, LOOP, "6", "2"], against_python=str(interpreter))
     assert answer.same, answer.text

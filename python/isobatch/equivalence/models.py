@@ -7,6 +7,7 @@ there is a wrong scale, and a difference without it comes from samples that act 
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from isobatch.limits import within
 FAINT = 1e-4
 """A gradient of equal rows that is smaller beside that of unequal ones is rounding: contrastive losses."""
 PROPORTIONAL = 5e-3
-"""Relative distance of two multiples of one term."""
+"""Relative distance of two multiples of one term, or of a factor and weights of rows with like gradients."""
 
 COUPLED = {"some_tensors", "coupled_samples"}
 """Laws of a gradient that no weights of samples explain, which equal rows tell apart."""
@@ -78,6 +79,10 @@ def same_model(
     comparison = Comparison(runs.whole, runs.single, noise)
     first = runs.whole.last.first
     results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
+    if runs.is_by_pairs and any(result.causes and not result.weights for result in results):
+        # Pairs explain passes of two, whatever acts there: they say nothing if they do not explain them all.
+        comparison = Comparison(runs.whole, None, noise)
+        results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
     results = advised(_name_scales(results, runs, comparison.tolerance), first.trainer)
     _check_judged(results)
     measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
@@ -132,12 +137,15 @@ class _Runs:
         return [self.whole, *filter(None, [self.single]), *self.unequal.values()]
 
     def _take_single(self, *, freeze: bool) -> Recording | None:
-        """Takes one row a pass; None of a loss for several rows."""
-        passes = Split(1, len(self.rows), 1)
-        try:
-            return self._take("single", self.rows, passes, each_pass=True, freeze=freeze)
-        except Exception:  # a model raises what it likes
-            return None
+        """Takes one row a pass, or two where one alone has no loss or no gradient; None: neither has."""
+        for size in (1, 2):
+            passes, rest = divmod(len(self.rows), size)
+            with suppress(Exception):  # a model raises what it likes
+                split = Split(1, passes, size)
+                single = self._take(f"single-{size}", self.rows, split, each_pass=True, freeze=freeze)
+                if not rest and np.linalg.norm(_step(single).changes, axis=1).any():
+                    return single
+        return None
 
     def _take(self, name: str, rows: Any, split: Split, **switches: bool) -> Recording:
         order = StepOrder(
@@ -148,7 +156,14 @@ class _Runs:
     @property
     def has_single(self) -> bool:
         """Tells whether each row alone has a gradient."""
-        return self.single is not None and bool(np.linalg.norm(_step(self.single).changes, axis=1).all())
+        if self.single is None or self.is_by_pairs:
+            return False
+        return bool(np.linalg.norm(_step(self.single).changes, axis=1).all())
+
+    @property
+    def is_by_pairs(self) -> bool:
+        """Tells whether only pairs of rows have a gradient."""
+        return self.single is not None and self.single.split.micro_batch > 1
 
     def _take_by_ranks(self, splits: list[Split]) -> None:
         switches = {"alike": self.alike}
@@ -268,10 +283,12 @@ def _name_term(differences: Mapping[Split, Vector]) -> SplitCause:
 
 def _add_factor(result: SplitResult, factor: float, law: SplitCause | None, runs: _Runs) -> SplitResult:
     """Puts the factor of equal rows first, where the weights of unequal rows do not name it themselves."""
-    if result.causes and (result.weights or result.causes[0].id in SCALES):
-        return result
     text = f"{factor_text(factor)}, by rows that are all equal"
     cause = break_of("gradient_factor", text) if law is None else break_of(law.id, f"{text}: {law.name}")
+    if result.causes and (result.weights or result.causes[0].id in SCALES):
+        errors = np.abs(np.array(result.weights) / factor - 1)
+        is_blurred = result.causes[0].id not in SCALES and within(errors.max(initial=0), PROPORTIONAL)
+        return _with_causes(result, [cause, *result.causes[1:]]) if is_blurred else result
     return _with_causes(result, [cause, *(_coupled(old, result, runs) for old in result.causes)])
 
 

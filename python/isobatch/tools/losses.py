@@ -48,7 +48,7 @@ VERL = {
 
 
 def trl_lines(trainer: str, settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line for each loss of a TRL trainer that another split changes.
+    """Yields a line for each loss of a TRL trainer unlike at another split.
 
     Args:
         trainer: the name of its configuration without `Config`.

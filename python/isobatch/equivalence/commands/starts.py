@@ -70,7 +70,7 @@ def as_observed(recording: Recording) -> Recording:
 
 
 def with_rollouts(settings: Recorded, record: Path) -> Recorded:
-    """Gives the completions that a run generated to all later ones."""
+    """Gives a run's completions to all later ones."""
     played = read_rollouts(record)
     if not played:
         return settings
