@@ -105,8 +105,8 @@ def of_many(folder: str) -> None:
             written += 1
             refused_by_trl += bool(of_trl({**own, **settings}, plan.world_size, folder))
     print(
-        f"\n{questions:,} configurations of TRL on {len(COUNTS)} counts of {min(COUNTS)} to {max(COUNTS)} GPUs: "
-        f"TRL refuses {refused:,}; "
+        f"\n{questions:,} configurations of TRL on {len(COUNTS)} counts of {min(COUNTS)} to "
+        f"{max(COUNTS)} GPUs: TRL refuses {refused:,}; "
         f"`isobatch doctor` says otherwise of {differ}."
     )
     print(
