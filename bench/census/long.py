@@ -1,7 +1,7 @@
 """Heads asked the long way, by `isobatch same` on a plain script, against the census' answers.
 
-The census asks unequal and equal rows at once. The long way asks unequal rows; where no law of samples' weights
-explains the difference, equal rows too, and its cause follows from the two answers, each as it was given.
+The census asks unequal and equal rows at once. The long way asks unequal rows; where no law of
+samples' weights explains the difference, equal rows too, and its cause follows from the two answers.
 Each row is written at once to bench/results/census_long.md: heads with a row there are not asked again.
 """
 
@@ -26,6 +26,8 @@ SCRIPT = Path(__file__).with_name("plain.py")
 PASSES, RANKS = "1x4x2", "2x1x4"
 HEAD = f"""# Held against the long way
 
+> Verdict and cause are those of the census; where they are not, the row says why.
+
 Heads of the census asked by `isobatch same --steps 1 --split 1x1x8 --split {PASSES} --split {RANKS}` on a
 plain script (`bench/census/plain.py`), by `python bench/census.py long`. Causes are those of passes / ranks.
 "Equal rows": no law of weights explains the first answer, so eight copies of a row were asked, too.
@@ -38,8 +40,8 @@ not compared: `same` does not name it.
 ROUNDING = "equal rows have no gradient but rounding, which the census leaves out"
 REASONS = {
     **dict.fromkeys(("MetaClip2Model", "Owlv2Model"), ROUNDING),
-    "SplinterForPreTraining": "rows 0 and 4 start at position 0, which its loss ignores: eight copies of row 4 "
-    "have a loss of 0/0, which `same` refuses; the census reads the gradient alone",
+    "SplinterForPreTraining": "rows 0 and 4 start at position 0, which its loss ignores: eight copies of row "
+    "4 have a loss of 0/0, which `same` refuses; the census reads the gradient alone",
 }
 """Of differences from the census, by head."""
 SETTINGS = (

@@ -1,4 +1,4 @@
-"""TRL's GRPO with `entropy_coef`: equal rewards leave the gradient of the mean entropy alone, at any split."""
+"""TRL's GRPO with `entropy_coef`: equal rewards leave only the gradient of the mean entropy."""
 
 import torch
 import transformers as tf
