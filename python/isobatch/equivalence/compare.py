@@ -259,6 +259,22 @@ class Comparison:
         return [owners.pop(0) if owners else None for owners in candidates]
 
 
+def compare_splits(
+    reference: Recording, single: Recording | None, noise: Rounding, recordings: Sequence[Recording]
+) -> tuple[Comparison, list[SplitResult]]:
+    """Compares runs of splits, and names one cause for those of one factor.
+
+    Passes of two samples explain themselves, whatever acts in them: where `single` has pairs, it says nothing
+    if they do not explain every split.
+    """
+    comparison = Comparison(reference, single, noise)
+    results = share_factor([comparison.compare(recording) for recording in recordings])
+    has_pairs = single is not None and single.split.micro_batch > 1
+    if has_pairs and any(result.causes and not result.weights for result in results):
+        return compare_splits(reference, None, noise, recordings)
+    return comparison, results
+
+
 def _name_update(step: RecordedStep, reference: RecordedStep, difference: float) -> SplitCause:
     """Names another step of an optimizer on the same gradient."""
     update, expected = step.gradients.mean(0), reference.gradients[0]

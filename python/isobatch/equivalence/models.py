@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from isobatch.equivalence.causes import factor_text, name_factors
-from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, advised, share_factor
+from isobatch.equivalence.compare import UNJUDGED, SplitResult, advised, compare_splits
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SCALES, SplitCause, break_of
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
@@ -76,13 +76,9 @@ def same_model(
         runs = _Runs(training, rows, compared, Path(folder))
         runs.record()
     noise = Rounding.between(runs.whole, runs.shaken)
-    comparison = Comparison(runs.whole, runs.single, noise)
+    recordings = [runs.unequal[split] for split in compared]
+    comparison, results = compare_splits(runs.whole, runs.single, noise, recordings)
     first = runs.whole.last.first
-    results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
-    if runs.is_by_pairs and any(result.causes and not result.weights for result in results):
-        # Pairs explain passes of two, whatever acts there: they say nothing if they do not explain them all.
-        comparison = Comparison(runs.whole, None, noise)
-        results = share_factor([comparison.compare(runs.unequal[split]) for split in compared])
     results = advised(_name_scales(results, runs, comparison.tolerance), first.trainer)
     _check_judged(results)
     measured = measure([runs.whole, *runs.unequal.values()], runs.whole, results, noise)
@@ -156,14 +152,9 @@ class _Runs:
     @property
     def has_single(self) -> bool:
         """Tells whether each row alone has a gradient."""
-        if self.single is None or self.is_by_pairs:
+        if self.single is None or self.single.split.micro_batch > 1:
             return False
         return bool(np.linalg.norm(_step(self.single).changes, axis=1).all())
-
-    @property
-    def is_by_pairs(self) -> bool:
-        """Tells whether only pairs of rows have a gradient."""
-        return self.single is not None and self.single.split.micro_batch > 1
 
     def _take_by_ranks(self, splits: list[Split]) -> None:
         switches = {"alike": self.alike}

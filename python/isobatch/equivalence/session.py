@@ -18,11 +18,10 @@ from isobatch.equivalence.compare import (
     OF_RANKS,
     OTHER_SAMPLES,
     UNJUDGED,
-    Comparison,
     SplitResult,
     advised,
+    compare_splits,
     share_clock,
-    share_factor,
 )
 from isobatch.equivalence.epochs import look_at_end
 from isobatch.equivalence.evidence import measure, verdict
@@ -165,14 +164,8 @@ class Session:
         for run in runs:
             if run.recording is not None:
                 recordings.setdefault(run.split, run.recording)
-        comparison = Comparison(reference, single.recording, noise)
-        results = share_factor(
-            [
-                comparison.compare(recording)
-                for split, recording in recordings.items()
-                if split != reference.split
-            ]
-        )
+        compared = [recording for split, recording in recordings.items() if split != reference.split]
+        comparison, results = compare_splits(reference, single.recording, noise, compared)
         results = advised(share_clock(results), reference.last.first.trainer)
         measured = measure(list(recordings.values()), reference, results, noise)
         results, unjudged = _part_results(results)
