@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import isobatch as ib
-from isobatch import doctor
+from isobatch.doctor import examine as doctor
 from isobatch.planning.plan import Plan
 from isobatch.reason import reasons_in
 from isobatch.tools.page import leaves
