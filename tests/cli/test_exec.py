@@ -1,5 +1,6 @@
 """`isobatch exec`: the innermost launcher's count, the plan in the command, the command's end."""
 
+import fcntl
 import json
 import os
 import re
@@ -8,6 +9,9 @@ import signal
 import stat
 import subprocess
 import sys
+import termios
+import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -388,13 +392,19 @@ def test_exit_codes_are_the_commands_or_a_shells(job, tmp_path, command, code, m
 
 
 def test_a_signal_while_it_plans_ends_it_before_anything_starts(job, tmp_path):
-    os.mkfifo(tmp_path / "slow.toml")
-    started = process(str(tmp_path / "slow.toml"), "--", "touch", "{lr}", cwd=tmp_path)
-    with (tmp_path / "slow.toml").open("w") as recipe:  # it reads
-        recipe.write("lr = 0.1\n")
-        recipe.flush()
-        started.send_signal(signal.SIGTERM)
-        assert started.communicate(timeout=30) == ("", "")
+    read, write = os.pipe()
+    (tmp_path / "slow.toml").symlink_to(f"/dev/fd/{read}")  # as bash hands on <(command)
+    words = [str(tmp_path / "slow.toml"), "--", "touch", "{lr}"]
+    started = process(*words, cwd=tmp_path, pass_fds=(read,))
+    os.write(write, b"lr = 0.1\n")
+    unread = array("i", [1])
+    while unread[0]:
+        time.sleep(0.01)
+        fcntl.ioctl(read, termios.FIONREAD, unread)
+    started.send_signal(signal.SIGTERM)
+    assert started.communicate(timeout=30) == ("", "")
+    os.close(write)
+    os.close(read)
     assert started.returncode == -signal.SIGTERM
     assert not (tmp_path / "0.1").exists()
 

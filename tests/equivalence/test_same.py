@@ -92,7 +92,6 @@ def test_unmeasured_trainings_are_never_the_same(fault, text, tmp_path):
     assert Same.load(tmp_path / "same.json").text == answer.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "name"),
     [("decay by ranks", "another optimizer setting"), ("weights by passes", "another update")],

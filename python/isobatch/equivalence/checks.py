@@ -144,6 +144,8 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
     law = "another_lr"
     if starts and number and reference_changes and reference_changes[0]:
         law = _clock(recording.split, changes[0] / reference_changes[0])
+    elif not starts:
+        law = _clock_ahead(recording, reference, optimizer)
     yield break_of(law, f"the learning rate {text}")
 
 
@@ -218,6 +220,23 @@ def _clock(split: Split, ratio: float) -> str:
         if count != 1 and any(within(ratio / power - 1, 2 * SCHEDULE) for power in powers):
             return law
     return "another_lr"
+
+
+def _clock_ahead(recording: Recording, reference: Recording, optimizer: int) -> str:
+    """Names the law of a schedule that is ahead at the first step, as its passes have stepped it."""
+    shared = min(len(recording.of(optimizer)), len(reference.of(optimizer)))
+    (first, last), (reference_first, reference_last) = (
+        (run.of(optimizer)[0], run.of(optimizer)[shared - 1]) for run in (recording, reference)
+    )
+    change, expected = (sum(_changes(*pair)) for pair in ((first, last), (reference_first, reference_last)))
+    start, reference_start = sum(first.first.lrs), sum(reference_first.first.lrs)
+    if not expected or not reference_start:
+        return "another_lr"
+    ratio = change / expected
+    # A rate that is some times as large changes as many times as much, and is not ahead.
+    is_larger = within(start / reference_start - ratio, 2 * SCHEDULE * abs(ratio))
+    is_ahead = (start - reference_start) * expected * (ratio - 1) > 0
+    return _clock(recording.split, ratio) if is_ahead and not is_larger else "another_lr"
 
 
 def _changes(before: RecordedStep, step: RecordedStep) -> list[float]:

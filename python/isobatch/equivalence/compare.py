@@ -353,15 +353,31 @@ def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
 
 
 def share_clock(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for a schedule of two clocks: passes at one split, processes at another."""
+    """Names one cause for a schedule of two clocks: passes at one split, processes at another.
+
+    A split of as many passes as ranks tells neither from the other: it takes the cause of the others.
+    """
     causes = [cause for result in results for cause in result.causes if cause.id in CLOCKS]
     if len({cause.id for cause in causes}) < 2:
         return list(results)
-    both = {id(cause): break_of("scheduler_per_both", cause.text) for cause in causes}
+    laws = {
+        cause.id
+        for result in results
+        if _tells_clocks(result)
+        for cause in result.causes
+        if cause.id in CLOCKS
+    }
+    law = laws.pop() if len(laws) == 1 else "scheduler_per_both"
+    shared = {id(cause): break_of(law, cause.text) for cause in causes}
     return [
-        msgspec.structs.replace(result, causes=[both.get(id(cause), cause) for cause in result.causes])
+        msgspec.structs.replace(result, causes=[shared.get(id(cause), cause) for cause in result.causes])
         for result in results
     ]
+
+
+def _tells_clocks(result: SplitResult) -> bool:
+    split = Split.parse(result.split)
+    return split.ranks != split.accumulation
 
 
 def advised(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:

@@ -16,6 +16,8 @@ def shake(gradients: list[Any], step: int) -> None:
     """Adds noise of the size of rounding to gradients, alike on all ranks.
 
     A part of it follows the gradient of all tensors: some, such as a key's bias, have nothing but rounding.
+    Exact zeros stay: rows of an embedding without a token are 0 in every order, and Adam would make whole
+    updates of their noise.
     """
     tensors = [getattr(gradient, "_local_tensor", gradient) for gradient in gradients]
     tensors = [tensor._values() if tensor.is_sparse else tensor for tensor in tensors]
@@ -28,4 +30,5 @@ def shake(gradients: list[Any], step: int) -> None:
         noise = torch.empty(tensor.shape, dtype=torch.float32).normal_(generator=generator)
         size = SHAKE if tensor.dtype in (torch.float32, torch.float64) else SHAKE_HALF
         with torch.no_grad():
-            tensor.add_((noise * size * (own + overall / 10)).to(tensor.device, tensor.dtype))
+            noise = (noise * size * (own + overall / 10)).to(tensor.device, tensor.dtype)
+            tensor.add_(noise.mul_(tensor != 0))
