@@ -193,9 +193,7 @@ def test_an_unknown_command_is_answered_with_the_one_that_does_the_job(ran, comm
     assert ran([command, "x"], 2).err.startswith(f"isobatch: unknown command {command!r}: {answer}")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("elastic", "counts"), ("sweep", "counts"), ("fit_power", "probe"), ("Plans", "Plan")]
-)
+@pytest.mark.parametrize(("name", "hint"), [("sweep", "counts"), ("fit_power", "probe"), ("Plans", "Plan")])
 def test_an_unknown_public_name_is_answered_with_the_nearest(name, hint):
     with pytest.raises(AttributeError, match=f"no attribute '{name}': did you mean '{hint}'"):
         getattr(ib, name)

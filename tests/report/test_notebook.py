@@ -144,7 +144,7 @@ shell.run_line_magic("load_ext", "isobatch") if {first == "isobatch"} else shell
 html = shell.display_formatter.formatters["text/html"]
 assert ("isobatch.planning.plan", "Plan") in html.deferred_printers
 import sys
-assert "isobatch.report" not in sys.modules
+assert "isobatch.report.cells" not in sys.modules
 """
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr

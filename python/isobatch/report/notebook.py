@@ -1,6 +1,6 @@
 """Shows our values in a notebook's cells.
 
-IPython learns their types by name, and asks `isobatch.report` for the cell."""
+IPython learns their types by name, and asks `cells` for the cell."""
 
 from typing import Any
 
