@@ -271,6 +271,17 @@ def test_wrong_use(tmp_path, monkeypatch, ran, words, message):
     assert not (tmp_path / "a.html").exists()
 
 
+@pytest.mark.parametrize("suffix", ["html", "svg", "json"])
+def test_the_command_of_a_comparison_writes_each_form_of_its_answer(suffix, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch", reason="the command asks scripts of torch")
+    monkeypatch.setattr("isobatch.cli.same.same", lambda *_, **__: comparison())
+    path = tmp_path / f"answer.{suffix}"
+    assert main(["same", "-o", str(path), "--", "python", "train.py"]) == 1
+    text = path.read_text(encoding="utf-8")
+    assert {"html": "<!doctype html>", "svg": "<svg", "json": "{"}[suffix] in text[:200].lower()
+    assert capsys.readouterr().out.startswith("Not the same training")
+
+
 def test_a_comparison_names_each_cause_once_with_its_splits(tmp_path):
     comparison().save(tmp_path / "same.json")
     text, parsed = shown(comparison())

@@ -7,7 +7,7 @@ from isobatch.equivalence.bits import SameBits, same_bits
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.session import LIMIT, STEPS, same
 from isobatch.errors import InputError, missing
-from isobatch.files.whole import check_json, check_place
+from isobatch.files.whole import check_place
 
 DESCRIPTION = (
     "Starts a training command at several splits of its batch over ranks, accumulation and micro-batch, "
@@ -82,7 +82,6 @@ def _ask(args: argparse.Namespace) -> int:
             raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
         return _show(same_bits(args.command, args.split, say=say, **question), args)
     if args.output is not None:
-        check_json(args.output)
         check_place(args.output)
         if not args.output.endswith(".json"):
             from isobatch.report.pages import require_extra, write
