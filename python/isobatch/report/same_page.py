@@ -88,7 +88,7 @@ def _weights(answer: Same) -> Section:
         for weights, splits in alike.items()
         for number, weight in enumerate(weights)
     ]
-    described = "All bars at 1: the same training. A bar at 4: this sample counts four times."
+    described = "All bars at 1: each sample counts as in one pass. A bar at 4: this sample counts four times."
     drawing = Drawing(sample_weights(points), "Weight of each sample in the gradient", described)
     unknown = [result for result in answer.splits if not (result.weights or answer.across)]
     lines = [
