@@ -57,9 +57,9 @@ LOOPS = [
     ({"loop": "rollouts"}, AHEAD, NO_LOSS, ("the loop divides or repeats the loader's batches",)),
 ]
 KINDS = [
-    ("warmed_up", {}, (), CALLED),
+    ("warmed_up", {}, (), ()),
     ("views", {"dataset_size": 100}, (), CALLED),
-    ("sam", {"accumulation": 1, "clip_norm": None}, (), CALLED),
+    ("sam", {"accumulation": 1, "clip_norm": None}, (), ()),
     ("evaluated_first", {}, (), ()),
     ("update_bn", {}, (), ()),
     ("noise", {}, CHANGED, DIRECTION),
@@ -85,7 +85,7 @@ KINDS = [
     ("tokens", {}, ("the gradient's size: micro-batches of different sizes",), ("micro-batches of",)),
     ("objects", {}, ("whether the given loss is a sum",), ()),
     ("swa", {}, (), ("SWALR sets the learning rate from step 7 on",)),
-    ("lookahead", {}, ("weights that are written between",), ()),
+    ("lookahead", {}, (), ()),
     ("autocast", {}, (), ()),
     ("labels", {}, (), ()),
     ("flow", {}, (), ()),

@@ -98,15 +98,23 @@ def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
 
     >>> name_factors({Split(2, 2, 2): 0.25, Split(1, 4, 2): 0.25}).name
     'summed loss'
-    >>> name_factors({Split(2, 2, 2): 0.5}).name  # several laws explain one split
-    '1/accumulation'
+    >>> name_factors({Split(1, 4, 2): 0.25}).text.partition(": ")[2]
+    '1/accumulation, or summed loss (these splits cannot tell which)'
     """
-    for law, scale in SCALES.items() if factors else ():
-        if all(isclose(factor, scale.size(split), rel_tol=ALIKE) for split, factor in factors.items()):
-            split, factor = max(factors.items(), key=lambda item: abs(item[1] - 1))
-            cause = break_of(law, f"{factor_text(factor)}: {scale.text}")
-            return None if scale.size(split) == 1 else cause
-    return None
+    fitting = [
+        law
+        for law, scale in (SCALES.items() if factors else ())
+        if all(isclose(factor, scale.size(split), rel_tol=ALIKE) for split, factor in factors.items())
+    ]
+    if not fitting or all(SCALES[fitting[0]].size(split) == 1 for split in factors):
+        return None
+    law, *others = (law for law in fitting if SCALES[law].faults <= SCALES[fitting[0]].faults)
+    text = f"{factor_text(max(factors.values(), key=lambda factor: abs(factor - 1)))}: {SCALES[law].text}"
+    if others:
+        text += f", or {', or '.join(other.text for other in others)} (these splits cannot tell which)"
+    cause = break_of(law, text)
+    remedies = dict.fromkeys(candidate.advice for candidate in (law, *others))
+    return msgspec.structs.replace(cause, remedy="; or ".join(remedies))
 
 
 def nearest_scale(split: Split, factor: float) -> Scale | None:

@@ -88,6 +88,13 @@ class ModelWatch:
             run.rows.append(max(sizes[:1], default=0))
         self._on_forward()
 
+    def stepping(self) -> None:
+        """Notes writes since the last step ended; those within a step are the optimizer's own."""
+        if self._smallest is not None and self._written not in (None, self._smallest._version):
+            self._written = None
+            if WRITTEN not in self._run.unchecked:
+                self._run.unchecked.append(WRITTEN)
+
     def stepped(self) -> None:
         """Notes the end of a step."""
         if self._smallest is not None:
@@ -99,10 +106,6 @@ class ModelWatch:
         trains, stepped = self._in_train_mode, self._stepped
         self._in_eval_mode = self._in_train_mode = self._bypassed = False
         self._stepped = _version(self._smallest)
-        if self._smallest is not None and self._written not in (None, self._smallest._version):
-            self._written = None
-            if WRITTEN not in run.unchecked:
-                run.unchecked.append(WRITTEN)
         if run.micro:
             if in_eval_mode and not trains:
                 run.note(IN_EVAL_MODE)

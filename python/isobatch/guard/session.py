@@ -196,6 +196,7 @@ class Guard:
         if self._in_step:  # a subclass's step calls its base class's step
             return None
         self._in_step = True
+        self.model.stepping()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._check()
