@@ -313,8 +313,8 @@ def with_tensor(run: Recording, name: str, notes=None) -> Recording:
     ("tensor", "notes", "name"),
     [
         ("layers.0.router.weight", {}, "balance loss of experts"),
-        ("head", {"batch norm": 3}, "batch norm"),
-        ("head", {"random draws of torch within a step": 1}, "randomness"),
+        ("head", {"batch norm": {"batch norm": 3}}, "batch norm"),
+        ("head", {"draws": {"random draws of torch within a step": 1}}, "randomness"),
         ("head", {}, "coupled samples"),
     ],
 )

@@ -57,7 +57,7 @@ def test_deepspeed_runs_on_a_cpu_too_and_follows_the_split(tmp_path, monkeypatch
     step = recording.last.first
     assert step.measured == "update" and step.kind != "SGD"
     assert [len(samples.hashes) for samples in step.passes] == [2, 2, 2]  # the evaluation is no pass
-    assert any("=4) set by the split" in note for note in recording.notes)
+    assert any("=4) set by the split" in change for change in recording.changes)
 
 
 def test_another_accumulation_in_the_configuration_is_left_to_be_found(tmp_path, monkeypatch):

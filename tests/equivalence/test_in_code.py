@@ -64,9 +64,9 @@ def test_an_object_gets_the_numbers_of_the_split(tmp_path, name):
     key = place(tmp_path) | {"size": 2} if "loader" in KINDS[name] else None
     recording = recorded(tmp_path, name, Split(1, 2, 3), sets=KINDS[name], loader=key)
     assert sizes(recording) == [3, 3]
-    notes = [note for note in recording.notes if note.endswith("set by the split")]
+    notes = [change for change in recording.changes if change.endswith("set by the split")]
     assert "=4) set by the split" in notes[0]
-    assert any(note.endswith(" off") and "16" in note for note in recording.notes)
+    assert any("16" in note for note in recording.notes("off"))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -100,7 +100,7 @@ CHANGES = {
     "parameters": ({"names": ["model.layers.0.weight", "model.score.bias"]}, "the tensors that are trained"),
     "weights": ({"weights": 2.0, "norms": [4.0, 2.0]}, "the weights differ by 1"),
     "dtype": ({"dtypes": ["bfloat16", "float32"]}, "the dtype of 1 of 2 tensors"),
-    "precision": ({"notes": {"bf16 off": 1}}, "the precision of a pass"),
+    "precision": ({"notes": {"off": {"bf16 off": 1}}}, "the precision of a pass"),
     "rate": ({"lr": 0.2}, "the learning rate"),
     "groups": ({"decay": 0.1}, "weight_decay of parameter group 0"),
     "loss": ({"loss": 8.0}, "the loss of pass 0 is × 2"),

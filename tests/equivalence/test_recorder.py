@@ -209,7 +209,7 @@ def test_ranks_that_a_script_spawns_are_told_apart_and_their_shards_are_whole(tm
     # The gradient of the mean is the mean of each input, over the rows of both ranks; a bucket has one entry.
     assert sorted(np.abs(step.gradients[0])) == pytest.approx([1.0, 2.0, 3.0, 4.0])
     assert step.after == pytest.approx(step.weights - 0.1 * step.gradients, rel=1e-5)
-    assert OFF[kind] <= {*step.first.notes}
+    assert OFF[kind] <= {*step.first.notes["off"]}
 
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -31,7 +31,7 @@ class Recorder:
         self.folder, self.rank, self.world = folder, rank, world
         self.settings = {"rollouts": played, "untouched": False, "bits": False}
         self.busy, self.rollouts, self.notes, self.arguments = False, None, [], []
-        self.note = self.notes.append
+        self.note = lambda text, kind="change": self.notes.append(text)
 
     def unseen(self):
         return torch.no_grad()

@@ -116,7 +116,7 @@ def test_a_run_says_what_it_wrote_and_what_it_continued(tmp_path):
     settings = Recorded(str(tmp_path / "record"), 1)
     run = start_run([sys.executable, str(path), str(tmp_path)], CPU, settings, Split(1, 1, 2), 120)
     assert run.recording is not None, run.output
-    notes = {note for note in run.recording.notes if "written" in note or "continued" in note}
+    notes = {note for note in run.recording.changes if "written" in note or "continued" in note}
     assert notes == {
         "new written by the script",
         "old written over what was there",

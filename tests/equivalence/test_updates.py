@@ -133,7 +133,7 @@ def test_gradients_are_read_from_the_weights_once_and_then_the_optimizer_takes_i
     assert first.after == pytest.approx(first.weights) and second.weights == pytest.approx(first.weights)
     assert second.weights - second.after == pytest.approx(second.gradients, abs=1e-6)
     (norm, limit), *_ = first.first.clips
-    assert norm > limit == 0.01 and "bf16 of DeepSpeed off" in first.first.notes
+    assert norm > limit == 0.01 and "bf16 of DeepSpeed off" in first.first.notes["off"]
 
 
 def test_passes_that_an_engine_loses_are_missing_in_the_update(record):

@@ -300,7 +300,6 @@ def _name_coupling(
     recording: Recording, groups: list[GroupDifference], solution: Solution | None
 ) -> SplitCause:
     """Names the cause of a gradient without weights of samples to explain it."""
-    notes = recording.notes
     worst = groups[0] if groups else None
     residual = "" if solution is None else f" (residual {solution.residual:.1e})"
     if worst is not None and any(part in ROUTERS for part in worst.name.split(".")):
@@ -316,14 +315,14 @@ def _name_coupling(
             f"the gradient of {worst.name} is {worst.factor:.4g} × that of one pass over the batch "
             f"({scale.text}), and others are not{residual}",
         )
-    if notes["batch norm"]:
+    if recording.notes("batch norm"):
         return break_of(
             "batch_norm",
             f"batch norm sees another batch in each pass: samples of a pass depend on each other{residual}",
         )
-    draws = next((note for note in notes if note.startswith("random draws of")), None)
-    if draws is not None:
-        return break_of("randomness", f"{draws} fall on other samples at another split{residual}")
+    draws = [*recording.notes("draws")]
+    if draws:
+        return break_of("randomness", f"{draws[0]} fall on other samples at another split{residual}")
     where = f"; worst in {worst.name}, × {worst.factor:.3g}" if worst else ""
     return break_of(
         "coupled_samples",

@@ -90,7 +90,7 @@ def same_model(
         command=words,
         reference=str(runs.whole.split),
         splits=results,
-        changes=[note for note in first.notes if note.endswith((" off", "every sample"))],
+        changes=runs.whole.changes,
         unasked={},
         noise=noise.gradients[0],
         tolerance=comparison.tolerance,
@@ -112,7 +112,7 @@ class _Runs:
     def record(self) -> None:
         """Takes every step; random draws are made alike for all samples if there are any."""
         recorded = self._take_alone(alike=False)
-        if any(note.startswith("random draws of") for run in recorded for note in run.notes):
+        if any(run.notes("draws") for run in recorded):
             self._take_alone(alike=True)
         for ranks in sorted({split.ranks for split in self.splits} - {1}):
             self._take_by_ranks([split for split in self.splits if split.ranks == ranks])
@@ -124,7 +124,7 @@ class _Runs:
         self.whole = self._take("whole", self.rows, whole)
         _check_gradient(self.whole)
         self.shaken = self._take("whole-shaken", self.rows, whole, shake=True)
-        self.single = self._take_single(freeze=bool(self.whole.notes["batch norm"]))
+        self.single = self._take_single(freeze=bool(self.whole.notes("batch norm")))
         self.equal_whole = _gradient(self._take("whole-equal", self.copies, whole))
         for split in self.splits:
             if split.ranks == 1:

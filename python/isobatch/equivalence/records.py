@@ -61,6 +61,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     """One rank's record of an optimizer's step; a sketch has `sizes` buckets for each tensor of `names`.
 
     `mesh`: the rank's coordinate in the script's DeviceMesh and the size there, by the dimension's name.
+    `notes`: by their kind and text, how often.
     `measured`: "gradient"; "update" where an engine keeps it to itself: the first step's gradient is then
     read from the weights, and later ones stand for the change of the weights.
     `shapes`, `held`, `held_norm`, `groups_made`: where whole tensors are kept, their shapes, the entries and
@@ -81,7 +82,7 @@ class RankStep(msgspec.Struct, frozen=True, dict=True):
     passes: list[PassSamples]
     norms: list[tuple[float | None, float | None]]
     drawn: list[LoaderDraws]
-    notes: dict[str, int]
+    notes: dict[str, dict[str, int]]
     seconds: float
     versions: dict[str, str]
     trainer: str = ""
@@ -188,13 +189,18 @@ class Recording(msgspec.Struct, frozen=True):
         """Returns the last recorded step."""
         return max(self.steps.values(), key=lambda step: step.first.seconds)
 
-    @property
-    def notes(self) -> Counter[str]:
-        """Counts the recorder's notes over all ranks."""
+    def notes(self, *kinds: str) -> Counter[str]:
+        """Counts the recorder's notes of some kinds over all ranks."""
         counts = Counter[str]()
         for record in self.last.ranks:
-            counts.update(record.notes)
+            for kind in kinds:
+                counts.update(record.notes.get(kind, {}))
         return counts
+
+    @property
+    def changes(self) -> list[str]:
+        """Lists what the recorder changed: settings switched off, and others."""
+        return [*self.notes("off", "change")]
 
     def training_loader(self, rank: int = 0) -> LoaderDraws | None:
         """Returns the loader of a rank's training: the one with the most passes, then with the most rows."""

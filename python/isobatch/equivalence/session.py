@@ -37,11 +37,8 @@ from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_s
 from isobatch.errors import InputError
 from isobatch.launch.command_line import require_command
 
-_SAID = (" written by the script", " written over what was there", "continued from a checkpoint")
 __all__ = ["Same", "same"]
 
-CHANGES = (" off", " not applied", "NCCL", "every sample", " set by the split", " played back", *_SAID)
-"""Ends of the recorder's notes that say what a run changes."""
 _REFUSED = re.compile("unrecognized arguments|no such option|not used by the HfArgumentParser", re.IGNORECASE)
 """A script's words against flags that it does not have."""
 STEPS = 3
@@ -149,7 +146,7 @@ class Session:
         splits = choose_rank_splits(requested) if over_ranks else choose_splits(requested)
         first = self._give_samples(requested, first)
         by_update = first.measured == "update"
-        whole, single = self._reference(splits, frozen="batch norm" in first.notes, by_update=by_update)
+        whole, single = self._reference(splits, frozen=bool(first.notes("batch norm")), by_update=by_update)
         noise = Rounding.between(first, self._record(requested, "repeat", shake=True))
         reference = whole.recording or single.recording
         if reference is None:
@@ -224,8 +221,7 @@ class Session:
     def _give_samples(self, requested: Split, first: Recording) -> Recording:
         """Gives completions, random draws and rows of the first run to all others; returns the first."""
         self._play(requested)
-        random = any("random draws" in note for note in first.notes)
-        if random and first.rows(next(iter(first.steps))) is not None:
+        if first.notes("draws") and first.rows(next(iter(first.steps))) is not None:
             self.settings = msgspec.structs.replace(self.settings, alike=True)
             first = self._record(requested, "asked")
         if first.draws_prompts:
@@ -319,9 +315,7 @@ class Session:
         }
 
     def _changes(self, recording: Recording) -> list[str]:
-        notes = recording.notes
-        changes = [*self.command.launch.notes, *self.command.notes]
-        changes += [note for note in notes if note.endswith(CHANGES)]
+        changes = [*self.command.launch.notes, *self.command.notes, *recording.changes]
         if self.typed is not None:
             changes += [text for text in self.typed.changes if text not in changes]
         if any(step.first.norms for step in recording.steps.values()):

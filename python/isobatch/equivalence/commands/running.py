@@ -114,7 +114,7 @@ def _running(
     steps = max(map(recording.of, sorted(optimizers)), key=lambda steps: _own_entries(steps[0].first))
     first, last = steps[0].first, steps[-1].first
     gloo = "gloo in the place of NCCL"
-    if times := recording.notes[gloo]:
+    if times := recording.notes("change")[gloo]:
         notes.append(f"{gloo} ({times} times)")
     if len(optimizers) > 1:
         notes.append(f"{len(optimizers)} optimizers; this is the one with the most parameters")

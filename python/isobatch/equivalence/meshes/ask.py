@@ -170,7 +170,7 @@ class MeshRuns:
             across={name: size for mesh in meshes for name, size in mesh.sizes.items()},
             reference=str(without),
             splits=results,
-            changes=[note for note in reference.notes if note.endswith((" off", "NCCL"))],
+            changes=reference.changes,
             unasked=unasked,
             noise=0.0,
             tolerance=0.0,

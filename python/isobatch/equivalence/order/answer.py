@@ -140,7 +140,7 @@ def answer_of(
         causes = [SplitCause(f"release_{row.id}", row.measures, text, row.remedy, PAGE), *weighed.causes]
     rows = [*comparison.rows]
     rows.insert(1 + next(at for at, row in enumerate(rows) if row.id == "gradient"), weighed.row)
-    changes = sorted({note for run in (reference, second) for note in run.notes if note.endswith(" off")})
+    changes = sorted({change for run in (reference, second) for change in run.changes})
     if any(step.first.norms for step in reference.steps.values()):
         changes.append("clipping measured and not applied")
     versions = reference.last.first.versions

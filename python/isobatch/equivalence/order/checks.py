@@ -77,7 +77,7 @@ def precision(pair: Pair) -> Unlike | Unseen | None:
     if pair.event[1]:
         return None
     sides = [
-        {note.removesuffix(" off") for note in run.notes if note.endswith(" off")} - {"dropout", "CUDA"}
+        {note.removesuffix(" off") for note in run.notes("off")} - {"dropout", "CUDA"}
         for run in (pair.run, pair.second_run)
     ]
     if sides[0] != sides[1]:

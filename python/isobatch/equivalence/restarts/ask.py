@@ -174,7 +174,7 @@ def _joined(command: Sequence[str], whole: Recording, answers: Sequence[Resumed]
         command=list(command),
         reference="the run without a stop",
         splits=[],
-        changes=sorted(note for note in whole.notes if note.endswith(" off")),
+        changes=sorted(whole.changes),
         unasked={},
         noise=0.0,
         tolerance=0.0,

@@ -60,7 +60,7 @@ class OnCpu(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs and is_gpu(kwargs.get("device")):
-            self._recorder.note(NOTE)
+            self._recorder.note(NOTE, "off")
             kwargs = {**kwargs, "device": "cpu"}
         return function(*args, **(kwargs or {}))
 
@@ -81,15 +81,15 @@ def _place_on_cpu(recorder: Recorder, place: Any) -> None:
     @functools.wraps(to)
     def to_cpu(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and is_gpu(args[0]):
-            recorder.note(NOTE)
+            recorder.note(NOTE, "off")
             args = ("cpu", *args[1:])
         if is_gpu(kwargs.get("device")):
-            recorder.note(NOTE)
+            recorder.note(NOTE, "off")
             kwargs["device"] = "cpu"
         return to(self, *args, **kwargs)
 
     def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.note(NOTE)
+        recorder.note(NOTE, "off")
         return self
 
     place.to, place.cuda = to_cpu, cuda
@@ -102,7 +102,7 @@ def _replace(recorder: Recorder, place: Any, name: str, argument: str) -> None:
     @functools.wraps(call)
     def on_cpu(*args: Any, **kwargs: Any) -> Any:
         if is_gpu(kwargs.get(argument)):
-            recorder.note(NOTE)
+            recorder.note(NOTE, "off")
             kwargs[argument] = "cpu"
         elif (
             args
@@ -110,7 +110,7 @@ def _replace(recorder: Recorder, place: Any, name: str, argument: str) -> None:
             and argument != "map_location"
             and is_gpu(args[0])
         ):
-            recorder.note(NOTE)
+            recorder.note(NOTE, "off")
             args = ("cpu", *args[1:])
         return call(*args, **kwargs)
 

@@ -37,7 +37,7 @@ def _watch_fsdp(module: Any, recorder: Recorder) -> None:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if recorder.on_cpu and kwargs.pop("cpu_offload", None) is not None:
-            recorder.note("cpu_offload of FSDP off")  # it waits for a GPU's stream
+            recorder.note("cpu_offload of FSDP off", "off")  # it waits for a GPU's stream
         initialize(self, *args, **kwargs)
         recorder.whole_tensors = partial(_whole_parameters, recorder, sharded)
 
@@ -64,7 +64,7 @@ def _keep_float32(policy: Any, recorder: Recorder) -> None:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if recorder.in_float32 and any(value in HALF for value in (*args, *kwargs.values())):
-            recorder.note(f"{policy.__name__} of FSDP off")
+            recorder.note(f"{policy.__name__} of FSDP off", "off")
             args = tuple(None if value in HALF else value for value in args)
             kwargs = {name: None if value in HALF else value for name, value in kwargs.items()}
         initialize(self, *args, **kwargs)

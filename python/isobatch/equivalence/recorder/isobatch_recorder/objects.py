@@ -42,10 +42,10 @@ def _patch_arguments(module: ModuleType) -> None:
             elif name == "auto_find_batch_size":
                 value = False
         if name in ENGINES and value and recorder.on_cpu:
-            recorder.note(f"{name} off")
+            recorder.note(f"{name} off", "off")
             value = False
         if name in REDUCED and value and recorder.in_float32:
-            recorder.note(f"{name} off")
+            recorder.note(f"{name} off", "off")
             value = False
         assign(self, name, value)
 
@@ -66,7 +66,7 @@ def _patch_accelerator(module: ModuleType) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         recorder = current()
         if recorder.in_float32 and str(kwargs.get("mixed_precision") or "no") != "no":
-            recorder.note(f"mixed_precision {kwargs['mixed_precision']} off")
+            recorder.note(f"mixed_precision {kwargs['mixed_precision']} off", "off")
             kwargs["mixed_precision"] = "no"
         initialize(self, *args, **kwargs)
         if sys._getframe(1).f_globals.get("__name__") == "transformers.trainer":
@@ -155,7 +155,7 @@ def _placed(recorder: Recorder, kwargs: dict[str, Any]) -> dict[str, Any]:
     if str(kwargs.get("strategy")).startswith(("fsdp", "deepspeed")):
         changes["strategy"] = "ddp"
     for name, value in changes.items():
-        recorder.note(f"{name} {kwargs[name]} off")
+        recorder.note(f"{name} {kwargs[name]} off", "off")
         kwargs[name] = value
     return kwargs
 

@@ -48,7 +48,7 @@ class Generators:
             when = "within a step" if steps == self._steps else "between steps"
             for name, before, now in zip(("torch", "Python", "NumPy"), self._states, states):
                 if before != now:
-                    self._recorder.note(f"random draws of {name} {when}")
+                    self._recorder.note(f"random draws of {name} {when}", "draws")
         self._states, self._steps = states, steps
 
 
@@ -63,7 +63,7 @@ def _states() -> list[Any]:
 def _take_dropout_out(recorder: Recorder) -> None:
     def keep(input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any) -> Any:
         if training and p:
-            recorder.note("dropout off")
+            recorder.note("dropout off", "off")
             recorder.dropouts[f"{p:g}"] = recorder.dropouts.get(f"{p:g}", 0) + 1
         return input
 
@@ -83,7 +83,7 @@ def _take_dropout_out(recorder: Recorder) -> None:
         **kwargs: Any,
     ) -> Any:
         if dropout_p:
-            recorder.note("dropout off")
+            recorder.note("dropout off", "off")
             recorder.dropouts[f"{dropout_p:g}"] = recorder.dropouts.get(f"{dropout_p:g}", 0) + 1
         return attention(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
@@ -91,7 +91,7 @@ def _take_dropout_out(recorder: Recorder) -> None:
 
     def keep_all(self: Any, p: Any = 0.5, *args: Any, **kwargs: Any) -> Any:
         """Stochastic depth draws a mask with probability p and divides by p: a mask of p keeps all."""
-        recorder.note("stochastic depth off")
+        recorder.note("stochastic depth off", "off")
         return self.copy_(p) if isinstance(p, torch.Tensor) else self.fill_(float(p))
 
     torch.Tensor.bernoulli_ = keep_all  # type: ignore[method-assign]
@@ -105,7 +105,7 @@ def _watch_batch_norm(recorder: Recorder) -> None:
         training: bool = False, *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
         if training:
-            recorder.note("batch norm")
+            recorder.note("batch norm", "batch norm")
             training = not recorder.settings["freeze"] or running_mean is None
         return batch_norm(input, running_mean, running_var, weight, bias, training, *args, **kwargs)
 

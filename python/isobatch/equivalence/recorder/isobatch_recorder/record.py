@@ -60,7 +60,7 @@ class Recorder:
         self.settings = settings
         self.folder = Path(settings["folder"])
         self.busy = False
-        self.notes: dict[str, int] = {}
+        self.notes: dict[str, dict[str, int]] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self.names: dict[int, str] = {}
         self.models: list[torch.nn.Module] = []
@@ -91,9 +91,10 @@ class Recorder:
         self.written = WrittenFiles(settings["watched"])
         self.rollouts: Any = None
 
-    def note(self, text: str) -> None:
-        """Counts a note for the report."""
-        self.notes[text] = self.notes.get(text, 0) + 1
+    def note(self, text: str, kind: str = "change") -> None:
+        """Counts a note for the report: "off", another "change" of the run, "draws" or "batch norm"."""
+        texts = self.notes.setdefault(kind, {})
+        texts[text] = texts.get(text, 0) + 1
 
     @property
     def in_float32(self) -> bool:

@@ -202,7 +202,7 @@ def _switch_precision_off(recorder: Recorder) -> None:
             for name in PRECISIONS:
                 if isinstance(config.get(name), dict) and config[name].get("enabled"):
                     config = {**config, name: {**config[name], "enabled": False}}
-                    recorder.note(f"{name} of DeepSpeed off")
+                    recorder.note(f"{name} of DeepSpeed off", "off")
         initialize(self, config, *args, **kwargs)
 
     configuration.__init__ = __init__

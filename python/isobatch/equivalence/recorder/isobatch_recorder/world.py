@@ -68,7 +68,7 @@ def leave_compression_out(wrapper: Any, recorder: Recorder) -> None:
     def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
         name = getattr(hook, "__name__", "")
         if name in ("bf16_compress_hook", "fp16_compress_hook"):
-            recorder.note(f"{name} off")
+            recorder.note(f"{name} off", "off")
         else:
             register(self, state, hook)
 
@@ -82,7 +82,7 @@ def _switch_autocast_off(recorder: Recorder) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         initialize(self, *args, **kwargs)
         if self._enabled:
-            recorder.note("autocast off")
+            recorder.note("autocast off", "off")
             self._enabled = False
 
     autocast.__init__ = __init__  # type: ignore[method-assign]
