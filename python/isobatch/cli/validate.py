@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, get_args
 
+from isobatch.cli.options import size
 from isobatch.errors import missing
 from isobatch.files.whole import check_json, check_place
 from isobatch.validate.options import Device, Hook, Options
@@ -47,7 +48,10 @@ OPTIONS = {
         "mlp (default, a built-in perceptron), or package.module:factory",
         {"default": _USUAL.workload},
     ),
-    "--parameters N": ("size of the built-in workload (default 1e6)", float(_USUAL.parameters)),
+    "--parameters N": (
+        "size of the built-in workload, such as 1e6, the default",
+        {"type": size, "default": _USUAL.parameters},
+    ),
     "--device": ("", {"choices": get_args(Device), "default": _USUAL.device}),
     "--hook": ("compress gradients on the wire", {"choices": get_args(Hook), "default": _USUAL.hook}),
     "--compile": "torch.compile around DDP",
@@ -82,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from isobatch.validate.launching import gc_frozen, launch
 
     values = {name: getattr(args, name) for name in Options.__struct_fields__}
-    options = Options(**{**values, "parameters": int(args.parameters)})
+    options = Options(**values)
     if rank_variables(os.environ) is not None:
         return _run_rank(args, options)
     if args.output is not None and args.node_rank == 0:
