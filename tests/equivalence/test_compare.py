@@ -285,6 +285,15 @@ def test_a_clock_is_named_by_what_it_counts(split, rates, name):
     assert names(result) == [name]
 
 
+def test_a_schedule_is_compared_after_a_gradient_that_differs():
+    reference = Comparison(recording("1x1x8", rates=(0.0, 0.1, 0.2)), None, QUIET)
+    result = reference.compare(recording("1x4x2", factor=0.25, rates=(0.0, 0.4, 0.8)))
+    assert names(result)[-1] == "scheduler counts passes" and len(result.causes) == 2 and result.step == 0
+    assert result.causes[-1].text.endswith("(step 1)")
+    other_steps = recording("1x4x2", factor=0.25, samples=range(6), rates=(0.0, 0.4, 0.8))
+    assert "scheduler counts passes" not in names(reference.compare(other_steps))
+
+
 def test_a_schedule_has_one_cause_for_all_splits():
     """Its length counts passes, and it is stepped by each process."""
     reference = recording("1x1x12", samples=range(12), rates=(1e-3, 0.94e-3, 0.88e-3))

@@ -4,7 +4,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.equivalence.commands.shell_lines import recorded_line, shell_script
+from isobatch.equivalence.commands.shell_lines import launch_words, recorded_line, shell_script
 from isobatch.equivalence.recorder.record_launch import starts_training
 from isobatch.errors import InputError
 
@@ -67,6 +67,21 @@ def test_a_script_without_a_training_or_with_several_says_so(tmp_path):
     with pytest.raises(InputError, match="was ended after 1 s"):
         (tmp_path / "own.sh").write_text("sleep 60")
         recorded_line(["bash", str(tmp_path / "own.sh")], 1)
+
+
+def test_same_asks_about_the_line_that_a_script_starts(script, tmp_path):
+    lines = []
+    words = launch_words(["bash", script], 60, lines.append)
+    assert words[:4] == ["STAGE=two", "torchrun", "--nproc_per_node", "4"]
+    assert lines[0].startswith("run.sh starts: STAGE=two torchrun")
+    for command in (["bash", script, "{micro_batch}"], ["torchrun", "t.py"]):
+        assert launch_words(command, 60, lines.append) is command
+    (tmp_path / "elsewhere.sh").write_text("cd /; torchrun t.py")
+    with pytest.raises(InputError, match="(?s)another folder: ask there.*cd / && isobatch same -- torchrun t"):
+        launch_words(["bash", "elsewhere.sh"], 60, lines.append)
+    (tmp_path / "several.sh").write_text("torchrun a.py\ntorchrun b.py")
+    with pytest.raises(InputError, match=r"starts 2 trainings: .*\n  isobatch same -- torchrun a.py\n"):
+        launch_words(["bash", "several.sh"], 60, lines.append)
 
 
 def test_python_runs_where_it_computes_for_the_script():

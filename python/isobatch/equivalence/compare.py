@@ -45,6 +45,8 @@ COUPLED = 1e-3
 OTHER_SAMPLES = "another_samples"
 OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
 """Laws of the ranks among themselves."""
+OF_STEPS = frozenset({"another_batch", "early_first_step", "short_window", "not_finite"})
+"""Laws of steps with other passes: a schedule beside them has another pace."""
 UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
 """Laws of splits with other samples, random draws or first weights: they say nothing about a training."""
 
@@ -100,16 +102,33 @@ class Comparison:
         return self.noise.gradient(0, 0.0)
 
     def compare(self, recording: Recording) -> SplitResult:
-        """Compares a run step by step up to the first difference, then the weights' change."""
+        """Compares a run step by step up to the first difference, then the weights' change.
+
+        The learning rates of later steps are compared all the same: they depend on no gradient.
+        """
         events = [event for event in recording.steps if event in self.reference.steps]
         events.sort(key=lambda event: (event[1], event[0]))
         results: list[SplitResult] = []
-        for event in events:
+        for number, event in enumerate(events, 1):
             results.append(self.compare_step(recording, event, results[0].difference if results else 0.0))
             if not results[-1].same:
-                return self._earlier_update(recording, event, results)
+                result = self._earlier_update(recording, event, results)
+                return self._with_later_rates(recording, events[number:], result)
         result, notes = results[0], [note for result in results for note in result.notes]
         return self._compare_update(recording, msgspec.structs.replace(result, notes=[*dict.fromkeys(notes)]))
+
+    def _with_later_rates(
+        self, recording: Recording, events: Sequence[Event], result: SplitResult
+    ) -> SplitResult:
+        """Adds the first difference of the learning rate after the first step that differs."""
+        if any(cause.id in (*OF_STEPS, *CLOCKS, "another_lr") for cause in result.causes):
+            return result
+        for event in events:
+            for cause in check_rates(recording, self.reference, event):
+                if isinstance(cause, SplitCause):
+                    later = msgspec.structs.replace(cause, text=f"{cause.text} (step {event[1]})")
+                    return msgspec.structs.replace(result, causes=[*result.causes, later])
+        return result
 
     def _earlier_update(self, recording: Recording, event: Event, results: list[SplitResult]) -> SplitResult:
         """Returns a step's result: of the update, if the gradient is the same and the update is not."""

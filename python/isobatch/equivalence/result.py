@@ -191,7 +191,7 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
             weights = "not known"
         else:
             weights = f"no weights fit: {split.residual:.0%} remains"
-        rates = " ".join(f"{rate:.4g}" for rate in split.lrs)
+        rates = " ".join(f"{rate:.6g}" for rate in split.lrs)
         finite = math.isfinite(split.difference)
         gradient = f"differs by {split.difference:.1e}" if finite else "not finite"
         return split.split.replace("x", " × "), weights, gradient, rates

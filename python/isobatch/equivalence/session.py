@@ -12,6 +12,7 @@ import numpy as np
 
 from isobatch.equivalence.commands.command import Command, read_command, start_line
 from isobatch.equivalence.commands.runs import Recorded, SplitRun, Starter, run_both
+from isobatch.equivalence.commands.shell_lines import launch_words
 from isobatch.equivalence.commands.starts import read_typed_command, with_rollouts
 from isobatch.equivalence.commands.typed import TypedSplit, read_typed
 from isobatch.equivalence.compare import (
@@ -69,7 +70,8 @@ def same(
     `against` it is compared with itself under other releases, in the order in which things happen.
 
     Args:
-        command: words, with braces such as `{micro_batch}`, or of a tool whose options are known.
+        command: words, with braces such as `{micro_batch}`, or of a tool whose options are known; of a shell
+            script, the line that it launches.
         split: RANKSxACCUMULATIONxMICRO_BATCH, or several of the same batch; by default the command's own.
         across: dimensions of a mesh, such as "tp=2,pp=2", compared with the run without in place of splits.
         tool: the tool's name, if it is not recognized.
@@ -92,6 +94,8 @@ def same(
     Traceback (most recent call last):
     isobatch.errors.InputError: ...
     """
+    require_command(command)
+    command = launch_words(command, limit, say)
     if across is not None:
         if split:
             raise InputError("--across compares meshes and --split splits of a batch: ask one of them")
@@ -112,7 +116,6 @@ def same(
             return resumed(typed, resume, at_step=at_step, ranks=resume_ranks, steps=steps, **common)
         requirements = [against] if isinstance(against, str) else [*(against or ())]
         return compare_releases(typed, requirements, against_python, bisect, steps=steps or STEPS, **common)
-    require_command(command)
     read = read_command(command, tool=tool)
     with tempfile.TemporaryDirectory(prefix="isobatch-same-") as folder:
         session = Session(

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 
@@ -74,8 +74,8 @@ def shell_script(command: Sequence[str]) -> str | None:
     return rest[0] if rest and not rest[0].startswith("-") else None
 
 
-def recorded_line(command: Sequence[str], limit: float) -> LaunchLine:
-    """Runs a shell script with recorded launchers, and returns the training's line.
+def recorded_line(command: Sequence[str], limit: float, ask: str = "isobatch doctor") -> LaunchLine:
+    """Runs a shell script with recorded launchers, and returns the training's line; `ask` is the command.
 
     Raises:
         InputError: none was called, or several that differ.
@@ -99,9 +99,27 @@ def recorded_line(command: Sequence[str], limit: float) -> LaunchLine:
         raise InputError(
             f"{ended} without starting a training{tail and ': its last lines'}\n{tail}", file=script
         )
-    listed = "\n".join(f"  isobatch doctor -- {shlex.join(words)}" for words in distinct)
+    listed = "\n".join(f"  {ask} -- {shlex.join(words)}" for words in distinct)
     text = f"starts {counted(len(distinct), 'training')}: ask about one of them\n{listed}"
     raise InputError(text, file=script)
+
+
+def launch_words(command: Sequence[str], limit: float, say: Callable[[str], None]) -> Sequence[str]:
+    """Returns the launch line of a shell script, or the command itself: of another program, or with braces.
+
+    Raises:
+        InputError: no training is started, or several, or in another folder.
+    """
+    script = shell_script(command)
+    if script is None or any(re.search(r"\{\w+\}", word) for word in command):
+        return command
+    line = recorded_line(command, limit, "isobatch same")
+    typed = shlex.join(line.command)
+    if Path(line.folder).resolve() != Path.cwd().resolve():
+        ask = f"cd {shlex.quote(line.folder)} && isobatch same -- {typed}"
+        raise InputError(f"starts its training in another folder: ask there\n  {ask}", file=script)
+    say(f"{script} starts: {typed}")
+    return line.command
 
 
 def _trains(words: Sequence[str]) -> bool:
