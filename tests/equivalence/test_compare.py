@@ -4,12 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from isobatch.equivalence.compare import Comparison, advised, share_clock, share_factor
+from isobatch.equivalence.compare import Comparison
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import break_of
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.rounding import Rounding
 from isobatch.equivalence.session import _part_results
+from isobatch.equivalence.shared import advised, share_clock, share_factor
 from isobatch.equivalence.split import Split
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
@@ -283,6 +284,19 @@ def test_a_clock_is_named_by_what_it_counts(split, rates, name):
     reference = recording("1x1x8", rates=(1e-3, 0.95e-3, 0.9e-3))
     result = Comparison(reference, None, QUIET).compare(recording(split, rates=rates))
     assert names(result) == [name]
+
+
+def test_a_split_whose_warmup_is_over_has_the_clock_of_the_others():
+    """Stepped by each pass: at 1x16x1 the warmup of 20 ends within the compared steps."""
+    reference = Comparison(recording("1x1x16", samples=range(16), rates=(5e-3, 1e-2, 1.5e-2)), None, QUIET)
+    rates = {"2x2x4": (1e-2, 2e-2, 3e-2), "1x8x2": (4e-2, 8e-2, 0.1), "1x16x1": (8e-2, 0.1, 0.1)}
+    runs = [recording(split, samples=range(16), rates=each) for split, each in rates.items()]
+    results = [reference.compare(run) for run in runs]
+    assert [names(result) for result in results][::2] == [["another learning rate"]] * 2
+    assert {name for result in share_clock(results) for name in names(result)} == {"scheduler counts passes"}
+    larger = [recording(split, samples=range(16), rates=(2e-2, 4e-2, 6e-2)) for split in ("1x4x4", "2x4x2")]
+    shared = share_clock([reference.compare(run) for run in larger])
+    assert {name for result in shared for name in names(result)} == {"another learning rate"}
 
 
 def test_a_schedule_is_compared_after_a_gradient_that_differs():

@@ -232,3 +232,26 @@ def test_a_command_is_written_as_it_runs():
 def test_a_configuration_or_a_command_is_asked_for(capsys):
     assert main(["doctor"]) == 2
     assert "file is missing: name a configuration, or a training command after --" in capsys.readouterr().err
+
+
+WARMED = """
+import torch
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 4))
+for rows in torch.utils.data.DataLoader(torch.randn(64, 2), 8):
+    net(rows).mean().backward()
+    optimizer.step()
+    schedule.step()
+"""
+
+
+def test_a_given_schedule_is_compared_with_the_runs_rates(tmp_path, capsys):
+    script, recipe = tmp_path / "train.py", tmp_path / "r.toml"
+    script.write_text(WARMED)
+    asked = ["doctor", "-o", str(recipe), "--set", "schedule=constant", "--set", "warmup=4st"]
+    assert main([*asked, "--", "python", str(script)]) == 1
+    told = capsys.readouterr().err
+    assert "at step 1 the recipe has learning rate 0 (constant, warmup 4st), and the run 0.025" in told
+    assert "the run's length was not seen: give it by --set duration=3ep" in told
+    assert ib.Recipe.load(recipe).warmup == "4st"

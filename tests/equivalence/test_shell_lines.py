@@ -77,7 +77,9 @@ def test_same_asks_about_the_line_that_a_script_starts(script, tmp_path):
     for command in (["bash", script, "{micro_batch}"], ["torchrun", "t.py"]):
         assert launch_words(command, 60, lines.append) is command
     (tmp_path / "elsewhere.sh").write_text("cd /; torchrun t.py")
-    with pytest.raises(InputError, match="(?s)another folder: ask there.*cd / && isobatch same -- torchrun t"):
+    with pytest.raises(
+        InputError, match="(?s)another folder: ask there.*cd / && isobatch same -- torchrun t"
+    ):
         launch_words(["bash", "elsewhere.sh"], 60, lines.append)
     (tmp_path / "several.sh").write_text("torchrun a.py\ntorchrun b.py")
     with pytest.raises(InputError, match=r"starts 2 trainings: .*\n  isobatch same -- torchrun a.py\n"):

@@ -116,7 +116,12 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
 
     Of a shell script the launch line is recorded, and examined as a file with that line alone.
     """
-    from isobatch.equivalence.commands.recipe import differences, recipe_of, text_of
+    from isobatch.equivalence.commands.recipe import (
+        differences,
+        rate_difference,
+        recipe_of,
+        text_of,
+    )
     from isobatch.equivalence.commands.running import observe
     from isobatch.equivalence.commands.shell_lines import recorded_line, shell_script
 
@@ -142,6 +147,11 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     if args.output is None and cluster is None:
         return code
     recipe = recipe_of(running, fields(args))
+    if "lr" not in fields(args) and (difference := rate_difference(running, recipe)) is not None:
+        say(f"isobatch doctor: {difference}")
+        code = 1
+    if recipe.duration is None:
+        say("isobatch doctor: the run's length was not seen: give it by --set duration=3ep, or in steps, 1000st")
     if args.output is not None:
         recipe.save(args.output)
         say(f"the recipe of this run: {args.output}")

@@ -111,7 +111,7 @@ def name_factors(factors: Mapping[Split, float]) -> SplitCause | None:
     law, *others = (law for law in fitting if SCALES[law].faults <= SCALES[fitting[0]].faults)
     text = f"{factor_text(max(factors.values(), key=lambda factor: abs(factor - 1)))}: {SCALES[law].text}"
     if others:
-        text += f", or {', or '.join(other.text for other in others)} (these splits cannot tell which)"
+        text += f", or {', or '.join(law.text for law in others)} (these splits cannot tell which)"
     cause = break_of(law, text)
     remedies = dict.fromkeys(candidate.advice for candidate in (law, *others))
     return msgspec.structs.replace(cause, remedy="; or ".join(remedies))

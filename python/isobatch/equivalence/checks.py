@@ -223,18 +223,28 @@ def _clock(split: Split, ratio: float) -> str:
 
 
 def _clock_ahead(recording: Recording, reference: Recording, optimizer: int) -> str:
-    """Names the law of a schedule that is ahead at the first step, as its passes have stepped it."""
-    shared = min(len(recording.of(optimizer)), len(reference.of(optimizer)))
-    (first, last), (reference_first, reference_last) = (
-        (run.of(optimizer)[0], run.of(optimizer)[shared - 1]) for run in (recording, reference)
+    """Names the law of a schedule ahead at the first step, stepped by its passes."""
+    steps, reference_steps = recording.of(optimizer), reference.of(optimizer)
+    first, reference_first = steps[0], reference_steps[0]
+    # The first change that the reference has: later ones may be behind the end of a warmup.
+    change, expected = next(
+        (
+            (sum(_changes(first, step)), moved)
+            for step, reference_step in zip(steps, reference_steps, strict=False)
+            if (moved := sum(_changes(reference_first, reference_step)))
+        ),
+        (0.0, 0.0),
     )
-    change, expected = (sum(_changes(*pair)) for pair in ((first, last), (reference_first, reference_last)))
     start, reference_start = sum(first.first.lrs), sum(reference_first.first.lrs)
     if not expected or not reference_start:
         return "another_lr"
     ratio = change / expected
-    # A rate that is some times as large changes as many times as much, and is not ahead.
-    is_larger = within(start / reference_start - ratio, 2 * SCHEDULE * abs(ratio))
+    # Rates that are some times as large at every step are not ahead.
+    is_larger = all(
+        within(sum(step.first.lrs) - ratio * wanted, 2 * SCHEDULE * abs(ratio * wanted))
+        for step, reference_step in zip(steps, reference_steps, strict=False)
+        if (wanted := sum(reference_step.first.lrs))
+    )
     is_ahead = (start - reference_start) * expected * (ratio - 1) > 0
     return _clock(recording.split, ratio) if is_ahead and not is_larger else "another_lr"
 

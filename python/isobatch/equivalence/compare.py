@@ -10,10 +10,7 @@ import msgspec
 import numpy as np
 
 from isobatch.equivalence.causes import (
-    ALIKE,
     Weighing,
-    factor_text,
-    name_factors,
     name_weights,
     nearest_scale,
 )
@@ -26,12 +23,11 @@ from isobatch.equivalence.checks import (
     check_settings,
     check_start,
 )
-from isobatch.equivalence.laws import CLOCKS, SCALES, SplitCause, advise, break_of
+from isobatch.equivalence.laws import CLOCKS, SplitCause, break_of
 from isobatch.equivalence.likeness import Likeness
 from isobatch.equivalence.records import Event, Parts, RecordedStep, Recording
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.split import Split
-from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve, spread
+from isobatch.equivalence.weights import GroupDifference, Solution, differing_groups, distance, solve
 from isobatch.limits import within
 
 GROUP = 10.0
@@ -47,6 +43,7 @@ OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
 """Laws of the ranks among themselves."""
 OF_STEPS = frozenset({"another_batch", "early_first_step", "short_window", "not_finite"})
 """Laws of steps with other passes: a schedule beside them has another pace."""
+_RATES = CLOCKS | {"another_lr"}
 UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
 """Laws of splits with other samples, random draws or first weights: they say nothing about a training."""
 
@@ -120,8 +117,8 @@ class Comparison:
     def _with_later_rates(
         self, recording: Recording, events: Sequence[Event], result: SplitResult
     ) -> SplitResult:
-        """Adds the first difference of the learning rate after the first step that differs."""
-        if any(cause.id in (*OF_STEPS, *CLOCKS, "another_lr") for cause in result.causes):
+        """Adds the first difference of the learning rate at a later step."""
+        if any(cause.id in OF_STEPS | _RATES for cause in result.causes):
             return result
         for event in events:
             for cause in check_rates(recording, self.reference, event):
@@ -278,22 +275,6 @@ class Comparison:
         return [owners.pop(0) if owners else None for owners in candidates]
 
 
-def compare_splits(
-    reference: Recording, single: Recording | None, noise: Rounding, recordings: Sequence[Recording]
-) -> tuple[Comparison, list[SplitResult]]:
-    """Compares runs of splits, and names one cause for those of one factor.
-
-    Passes of two samples explain themselves, whatever acts in them: where `single` has pairs, it says nothing
-    if they do not explain every split.
-    """
-    comparison = Comparison(reference, single, noise)
-    results = share_factor([comparison.compare(recording) for recording in recordings])
-    has_pairs = single is not None and single.split.micro_batch > 1
-    if has_pairs and any(result.causes and not result.weights for result in results):
-        return compare_splits(reference, None, noise, recordings)
-    return comparison, results
-
-
 def _name_update(step: RecordedStep, reference: RecordedStep, difference: float) -> SplitCause:
     """Names another step of an optimizer on the same gradient."""
     update, expected = step.gradients.mean(0), reference.gradients[0]
@@ -348,59 +329,3 @@ def _name_coupling(
         "the loss of a pass is not a mean over its samples: they influence one another, or a term of the "
         f"loss has another weight{residual}{where}",
     )
-
-
-def share_factor(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for all splits with equally weighted samples: their factors leave one law."""
-    factors = {
-        Split.parse(result.split): float(np.mean(result.weights))
-        for result in results
-        if result.step == 0 and result.weights and within(spread(result.weights), ALIKE)
-    }
-    cause = name_factors(factors)
-    shared = []
-    for result in results:
-        factor = factors.get(Split.parse(result.split))
-        further = [old for old in result.causes if old.id not in SCALES]
-        if cause is not None and factor is not None and len(further) < len(result.causes):
-            text = f"{factor_text(factor)}: {cause.text.rpartition(': ')[2]}"
-            further = [msgspec.structs.replace(cause, text=text), *further]
-            result = msgspec.structs.replace(result, causes=further)
-        shared.append(result)
-    return shared
-
-
-def share_clock(results: Sequence[SplitResult]) -> list[SplitResult]:
-    """Names one cause for a schedule of two clocks: passes at one split, processes at another.
-
-    A split of as many passes as ranks tells neither from the other: it takes the cause of the others.
-    """
-    causes = [cause for result in results for cause in result.causes if cause.id in CLOCKS]
-    if len({cause.id for cause in causes}) < 2:
-        return list(results)
-    laws = {
-        cause.id
-        for result in results
-        if _tells_clocks(result)
-        for cause in result.causes
-        if cause.id in CLOCKS
-    }
-    law = laws.pop() if len(laws) == 1 else "scheduler_per_both"
-    shared = {id(cause): break_of(law, cause.text) for cause in causes}
-    return [
-        msgspec.structs.replace(result, causes=[shared.get(id(cause), cause) for cause in result.causes])
-        for result in results
-    ]
-
-
-def _tells_clocks(result: SplitResult) -> bool:
-    split = Split.parse(result.split)
-    return split.ranks != split.accumulation
-
-
-def advised(results: Sequence[SplitResult], trainer: str) -> list[SplitResult]:
-    """Gives a trainer's users its remedies, once all causes have their names."""
-    return [
-        msgspec.structs.replace(result, causes=[advise(cause, trainer) for cause in result.causes])
-        for result in results
-    ]

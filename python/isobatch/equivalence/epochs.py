@@ -10,11 +10,12 @@ from typing import NamedTuple
 import msgspec
 
 from isobatch.equivalence.commands.runs import SplitRun
-from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult, advised
+from isobatch.equivalence.compare import UNJUDGED, Comparison, SplitResult
 from isobatch.equivalence.evidence import Measured
 from isobatch.equivalence.laws import break_of
 from isobatch.equivalence.records import Event, Recording
 from isobatch.equivalence.rounding import Rounding
+from isobatch.equivalence.shared import advised
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import distance
 from isobatch.limits import within

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 
 from isobatch.equivalence.causes import factor_text, name_factors
-from isobatch.equivalence.compare import UNJUDGED, SplitResult, advised, compare_splits
+from isobatch.equivalence.compare import UNJUDGED, SplitResult
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SCALES, SplitCause, break_of
 from isobatch.equivalence.records import RecordedStep, Recording, Vector
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
+from isobatch.equivalence.shared import advised, compare_splits
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.steps import ModelTraining, StepOrder, read_training, record_ranks, record_step
 from isobatch.equivalence.weights import distance

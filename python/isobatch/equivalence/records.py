@@ -199,7 +199,7 @@ class Recording(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> list[str]:
-        """Lists what the recorder changed: settings switched off, and others."""
+        """Lists the recorder's changes: settings switched off, and others."""
         return [*self.notes("off", "change")]
 
     def training_loader(self, rank: int = 0) -> LoaderDraws | None:

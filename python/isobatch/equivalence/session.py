@@ -15,15 +15,7 @@ from isobatch.equivalence.commands.runs import Recorded, SplitRun, Starter, run_
 from isobatch.equivalence.commands.shell_lines import launch_words
 from isobatch.equivalence.commands.starts import read_typed_command, with_rollouts
 from isobatch.equivalence.commands.typed import TypedSplit, read_typed
-from isobatch.equivalence.compare import (
-    OF_RANKS,
-    OTHER_SAMPLES,
-    UNJUDGED,
-    SplitResult,
-    advised,
-    compare_splits,
-    share_clock,
-)
+from isobatch.equivalence.compare import OF_RANKS, OTHER_SAMPLES, UNJUDGED, SplitResult
 from isobatch.equivalence.epochs import look_at_end
 from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import SplitCause
@@ -34,6 +26,7 @@ from isobatch.equivalence.releases.ask import compare_releases
 from isobatch.equivalence.restarts.ask import resumed
 from isobatch.equivalence.result import Same
 from isobatch.equivalence.rounding import Rounding
+from isobatch.equivalence.shared import advised, compare_splits, share_clock
 from isobatch.equivalence.split import MAX_SAMPLES, Split, Splits, choose_rank_splits, choose_splits
 from isobatch.errors import InputError
 from isobatch.launch.command_line import require_command

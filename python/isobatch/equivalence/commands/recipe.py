@@ -161,6 +161,8 @@ def _schedule_difference(running: Running) -> Iterator[Mismatch]:
 
 def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, float] | None:
     """Returns the first step with another learning rate: (step, the recipe's rate, the run's), or None."""
+    if recipe.duration is None and recipe.schedule == "constant":  # of any length
+        recipe = msgspec.structs.replace(recipe, duration=f"{running.rates[-1][0] + 1}st")
     try:
         rate_at = plan(recipe, running.ranks).lr_at
     except InputError:
@@ -169,6 +171,19 @@ def _first_other_rate(running: Running, recipe: Recipe) -> tuple[int, float, flo
         if not within(rate_at(step) - rate, _RATE * running.lr):
             return step, rate_at(step), rate
     return None
+
+
+def rate_difference(running: Running, recipe: Recipe) -> str | None:
+    """Describes the first step with another learning rate than the run's; None: there is none."""
+    difference = _first_other_rate(running, recipe)
+    if difference is None:
+        return None
+    step, planned, rate = difference
+    return (
+        f"at step {count(step + 1)} the recipe has learning rate {figure(planned)} ({recipe.schedule}, "
+        f"warmup {recipe.warmup or 'none'}), and the run {figure(rate)}: a guard would stop it. Give its "
+        "schedule and warmup, in Python any rates by isobatch.schedules.table, or change the script's"
+    )
 
 
 def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, Any]:
