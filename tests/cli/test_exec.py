@@ -179,6 +179,26 @@ def test_braces_missing_in_the_command_are_named(become, capsys, command, note):
     assert capsys.readouterr().err == ""
 
 
+def test_values_that_move_with_the_batch_and_are_not_in_the_command_are_named(become, capsys):
+    grown = (
+        "--set",
+        "gpus=2",
+        "--policy",
+        "grow",
+        "--gpus",
+        "8",
+        "--",
+        "t",
+        "{micro_batch}",
+        "{accumulation}",
+    )
+    become(*grown, "--lr", "0.001")
+    error = capsys.readouterr().err
+    assert "not in the command, and other than in the tuned run: {lr} " in error and " (was " in error
+    become(*grown, "{lr}", "{warmup_steps}", "{beta1}", "{beta2}", "{weight_decay}", "{eps}", "{min_lr}")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_setting_by_another_name_is_taken_out_and_clipping_stays_as_typed(become):
     typed = ("--warmup_ratio", "0.1", "--num_train_epochs=3", "--max_grad_norm", "1.0", "--bf16")
     words, _ = become("--gpus", "4", "--", "python", "t.py", *typed, *FLAGS)

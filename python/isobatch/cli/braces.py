@@ -16,6 +16,11 @@ _NUMBERED = re.compile(r"(?:batch|bsz?\b|accum)[\w.-]*[ =]\d", re.IGNORECASE)
 """A possible flag of a batch or an accumulation, with a number: only then its reader is imported."""
 _OF_A_SPLIT = ("micro_batch", "accumulation", "rank_batch", "passes")
 """Names of braces whose numbers are the same on every rank only where the split is even."""
+_OF_A_STEP = (
+    *("lr", "warmup_steps", "warmup_lr", "min_lr", "weight_decay", "momentum", "beta1", "beta2", "eps"),
+    "ema_decay",
+)
+"""Names of braces that have another value where the batch is another."""
 _ACCUMULATED = ("accumulation", "passes", "rank_batch", "effective_batch")
 """Names of braces that say or imply the accumulation."""
 
@@ -66,6 +71,16 @@ def brace_notes(words: Sequence[str], plan: Plan) -> Iterator[str]:
         yield "no {micro_batch} is in the command: it must read its batch from ISOBATCH_PLAN itself"
     elif plan.accumulation != 1 and names.isdisjoint(_ACCUMULATED):
         yield f"no {{accumulation}} is in the command, and the plan accumulates {plan.accumulation} times"
+    tuned = plan.tuned() or plan.recipe
+    changed = [
+        f"{{{name}}} {value_text(getattr(plan, name))} (was {value_text(getattr(tuned, name))})"
+        for name in _OF_A_STEP
+        if name not in names
+        and getattr(tuned, name, None) is not None
+        and getattr(plan, name) not in (None, getattr(tuned, name))
+    ]
+    if changed:
+        yield f"not in the command, and other than in the tuned run: {', '.join(changed)}"
 
 
 def fill_braces(words: Sequence[str], plan: Plan) -> list[str]:
