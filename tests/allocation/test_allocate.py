@@ -48,6 +48,17 @@ def test_the_mean_of_exponent_1_lets_jobs_wait_and_the_harmonic_one_does_not():
     assert means == sorted(means)
 
 
+@pytest.mark.parametrize("objective", ["fair", "throughput", "finish", "cost"])
+def test_a_job_that_cannot_be_on_time_counts_as_one_that_cannot_be_read(objective):
+    pool = ib.Cluster(gpus_per_node=8, price_per_gpu_hour=3.0)
+    answers = [
+        ib.allocate(jobs(2, **columns), pool, objective=objective, profile=SPEED)
+        for columns in ({"deadline_hours": [None, 1e-9]}, {"effective_batch": [840, 0]})
+    ]
+    late, unread = ((answer.value, answer.bound, gpus(answer)) for answer in answers)
+    assert late == unread and late[2]["b"] == 0
+
+
 def test_of_jobs_that_cannot_all_run_the_shortest_finish_first():
     table = jobs(3, duration=["9000st", "100st", "5000st"], min_gpus=[2, 2, 2])
     answer = ib.allocate(table, 4, objective="finish", profile=SPEED)

@@ -32,6 +32,7 @@ class Values:
         whole: makes the objective of the sum.
         speedup: of each choice, over the job's fair share.
         hours: of each choice, left after the move.
+        can_run: each job with a choice on time; the others are in no mean and have no fair share.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Values:
         age, restart = number["age_seconds"], number["restart_seconds"]
         # Pollux, eq. 16: what restarts leave of a job's time until now.
         self.past = np.maximum(age - number["restarts"] * restart, 0) / np.maximum(age + restart, 1e-9)
-        self.fair = _fair_rates(jobs.rows, pool, choices)
-        every = np.arange(len(choices.job))
-        after = self._after(every, holders[choices.job] & ~choices.is_held)
+        every, restarts = np.arange(len(choices.job)), holders[choices.job] & ~choices.is_held
+        on_time = ~self._late(every, self._hours(every, restarts)) & ~np.isnan(choices.rate)
+        self.can_run = np.bincount(choices.job[on_time], minlength=jobs.rows) > 0
+        self.fair = _fair_rates(self.can_run, pool, choices)
+        after = self._after(every, restarts)
         self.speedup, self.hours = after.speedup, after.hours
         self.worth, self.wait, self.whole = OBJECTIVES[objective](self)
         self.value = self._value(after)
@@ -54,17 +57,24 @@ class Values:
         return self._value(self._after(at, np.ones(len(at), bool)))
 
     def _after(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> "_After":
-        job, rate, hours = self.choices.job[at], self.choices.rate[at], self.choices.hours[at]
-        restart, seconds = self.jobs.number["restart_seconds"][job], hours * 3600
+        job, rate = self.choices.job[at], self.choices.rate[at]
+        restart, seconds = self.jobs.number["restart_seconds"][job], self.choices.hours[at] * 3600
         # As in eq. 16, what this one leaves of the time to the end.
         factor = np.fmin(self.past[job], seconds / np.maximum(seconds + restart, 1e-9))
         rate = rate * np.where(restarts & ~np.isnan(factor), factor, 1.0)
-        return _After(at, job, rate, rate / self.fair[job], hours + np.where(restarts, restart / 3600, 0.0))
+        return _After(at, job, rate, rate / self.fair[job], self._hours(at, restarts))
+
+    def _hours(self, at: NDArray[np.int64], restarts: NDArray[np.bool_]) -> Reals:
+        restart = self.jobs.number["restart_seconds"][self.choices.job[at]]
+        return self.choices.hours[at] + np.where(restarts, restart / 3600, 0.0)
+
+    def _late(self, at: NDArray[np.int64], hours: Reals) -> NDArray[np.bool_]:
+        deadline = self.jobs.number["deadline_hours"][self.choices.job[at]]
+        late = (hours > deadline) | (self.choices.hours[at] <= 0)
+        return late | (np.isnan(hours) & ~np.isnan(deadline))
 
     def _value(self, after: "_After") -> Reals:
-        deadline = self.jobs.number["deadline_hours"][after.job]
-        late = (after.hours > deadline) | (self.choices.hours[after.at] <= 0)
-        late |= np.isnan(after.hours) & ~np.isnan(deadline)
+        late = self._late(after.at, after.hours)
         return np.where(late | np.isnan(self.choices.rate[after.at]), np.nan, self.worth(after))
 
 
@@ -91,15 +101,16 @@ def _smallest(jobs: int, choices: Choices, values: Reals) -> Reals:
     return values_of
 
 
-def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
+def _fair_rates(can_run: NDArray[np.bool_], pool: Pool, choices: Choices) -> Reals:
     """Returns the rate of each job on its fair share.
 
     The share of each kind of GPU is its total divided by the jobs that could run (Pollux, eq. 15). Below a
     job's fewest GPUs it is a share of the time; over several kinds it is the mean, weighted by their GPUs.
     """
+    jobs = len(can_run)
     sums, weights = np.zeros((2, jobs))
     known = np.flatnonzero(~np.isnan(choices.rate))
-    several = max(int(np.count_nonzero(np.bincount(choices.job[known]))), 1)
+    several = max(int(can_run.sum()), 1)
     for at, kind in enumerate(pool.kinds):
         share = kind.total / several
         rows = known[choices.kind[known] == at]
@@ -116,10 +127,9 @@ def _fair_rates(jobs: int, pool: Pool, choices: Choices) -> Reals:
 
 
 def _fair(values: Values) -> _Worth:
-    p, weight, choices = values.p, values.jobs.number["weight"], values.choices
+    p, weight = values.p, values.jobs.number["weight"]
     least = WAITING_SHARE if p <= 0 else 0.0
-    can = np.bincount(choices.job[~np.isnan(choices.rate)], minlength=values.jobs.rows) > 0
-    total = weight[can].sum() or 1.0
+    total = weight[values.can_run].sum() or 1.0
     sign = -1.0 if p < 0 else 1.0
 
     def worth(speedup: Reals) -> Reals:

@@ -84,12 +84,14 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
         Where `best_batch` was looked for, they are the counts at which that batch works.
 
         Args:
-            deadline_hours: the hours that the run may take; counts that take longer, or whose hours are not
-                known, are left out.
+            deadline_hours: the hours that the run may take, by default those of the settings; counts that
+                take longer, or whose hours are not known, are left out.
 
         >>> counts(Recipe(effective_batch=12, lr=0.1), range(1, 9)).good().gpus
         [1, 2, 3, 4, 6]
         """
+        if deadline_hours is None:
+            deadline_hours = self.settings.get("deadline_hours")
         works = np.isin(self.columns["gpus"], self.working)
         batches = self.columns["effective_batch"]
         if "best_micro_batch" in self.columns:
