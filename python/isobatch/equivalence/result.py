@@ -149,7 +149,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
     def _uncompared(self) -> str:
         """Lists in one line the limits of the answer."""
         end = next((row for row in self.measured if row.id == "end"), None)
-        also = "the end of an epoch or a checkpoint" if end is None else "a checkpoint"
+        also = "the next epoch's order (set_epoch) or a checkpoint"
+        also = f"the end of an epoch, {also}" if end is None else also
         parts = [f"what follows after {counted(self.steps, 'step')}, such as {also}"]
         if self.same and not self.across and any(not split.weights for split in self.splits):
             parts.append("the weights of single samples, whose gradients are too alike or not to be had")
