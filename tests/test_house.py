@@ -55,12 +55,6 @@ ROOMS = {
 ROOMS["cli"] = ROOMS.keys() - {"guard"}
 # `python -m`: what a command line starts, which nothing imports.
 ROOMS["__main__"] = ROOMS.keys()
-# `Recipe.read`, `Recipe.load` of another tool's file, `Plan.to`: each hands on to a room above, when it is
-# called.
-FACADES = {
-    "isobatch.recipes.recipe": {"isobatch.tools.read", "isobatch.tools.detect"},
-    "isobatch.planning.plan": {"isobatch.tools.export", "isobatch.tools.sheet"},
-}
 TORCH = {"training", "elastic", "integrations", "validate", "probing", "guard", "equivalence"}
 
 
@@ -121,10 +115,7 @@ def room(module):
 
 
 IMPORTED = {module: {*imported_names(module, NODES[path])} for module, path in MODULES.items()}
-GRAPH = {
-    module: names & MODULES.keys() - {module} - FACADES.get(module, set())
-    for module, names in IMPORTED.items()
-}
+GRAPH = {module: names & MODULES.keys() - {module} for module, names in IMPORTED.items()}
 
 
 def breaches(module, imports):
@@ -158,6 +149,7 @@ def test_a_room_imports_only_those_before_it(name):
         ("isobatch.fleet.query", "def look():\n    from isobatch.doctor import checks"),
         ("isobatch.planning.plan", "from isobatch.report.pages import plot"),
         ("isobatch.recipes.recipe", "import isobatch"),
+        ("isobatch.planning.plan", "from isobatch.tools.export import export"),
         ("isobatch.words", "from isobatch.errors import InputError"),
         ("isobatch.doctor.record", "import_module('isobatch.cli.doctor')"),
         ("isobatch.validate.report", "if TYPE_CHECKING:\n    from isobatch.guard import guard"),
@@ -167,18 +159,6 @@ def test_a_room_imports_only_those_before_it(name):
 def test_a_planted_import_is_seen(module, code):
     planted = {*imported_names(module, [*ast.walk(ast.parse(code))])}
     assert breaches(module, GRAPH[module] | planted & MODULES.keys())
-
-
-@pytest.mark.parametrize("module", FACADES)
-def test_a_facade_hands_on_in_two_lines(module):
-    """A room above is imported where it is called, and the next line calls it."""
-    for node in NODES[MODULES[module]]:
-        for body in (getattr(node, "body", []), getattr(node, "orelse", [])):
-            for at, line in enumerate(body if isinstance(body, list) else []):
-                if isinstance(line, ast.ImportFrom) and line.module in FACADES[module]:
-                    is_type = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-                    names = [alias.name for alias in line.names]
-                    assert is_type or any(f"{name}(" in ast.unparse(body[at + 1]) for name in names)
 
 
 def test_nothing_imports_in_a_circle():

@@ -63,5 +63,6 @@ def load_ipython_extension(shell: Any) -> None:
     register(shell)
 
 
+import_module("isobatch.tools")  # hands down its readers and writers
 if hasattr(sys.modules.get("IPython"), "get_ipython"):
     load_ipython_extension(sys.modules["IPython"].get_ipython())

@@ -16,6 +16,7 @@ from isobatch.planning.record import PLANNER, Handover, PlanOrigin, PlanRecord
 from isobatch.planning.settings import Keywords, Policy, Settings, settings_of, with_settings
 from isobatch.reason import Reason, reasons_in
 from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.foreign import of_tools
 from isobatch.recipes.recipe import Recipe, refuse_no_recipe
 from isobatch.words import count, counted, real
 
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from isobatch.forecast.profile import Profile
     from isobatch.planning.course import Course
     from isobatch.planning.explain import Explanation
+    from isobatch.planning.export import Export, Job
     from isobatch.planning.leg import Position, Stage
     from isobatch.schedules.schedule import Schedule
-    from isobatch.tools.export import Export
-    from isobatch.tools.sheet import Job
 
 
 class Move(Handover, frozen=True, forbid_unknown_fields=True):
@@ -301,9 +301,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         >>> print(str(plan(recipe, 4).to("transformers")).splitlines()[5])
         gradient_accumulation_steps: 2  # was 1
         """
-        from isobatch.tools.export import export
-
-        return export(self.require(), tool, was=self.tuned(), form=form, job=job)
+        written: Export = of_tools("export")(self.require(), tool, was=self.tuned(), form=form, job=job)
+        return written
 
     def tuned(self) -> FeasiblePlan | None:
         """Plans the recipe on the GPUs of its tuned run; None where they are not known."""

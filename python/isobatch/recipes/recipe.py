@@ -13,6 +13,7 @@ from isobatch.files.formats import read_fields
 from isobatch.files.texts import write_fields
 from isobatch.limits import MAX_BATCH, plain_whole
 from isobatch.recipes.cluster import Record, named_arguments, refuse_names
+from isobatch.recipes.foreign import of_tools
 from isobatch.recipes.names import with_our_names
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw", "rmsprop", "lars", "lamb", "lion", "muon", "adafactor"]
@@ -261,9 +262,9 @@ class Recipe(
         >>> Recipe.read(file, gpus=4).effective_batch
         32
         """
-        from isobatch.tools.read import read_recipe
-
-        return read_recipe(cls, path, fields if gpus is None else {**fields, "gpus": gpus}, tool=tool)[0]
+        fields = fields if gpus is None else {**fields, "gpus": gpus}
+        recipe: Self = of_tools("read_recipe")(cls, path, fields, tool=tool)[0]
+        return recipe
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -321,9 +322,7 @@ class Recipe(
         except InputError as error:
             if changes and error.field in changes:
                 raise
-            from isobatch.tools.detect import refuse_other_tools
-
-            refuse_other_tools(fields, file)
+            of_tools("refuse_other_tools")(fields, file)
             raise error.at(file=file) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:

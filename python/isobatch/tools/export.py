@@ -2,14 +2,12 @@
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError, unknown
 from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
-from isobatch.files.whole import write_whole
+from isobatch.planning.export import Export
 from isobatch.tools.detect import writer
 from isobatch.tools.page import leaves
 from isobatch.tools.sheet import Job, Planned
@@ -20,31 +18,6 @@ _KEEP = "only what the plan decides: set these in your own file and keep its oth
 
 _SUFFIXES = {f".{form}": form for form in ("yaml", "json", "toml", "sh", "py")}
 _SUFFIXES |= {".yml": "yaml", ".sbatch": "sh"}
-
-
-@dataclass(frozen=True)
-class Export:
-    """A file for a tool.
-
-    Attributes:
-        tool, file: the tool, and the usual name of such a file.
-        text: the whole file.
-        notes: what the tool cannot say or does differently, and what changed from the tuned run.
-        settings: the values in it.
-    """
-
-    tool: str
-    file: str
-    text: str
-    notes: tuple[str, ...]
-    settings: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return self.text
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all."""
-        write_whole(path, self.text.encode())
 
 
 def form_of(tool: str, path: str | os.PathLike[str] | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from isobatch.errors import InputError, missing
 from isobatch.files.texts import commented, scalar_text, shell_words
+from isobatch.planning.export import Job as Job
 from isobatch.schedules import Units, check_spec
 from isobatch.schedules.text import Length
 from isobatch.tools.page import leaves
@@ -19,36 +20,6 @@ if TYPE_CHECKING:
 else:
     Planned = Any  # a file is read without planning
 """A feasible plan, or the row of a table with its columns as fields (folder.py)."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A launcher's needs beside the plan.
-
-    Attributes:
-        command: the training script and its own arguments, word by word.
-        resume: a checkpoint to go on from.
-        elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
-        again: the command to plan anew, without the GPUs, for the message of a start on other GPUs.
-        own: the settings of the file that the plan was made from, if it is of the same tool.
-    """
-
-    name: str = "isobatch"
-    command: tuple[str, ...] = ("train.py",)
-    image: str | None = None
-    resume: str | None = None
-    elastic: bool = False
-    again: str = "isobatch plan RECIPE"
-    own: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for text in (self.name, *self.command, self.image or "", self.resume or "", self.again):
-            if "\0" in text:
-                raise InputError(f"{text!r} has a zero byte, which no command line can carry", field="name")
-        if not self.name.strip():
-            raise InputError("name must be a text that is not empty", field="name")
-        if not self.command:
-            raise InputError("command must name a script, such as train.py", field="command")
 
 
 @dataclass

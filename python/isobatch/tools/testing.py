@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.planning.export import Export
 from isobatch.planning.plan import plan
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import tool_of
-from isobatch.tools.export import Export, export
+from isobatch.tools.export import export
 from isobatch.tools.sheet import Job, Planned
 from isobatch.tools.tool import Writer
 
