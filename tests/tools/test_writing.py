@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import tomllib
 
+import msgspec
 import pytest
 import yaml
 
@@ -526,3 +527,24 @@ def test_rows_of_a_table_without_columns_of_experts_are_written(tool, tmp_path, 
     words = ["report", str(tmp_path / "plans.csv"), "--to", tool, "-o", str(tmp_path / "out")]
     ran([*words, "--jobs", str(jobs)])
     assert [*(tmp_path / "out" / "a").iterdir()]
+
+
+@pytest.mark.parametrize("tool", ["transformers", "deepspeed", "megatron", "torchtune"])
+def test_what_a_recipe_leaves_out_is_switched_off_and_said(tool):
+    bare = ib.Recipe(effective_batch=64, lr=1e-4, duration="100st")
+    (said,) = [note for note in ib.plan(bare, 8).to(tool).notes if ": 0, since the recipe has none" in note]
+    assert "weight_decay" in said and ("clip" in said or "grad_norm" in said or tool == "torchtune")
+    full = msgspec.structs.replace(bare, clip_norm=1.0, weight_decay=0.1)
+    assert not any("since the recipe" in note for note in ib.plan(full, 8).to(tool).notes)
+
+
+def test_the_notes_of_a_folder_of_files_are_printed(tmp_path, capsys):
+    (tmp_path / "jobs.csv").write_text(
+        "job,effective_batch,lr,duration,schedule\na,64,1e-3,100st,wsd(decay=20%)\n"
+    )
+    plans = tmp_path / "plans.csv"
+    jobs = str(tmp_path / "jobs.csv")
+    assert main(["fleet", jobs, "--gpus", "8", "-o", str(plans)]) == 0
+    words = ["report", str(plans), "--to", "deepspeed", "-o", str(tmp_path / "out"), "--jobs", jobs]
+    assert main(words) == 0
+    assert "deepspeed: 1 file: DeepSpeed has no scheduler such as wsd" in capsys.readouterr().err

@@ -43,6 +43,9 @@ OPTIONS = {
     "--clusters FILE": "with --to: the clusters that they were planned on",
 }
 
+_MAX_NOTES = 10
+"""Notes of a folder of files that are printed, those of the most files first."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Writes the page, or the files of --to."""
@@ -99,5 +102,9 @@ def _write_files(args: argparse.Namespace) -> int:
         force=args.force,
         source=args.source,
     )
+    for note in written.notes[:_MAX_NOTES]:
+        say(f"{args.to}: {note}")
+    if len(written.notes) > _MAX_NOTES:
+        say(f"{args.to}: {counted(len(written.notes) - _MAX_NOTES, 'further note')} in the files")
     say("; ".join((f"{counted(written.jobs, 'job')} written to {args.output}", *written.skipped)))
     return 0

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from isobatch.tools.detect import writer
 from isobatch.tools.page import leaves
 from isobatch.tools.sheet import Job, Planned
 from isobatch.tools.tool import Tool, Writer
-from isobatch.words import count, counted
+from isobatch.words import count, counted, few
 
 _KEEP = "only what the plan decides: set these in your own file and keep its other settings"
 
+_SWITCHES = re.compile(r"clip|grad_norm|weight.decay")
+"""Settings that 0 switches off."""
 _SUFFIXES = {f".{form}": form for form in ("yaml", "json", "toml", "sh", "py")}
 _SUFFIXES |= {".yml": "yaml", ".sbatch": "sh"}
 
@@ -63,6 +66,11 @@ def export(
     remarks = {at: f"was {_value_text(before[at]) if at in before else 'not set'}" for at in moved}
     comments = [_KEEP] if how.is_part else []
     comments += sheet.comments
+    off = [at for at, value in now.items() if value == 0 and value is not False and _SWITCHES.search(at)]
+    if off and not job.own:  # a file of the same tool has said so
+        comments.append(
+            f"{few(off)}: 0, since the recipe has none; the default of {known.title} may be another"
+        )
     if plan.recipe.ramp and not how.runs_ramps:
         comments.append(f"{known.title} has no batch ramp: it trains with the full batch from the start")
     weights = " (some micro-batches are smaller or fewer: weight each loss by plan.loss_weights(rank))"

@@ -92,10 +92,11 @@ class Row(Fields):
 
 @dataclass(frozen=True)
 class ExportCount:
-    """The number of jobs written, and the reasons for skipping others."""
+    """The number of jobs written, the reasons for skipping others, and what the tool cannot say, by files."""
 
     jobs: int
     skipped: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def export_rows(
@@ -130,22 +131,27 @@ def export_rows(
     without = ("infeasible", "invalid")
     feasible = [(at, row) for at, row in enumerate(rows, start=1) if row.get("status") not in without]
     texts: dict[Path, bytes] = {}
+    notes = Counter[str]()
     for (at, row), place in zip(feasible, _places([row for _, row in feasible]), strict=True):
         try:
             plan = cast(
                 Planned, Row(_fill_row(row, jobs or {}, clusters or {}, gpus_per_node))
             )  # its columns are its fields
-            text = export(plan, tool, job=replace(job, name="-".join(place.parts))).text
+            written = export(plan, tool, job=replace(job, name="-".join(place.parts)))
         except InputError as error:
             raise error.at(file=source, row=at) from None
-        texts[place / how.file] = text.encode()
+        texts[place / how.file] = written.text.encode()
+        notes.update(written.notes)
     existing = [folder / path for path in texts if (folder / path).exists()]
     if existing and not force:
         more = f" and {count(len(existing) - 1)} more files are" if len(existing) > 1 else " is"
         raise InputError(f"{existing[0]}{more} there already: --force replaces them", file=str(folder))
     write_folder(folder, texts)
     lost = len(rows) - len(feasible)
-    return ExportCount(len(texts), (f"{counted(lost, 'row')} without a plan skipped",) if lost else ())
+    skipped = (f"{counted(lost, 'row')} without a plan skipped",) if lost else ()
+    return ExportCount(
+        len(texts), skipped, tuple(f"{counted(n, 'file')}: {note}" for note, n in notes.most_common())
+    )
 
 
 def _fill_row(
