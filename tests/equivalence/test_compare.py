@@ -286,6 +286,13 @@ def test_a_clock_is_named_by_what_it_counts(split, rates, name):
     assert names(result) == [name]
 
 
+def test_a_rate_times_the_ranks_is_named_once():
+    reference = recording("1x1x8", groups=({**GROUP, "initial_lr": 0.1},))
+    run = recording("2x1x4", rates=(0.2, 0.2, 0.2), groups=({**GROUP, "initial_lr": 0.2},))
+    (cause,) = Comparison(reference, None, QUIET).compare(run).causes
+    assert cause.name == "another learning rate" and cause.text.endswith(": × ranks")
+
+
 def test_a_split_whose_warmup_is_over_has_the_clock_of_the_others():
     """Stepped by each pass: at 1x16x1 the warmup of 20 ends within the compared steps."""
     reference = Comparison(recording("1x1x16", samples=range(16), rates=(5e-3, 1e-2, 1.5e-2)), None, QUIET)

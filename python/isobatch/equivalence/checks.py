@@ -26,7 +26,7 @@ MOVED = 1e-3
 """The same from the second step on, where a schedule may move a momentum with the learning rate."""
 SETTINGS = (
     *("weight_decay", "momentum", "dampening", "nesterov", "betas", "beta1", "beta2", "eps", "alpha", "rho"),
-    *("amsgrad", "maximize", "decoupled_weight_decay", "trust_coefficient", "initial_lr"),
+    *("amsgrad", "maximize", "decoupled_weight_decay", "trust_coefficient"),
 )
 """Values of a parameter group, beside its learning rate, that decide on the update."""
 
@@ -146,11 +146,31 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
         law = _clock(recording.split, changes[0] / reference_changes[0])
     elif not starts:
         law = _clock_ahead(recording, reference, optimizer)
+    if law == "another_lr":
+        text += _times(recording.split, rates, reference_rates)
     yield break_of(law, f"the learning rate {text}")
 
 
-def check_settings(step: RecordedStep, reference: RecordedStep, *, is_first: bool) -> Iterator[SplitCause]:
-    """Yields the first difference in the settings of the parameter groups."""
+def _times(split: Split, rates: Sequence[float], reference: Sequence[float]) -> str:
+    """Names a number of the split that multiplies all learning rates; empty: none does."""
+    counts = {"ranks": split.ranks, "accumulation": split.accumulation}
+    if min(counts.values()) > 1:
+        counts["ranks × accumulation"] = split.ranks * split.accumulation
+    times = [
+        name
+        for name, count in counts.items()
+        if count > 1 and _are_equal(rates, [rate * count for rate in reference]) and any(rates)
+    ]
+    return f": × {' or × '.join(times)}" if times else ""
+
+
+def check_settings(
+    step: RecordedStep, reference: RecordedStep, *, is_first: bool, rates_differ: bool = False
+) -> Iterator[SplitCause]:
+    """Yields the first difference in the settings of the parameter groups.
+
+    `rates_differ`: the learning rates do, and have a cause of their own.
+    """
     groups, reference_groups = step.first.groups, reference.first.groups
     counts = [len(groups), *(group.get("tensors") for group in groups)]
     reference_counts = [len(reference_groups), *(group.get("tensors") for group in reference_groups)]
@@ -163,7 +183,7 @@ def check_settings(step: RecordedStep, reference: RecordedStep, *, is_first: boo
         return
     tolerance = EQUAL if is_first else MOVED
     for number, (group, reference_group) in enumerate(zip(groups, reference_groups, strict=True)):
-        for name in SETTINGS:
+        for name in SETTINGS if rates_differ else (*SETTINGS, "initial_lr"):
             value, expected = group.get(name), reference_group.get(name)
             if not _is_setting(value, expected, tolerance):
                 yield break_of(

@@ -198,8 +198,9 @@ class Comparison:
                 samples = [self._name_gradient(recording, event, groups, solution)]
             causes += samples
         clock = list(check_rates(recording, self.reference, event))
-        causes += [cause for cause in clock if isinstance(cause, SplitCause)]
-        causes += check_settings(step, reference, is_first=event[1] == 0)
+        clock_causes = [cause for cause in clock if isinstance(cause, SplitCause)]
+        causes += clock_causes
+        causes += check_settings(step, reference, is_first=event[1] == 0, rates_differ=bool(clock_causes))
         if not apart:
             causes += check_clipping(step, reference, self.tolerance, difference)
         return SplitResult(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
-from isobatch.equivalence.compare import SplitResult
+from isobatch.equivalence.compare import OF_RANKS, SplitResult
 from isobatch.equivalence.evidence import WITHOUT_GRADIENT, Measured
 from isobatch.equivalence.laws import SplitCause
 from isobatch.errors import InputError, must_be
@@ -195,6 +195,8 @@ class Same(msgspec.Struct, frozen=True, kw_only=True):
         rates = " ".join(f"{rate:.6g}" for rate in split.lrs)
         finite = math.isfinite(split.difference)
         gradient = f"differs by {split.difference:.1e}" if finite else "not finite"
+        if any(cause.id in OF_RANKS for cause in split.causes):
+            gradient = f"the ranks' mean {gradient}"
         return split.split.replace("x", " × "), weights, gradient, rates
 
     def _causes(self) -> Iterator[str]:

@@ -93,7 +93,8 @@ def same(
         if split:
             raise InputError("--across compares meshes and --split splits of a batch: ask one of them")
         return same_across(command, across, limit=limit, device=device, as_is=as_is, say=say)
-    splits = [Split.parse(text) for text in ([split] if isinstance(split, str) else split or ())]
+    texts = [split] if isinstance(split, str) else split or ()
+    splits = [Split.parse(each) for text in texts for each in text.split(",")]
     for further in splits[1:]:
         if further.effective_batch != splits[0].effective_batch:
             raise InputError(
