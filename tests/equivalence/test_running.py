@@ -8,7 +8,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.equivalence.commands.recipe import differences, recipe_of, text_of
+from isobatch.equivalence.commands.recipe import differences, recipe_of, text_of, unseen_end
 from isobatch.equivalence.commands.running import observe
 from isobatch.errors import InputError
 
@@ -255,3 +255,13 @@ def test_a_given_schedule_is_compared_with_the_runs_rates(tmp_path, capsys):
     assert "at step 1 the recipe has learning rate 0 (constant, warmup 4st), and the run 0.025" in told
     assert "the run's length was not seen: give it by --set duration=3ep" in told
     assert ib.Recipe.load(recipe).warmup == "4st"
+
+
+def test_an_epochs_last_passes_are_said_where_they_are_no_whole_step(runs):
+    run, recipe = runs["plain"], recipe_of(runs["plain"])
+    assert unseen_end(run, recipe) is None  # 24 passes are 8 steps of 3
+    cut = msgspec.structs.replace(run, dataset_size=100)
+    assert "an epoch has 25 passes, no whole number of steps of 3: planned with a last step of 1 pass" in str(
+        unseen_end(cut, recipe)
+    )
+    assert unseen_end(cut, msgspec.structs.replace(recipe, convention="exact")) is None

@@ -121,6 +121,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
         rate_difference,
         recipe_of,
         text_of,
+        unseen_end,
     )
     from isobatch.equivalence.commands.running import observe
     from isobatch.equivalence.commands.shell_lines import recorded_line, shell_script
@@ -150,6 +151,8 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     if "lr" not in fields(args) and (difference := rate_difference(running, recipe)) is not None:
         say(f"isobatch doctor: {difference}")
         code = 1
+    if (end := unseen_end(running, recipe)) is not None:
+        say(f"isobatch doctor: {end}")
     if recipe.duration is None:
         say(
             "isobatch doctor: the run's length was not seen: give it by --set duration=3ep, or in steps, 1000st"

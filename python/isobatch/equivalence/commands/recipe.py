@@ -186,6 +186,23 @@ def rate_difference(running: Running, recipe: Recipe) -> str | None:
     )
 
 
+def unseen_end(running: Running, recipe: Recipe) -> str | None:
+    """Describes the assumption on an epoch's last passes, where they are no whole step of a loop; or None."""
+    size, micro_batch = running.dataset_size, running.micro_batch or 0
+    if running.arguments is not None or running.stated or not size or not micro_batch:
+        return None
+    rows = micro_batch * running.ranks
+    passes = size // rows if running.drop_last else -(-size // rows)
+    rest = passes % running.accumulation
+    if not rest or recipe.convention == "exact":
+        return None
+    return (
+        f"an epoch has {counted(passes, 'pass', 'passes')}, no whole number of steps of "
+        f"{running.accumulation}: planned with a last step of {counted(rest, 'pass', 'passes')}; a script that "
+        "leaves them out is planned by --set convention=exact --set drop_last=true"
+    )
+
+
 def _recipe_fields(running: Running, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a recipe's fields: of the changes, else of the run, else of its arguments or command."""
     base = dict(running.stated)
