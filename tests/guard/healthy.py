@@ -142,7 +142,7 @@ BETWEEN = [
         {"loop": "cut"},
         {},
         ("the gradient's size: the script changes the batches",),
-        ("the loop divides or repeats", "some steps train on no new batch"),
+        ("the loop divides or repeats",),
     ),
     ({"loop": "counted_batches"}, {}, (), ()),
     ({"loop": "stepped_first"}, {}, (), ()),
@@ -202,6 +202,31 @@ BESIDE = [
         (),
     ),
 ]
+APART = ("the gradient of some steps is not of calls",)
+WITHIN = [
+    ({"loop": "averages_itself"}, {}, ("equal gradients on all ranks, and their size: the optimizer",), ()),
+    ({"loop": "sharp"}, {}, (*MOVED, "weights that are written"), DIRECTION),
+    ({"loop": "last_layer_held"}, {}, CHANGED, DIRECTION),
+    ({"loop": "tasks"}, {}, ("the gradient's size: the attached model",), APART),
+    ({"loop": "rescaled"}, {"clip_norm": 9.0}, (), ()),
+    ({"loop": "rescaled"}, {"clip_norm": 0.01}, ("the gradient's size (its direction was checked)",), ()),
+    ({"loop": "cut_into_passes"}, {"accumulation": 2}, (), ("the loop divides or repeats",)),
+    (
+        {"loop": "features_kept"},
+        {"accumulation": 2},
+        ("the gradient's size: the model is called",),
+        DIRECTION,
+    ),
+    ({"loop": "iterator_first"}, {}, ("the samples: no pass over", "the gradient's size: the loop"), ()),
+    ({"loop": "forward_by_name"}, {}, ("the gradient's size: the attached model",), APART),
+    (
+        {"loop": "uneven"},
+        {"dataset_size": None, "duration": None},
+        ("the samples: no loader", "the learning rate: the recipe", "the gradient's size: no loader"),
+        ("a loss was given and no",),
+    ),
+    ({"loop": "grows"}, {"clip_norm": 9.0, "lr": 1e-3}, (), ("the gradient's norm is",)),
+]
 
 SCRIPTS = [
     Healthy(*NANO, unchecked=(NO_IDS, "the gradient's size: no loss was given"), notes=(ONE_MORE,)),
@@ -260,6 +285,7 @@ SCRIPTS = [
     Healthy(*STREAM, VALUE, unchecked=(NO_IDS,), notes=RATHER),
     *(Healthy("other loops", "loops", *row) for row in LOOPS),
     *(Healthy("a loader looked at between the steps", "between", *row) for row in BETWEEN),
+    *(Healthy("other gradients and steps", "within", *row) for row in WITHIN),
     *(Healthy("a model used beside the steps", "beside", *row) for row in BESIDE),
     *(
         Healthy("other kinds of loops", "loop", {"kind": kind}, fields, unchecked, notes)
