@@ -123,7 +123,7 @@ BETWEEN = [
     (
         {"loop": "made_anew"},
         {},
-        ("the gradient's size: the loop takes batches",),
+        ("the samples: no pass over", "the gradient's size: the loop takes batches"),
         ("all ranks draw the same random numbers",),
     ),
     ({"loop": "iterated_by_hand"}, {}, (), ("set_epoch was not called",)),
@@ -179,7 +179,6 @@ BESIDE = [
     ({"loop": "two_passes"}, {}, (), ()),
     ({"loop": "fisher_zeroed"}, {}, (), ()),
     ({"loop": "fisher_here"}, {}, (), ()),
-    ({"loop": "last_layer_frozen"}, {}, (), ()),
     ({"loop": "scaled_by_hand"}, {}, (), ()),
     ({"loop": "checkpointed"}, {}, (), ("the model is called",)),
     ({"loop": "own_buffers", "how": "spectral"}, {}, (), ()),
