@@ -1,6 +1,7 @@
 """Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -289,7 +290,8 @@ class Gradient:
         run, (step, reference, like), gate = self._run, compared, self._gate
         bound = run.plan.recipe.clip_norm
         short = bound is None or like.norm < (1 - TOLERANCE) * bound
-        if self.clipping.rescaled or (short and self._division.explain(like.ratio, gate)):
+        rescaled = self.clipping.rescaled or (short and self._division.explain(like.ratio, gate))
+        if rescaled and not math.isnan(like.ratio):  # else it is clipped by value: two writes as well
             like = like._replace(unclipped=like.ratio)  # its norm before is another gradient's
         size, share = f"{like.unclipped:.4g} ×", f"{like.residual:.1%}"
         text = f"the gradient is {size} that of the mean loss, {share} of it in another direction"

@@ -47,7 +47,7 @@ class Guard:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
-        self._in_step = self._judged = False
+        self._in_step = self._judged = self._steps = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -107,13 +107,13 @@ class Guard:
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
         self._in_step = False
-        self._handles = []
+        self._handles, self._steps = [], False
         self._follow(optimizer)
         return self
 
     def _follow(self, optimizer: Any) -> None:
-        """Checks at an optimizer's steps, unless they are inside of a step."""
-        if not self._in_step:
+        """Checks at an optimizer's steps, if none has stepped before: else its steps are inside of one."""
+        if not self._steps:
             self._handles.append(optimizer.register_step_pre_hook(self._stepping))
             self._handles.append(optimizer.register_step_post_hook(self._stepped))
 
@@ -197,6 +197,7 @@ class Guard:
     @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
+        self._steps = True
         if self._in_step:  # a subclass's step calls its base class's step
             return None
         self._in_step = True
