@@ -26,7 +26,7 @@ class Averaging:
         return not self._apart
 
     def stepped(self) -> None:
-        """Checks after the step: equal weights are a proof that it averaged."""
+        """Checks after the step: the optimizer averaged if the weights are equal."""
         run, ranks, self._apart = self._run, self._apart, []
         if not ranks:
             return

@@ -61,10 +61,10 @@ def compare(
     # Clipped by element or by row? Then no element grew, and the norm before clipping gives the scale.
     ratio, off = before / clipped.planned, 0.0
     for pair in zip(grads, reference, strict=True):
-        some = bool(pair[0].any())  # a gradient that is 0 as a whole was taken away, not clipped
+        nonzero = bool(pair[0].any())  # a gradient of 0 as a whole was taken away, not clipped
         for f, r in zip(*map(chunks, pair), strict=True):
             f, whole = f.double(), ratio * r.double()
-            off += 0.0 if some else float(whole @ whole)
+            off += 0.0 if nonzero else float(whole @ whole)
             off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
     residual = math.sqrt(summed("beyond", [off])[0] / like.own)
     shortened = clipped._replace(ratio=math.nan, unclipped=ratio, residual=residual)
@@ -238,7 +238,7 @@ class Clipping:
             return
         own = sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
         norm = math.sqrt(self.summed("norm", [own])[0])
-        if norm > (1 + TOLERANCE) * bound and not self._rather:
+        if not (self._rather or within(max(norm / bound - 1, 0.0), TOLERANCE)):
             self._rather = True
             run.note(f"the gradient's norm is {norm:.4g} at step {run.step:,}, {bound:.4g} planned at most")
 

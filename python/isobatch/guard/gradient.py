@@ -289,7 +289,7 @@ class Gradient:
         """Stops for a gradient unlike the reference, unless a healthy script may have one."""
         run, (step, reference, like), gate = self._run, compared, self._gate
         bound = run.plan.recipe.clip_norm
-        short = bound is None or like.norm < (1 - TOLERANCE) * bound
+        short = bound is None or not within(max(1 - like.norm / bound, 0.0), TOLERANCE)
         rescaled = self.clipping.rescaled or (short and self._division.explain(like.ratio, gate))
         if rescaled and not math.isnan(like.ratio):  # else it is clipped by value: two writes as well
             like = like._replace(unclipped=like.ratio)  # its norm before is another gradient's

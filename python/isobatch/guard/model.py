@@ -176,8 +176,8 @@ class ZeroGradCheck:
         params = [p for p in model.parameters() if p.requires_grad]
         params = [p for p in params if id(p) in owned] or params
         matrices = [p for p in params if p.dim() > 1] or params
-        some = (min(params, key=Tensor.numel), min(matrices, key=Tensor.numel), matrices[0])
-        self._params = list({id(p): p for p in some}.values())
+        chosen = (min(params, key=Tensor.numel), min(matrices, key=Tensor.numel), matrices[0])
+        self._params = list({id(p): p for p in chosen}.values())
         self._zero = set[int]()  # the ones with a gradient of 0 at the last step
         # A sharded parameter's hook is never called: then this check sees nothing.
         self._handles: list[Any] = [
