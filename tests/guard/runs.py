@@ -140,12 +140,15 @@ RECIPES = {
     "titan": {"lr": 1e-3, "duration": "9st"},
     "between": {**FLAT, "dataset_size": 96, "duration": "3ep"},
     "beside": {**FLAT, "dataset_size": 96, "duration": "3ep"},
+    "within": {**FLAT, "dataset_size": 96, "duration": "3ep"},
 }
 
 
 def plan_of(script, ranks=2, accumulation=None, **fields):
     """The plan of a script."""
-    parts = accumulation or (1 if script in ("vision_reference", "loops", "between", "beside") else 2)
+    parts = accumulation or (
+        1 if script in ("vision_reference", "loops", "between", "beside", "within") else 2
+    )
     recipe = ib.Recipe(**{"effective_batch": 4 * ranks * parts, **COMMON, **RECIPES[script], **fields})
     plan = ib.plan(recipe, ranks)
     assert plan.accumulation == parts

@@ -12,7 +12,7 @@ from guard.injected import FAULTS as INJECTED
 from guard.runs import NEEDS, NO_SHARDS, SHARDS_ON_A_CPU, plan_of, run
 from isobatch.guard import Cause
 
-QUICK_SCRIPTS = ("plain", "iterable", "nanogpt")
+QUICK_SCRIPTS = ("plain", "iterable", "nanogpt", "within")
 QUICK_KINDS = {
     *("sam_by_hand", "noise", "all_reduce", "l2", "teacher", "generator", "curriculum", "tokens", "swa"),
     *("gan", "reinforce", "compiled step", "flow", "labels", "untrained", "warms up", "augmented"),
@@ -80,6 +80,32 @@ def test_a_fault_is_named(two, fault):
     plan = plan_of(fault.script, **fault.fields)
     errors = [outcome.error for outcome in two(run, fault.script, plan.to_json(), fault.options, fault.name)]
     assert fault.named_by(errors), [str(error) for error in errors]
+
+
+@pytest.mark.parametrize(
+    ("loop", "options", "fields", "cause", "step"),
+    [
+        ("averages_itself", {"averaging": False}, {}, Cause.NEVER_AVERAGED, 0),
+        ("rescaled", {"times": 0.5}, {"clip_norm": 9.0}, Cause.DIVIDED_BY_RANKS, 0),
+        ("rescaled", {"times": 9.0}, {"clip_norm": 3.0}, Cause.GRADIENT_FACTOR, 0),
+        ("cut_into_passes", {"divided": False}, {"accumulation": 3}, Cause.NOT_DIVIDED, 0),
+        (
+            "cut_into_passes",
+            {"divided": False, "clip": True},
+            {"accumulation": 3, "clip_norm": 0.01},
+            Cause.CLIPPED_OTHERWISE,
+            0,
+        ),
+        ("weighted", {}, {"clip_norm": 0.01}, Cause.GRADIENT_FACTOR, 0),
+        ("forward_by_name", {"alike": True}, {}, Cause.NOT_DISTRIBUTED, 0),
+        ("differences", {"cleared": False}, {}, Cause.GRADIENTS_KEPT, 1),
+        ("small_rows", {}, {}, Cause.NOT_DISTRIBUTED, 0),
+    ],
+)
+def test_other_gradients_and_steps_hide_no_fault(two, loop, options, fields, cause, step):
+    plan = plan_of("within", **fields)
+    for error, *_ in two(run, "within", plan.to_json(), {"loop": loop, **options}):
+        assert error is not None and (error.cause, error.step) == (cause, step), str(error)
 
 
 def test_the_table_is_whole():

@@ -10,6 +10,7 @@ from isobatch.guard.run import MAX_CALLS, Run
 
 CALLED = "the model is called several times per micro-batch, or without one; each {} counts as a micro-batch"
 CLEARED = "some gradients are cleared before a step: the calls of the model before that are not counted"
+DIVIDED = "the loop divides or repeats the loader's batches: samples are not compared with the plan's"
 STORED = "the epoch has ended, but the loop continues with stored batches (as itertools.cycle does)"
 ELSEWHERE = "the loop goes on with batches of another loader: samples are not compared with the plan's"
 HALVES = ("fp16", "float16", "16-mixed")
@@ -70,12 +71,17 @@ class MicroBatches:
             if first is None
             else [epoch for (*_, epoch), is_first in zip(calls, first, strict=True) if is_first]
         )
-        self.epochs = [epoch for epoch in epochs if epoch is not None]
+        self.epochs = [epoch for epoch in epochs if epoch is not None] if calls else self._taken()
         for epoch in {id(epoch): epoch for epoch in self.epochs}.values():
             epoch.stepped = epoch.given
         if self._watch is not None:
             self._watch.follow(self.epochs)
         return first
+
+    def _taken(self) -> list[Epoch]:
+        """Returns the pass of each new batch, where the model was not called; none if unlike the plan."""
+        epoch, planned = None if self._watch is None else self._watch.current, len(self._run.planned)
+        return [epoch] * planned if epoch is not None and epoch.given - epoch.stepped == planned else []
 
     def _first_calls(self, calls: list[Call]) -> list[bool] | None:
         """Tells for each call whether it begins a micro-batch of the step; None if all do."""
@@ -184,6 +190,12 @@ class MicroBatches:
     def _elsewhere(self, served: int, epoch: Epoch) -> None:
         """Handles a step without a new batch of the loader: on other batches, or on the same once more."""
         run, epoch.trained = self._run, served
+        if DIVIDED in run.notes:
+            return
+        if run.rows == run.planned and sum(epoch.sizes[:served]) == (run.since + 1) * sum(run.planned):
+            self.draws = True
+            run.note(DIVIDED)
+            return
         if run.near and run.plan.steps_per_epoch is not None and not self.draws:
             steps = f"{run.plan.steps_per_epoch:,}"
             text = f"this step has no new batch of the loader, whose epoch has {steps} steps by the plan"

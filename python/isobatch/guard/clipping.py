@@ -61,8 +61,10 @@ def compare(
     # Clipped by element or by row? Then no element grew, and the norm before clipping gives the scale.
     ratio, off = before / clipped.planned, 0.0
     for pair in zip(grads, reference, strict=True):
+        nonzero = bool(pair[0].any())  # a gradient of 0 as a whole was taken away, not clipped
         for f, r in zip(*map(chunks, pair), strict=True):
             f, whole = f.double(), ratio * r.double()
+            off += 0.0 if nonzero else float(whole @ whole)
             off += float((f - f.clamp(whole.clamp(max=0), whole.clamp(min=0))).square().sum())
     residual = math.sqrt(summed("beyond", [off])[0] / like.own)
     shortened = clipped._replace(ratio=math.nan, unclipped=ratio, residual=residual)
@@ -76,8 +78,9 @@ def clipped_early(
 
     `passes` are this rank's gradients, which may be written to; `averaged` averages over ranks, in place.
     """
-    whole, unsynced, averages = list[Tensor](), list[Tensor](), list[Tensor]()
+    whole, unsynced, averages, several = list[Tensor](), list[Tensor](), list[Tensor](), False
     for grads in passes:
+        several = bool(whole)
         whole, unsynced = _plus(whole, grads), _plus(unsynced, grads)
         last = [grad.clone() for grad in unsynced]
         _clip(unsynced, bound)
@@ -87,8 +90,7 @@ def clipped_early(
     last = averaged(last)
     _clip(last, bound)
     return {
-        "in each pass": averages,
-        "in each pass, before the averaging": last,
+        **({"in each pass": averages, "in each pass, before the averaging": last} if several else {}),
         "on each rank, before the averaging": averaged(whole),
     }
 
@@ -135,7 +137,9 @@ class Clipping:
         self._sharded, self._scaled = sharded(model), scaled
         self._before: float | None = None
         self._sums: list[float] | None = None
-        self._queued, self.partial = False, False
+        self._versions = list[int]()
+        self._queued, self.partial, self.rescaled = False, False, False
+        self._rather = False  # a note says that it is clipped otherwise
         # A norm before clipping would be in the loss scaler's units.
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
@@ -167,12 +171,21 @@ class Clipping:
         self._queued = False
         if has_room(self._params[0].device, 8 * min(ELEMENTS, max(p.numel() for p in self._params))):
             grads = [p.grad for p in self._params]
-            self._before = math.sqrt(sum(float(square(local(g))) for g in grads if g is not None))
             self._sums = self._sums_of(grads)
+            self._before = math.hypot(*self._sums[len(grads) :])
+            self._versions = self._versions_of(grads)
+
+    def _versions_of(self, grads: Iterable[Tensor | None]) -> list[int]:
+        return [0 if g is None else g._version for g in grads]
 
     def _sums_of(self, grads: Iterable[Tensor | None]) -> list[float]:
-        """Sums each gradient: clipping by the norm multiplies all sums alike, another direction does not."""
-        return [0.0 if g is None else float(local(g).sum(dtype=torch.float32)) for g in grads]
+        """Returns each gradient's sum and norm: clipping by the norm multiplies all alike.
+
+        Sums alone do not do: those of a classifier's last layer are 0.
+        """
+        parts = [None if g is None else local(g) for g in grads]
+        sums = [0.0 if g is None else float(g.sum(dtype=torch.float32)) for g in parts]
+        return sums + [0.0 if g is None else math.sqrt(float(square(g))) for g in parts]
 
     def changed(self, grads: list[Tensor]) -> bool:
         """Tells whether the script changed the gradients' direction between the backward and this step."""
@@ -204,6 +217,9 @@ class Clipping:
     def check(self, grads: list[Tensor]) -> None:
         """Stops for an unclipped gradient above the planned norm."""
         run = self._run
+        versions = zip(self._versions_of(p.grad for p in self._params), self._versions, strict=False)
+        # The clipping is one write: with another, the script may have rescaled the gradients before it.
+        self.rescaled = min((now - then for now, then in versions), default=0) > 1
         norms = run.exchange("norms before", self._before)
         apart = not self._sharded and None not in norms and max(norms) - min(norms) > EXACT * max(norms)
         if None in norms or apart:
@@ -215,6 +231,17 @@ class Clipping:
             text = f"the gradient's norm is {after:.4g} when the optimizer steps, {bound:.4g} planned at most"
             run.stop(Cause.CLIPPED_OTHERWISE, text)
 
+    def look(self) -> None:
+        """Notes, at a later step, a gradient above the planned norm: the first ones may have been shorter."""
+        run, bound = self._run, self._run.plan.recipe.clip_norm
+        if bound is None or self._scaled or self.partial or clips_itself(self._optimizer):
+            return
+        own = sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
+        norm = math.sqrt(self.summed("norm", [own])[0])
+        if not (self._rather or within(max(norm / bound - 1, 0.0), TOLERANCE)):
+            self._rather = True
+            run.note(f"the gradient's norm is {norm:.4g} at step {run.step:,}, {bound:.4g} planned at most")
+
     def check_bound(self, grads: list[Tensor], like: Clipped) -> None:
         """Checks the norm of a clipped gradient, and notes one shortened other than by its norm."""
         bound = self._run.plan.recipe.clip_norm
@@ -222,13 +249,13 @@ class Clipping:
             return
         before, after = self.norms(grads)
         if math.isnan(like.ratio):
-            text = f"the gradient is not clipped by its norm; the plan's clip_norm is {bound:g}"
-            self._run.note(text)
+            self._rather = True
+            self._run.note(f"the gradient is not clipped by its norm; the plan's clip_norm is {bound:g}")
         elif (
             before
             and not math.isnan(before + after)  # a norm that is not known is no other norm
             and not within(max(1 - after / before, 0.0), TOLERANCE)
-            and not within(after / min(bound, before) - 1, TOLERANCE)
+            and not any(within(after / min(bound, norm) - 1, TOLERANCE) for norm in (before, like.planned))
         ):
             text = f"the gradient is clipped to a norm of {after:.4g}, {bound:.4g} planned"
             self._run.stop(Cause.CLIPPED_OTHERWISE, text)
@@ -244,12 +271,12 @@ class Clipping:
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("each rank by the norm of its own part"), text)
 
     def allows(self, like: Clipped, gate: float, *, explained: bool) -> bool:
-        """Tells whether a gradient has the norm of the clipped reference, or of the bound.
+        """Tells whether a gradient has the norm of the clipped reference.
 
         It matters only if the norm before clipping is unknown. `explained`: another factor is known.
         """
         bound = self._run.plan.recipe.clip_norm
-        if bound is None or not self.hidden:
+        if bound is None or not (self.hidden or self.rescaled):
             return False
         bound *= float(getattr(self._optimizer, "grad_scale", None) or 1.0)
         shorter = min(bound, like.planned)
@@ -261,4 +288,4 @@ class Clipping:
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
         if not self._scaled and shorter < like.planned and within(like.norm / bound - 1, gate):
             self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
-        return any(within(like.norm / want - 1, gate) for want in (bound, shorter))
+        return within(like.norm / shorter - 1, gate)

@@ -1,6 +1,7 @@
 """Compares the gradient of the first steps with the mean loss's, and the ranks' gradients with each other."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,10 +11,19 @@ from torch import Tensor, nn
 from isobatch.equivalence.laws import Cause, Diagnosis, either
 from isobatch.equivalence.tensors import AUTOCAST, ELEMENTS, likeness
 from isobatch.errors import first_line
+from isobatch.guard.averaging import Averaging
 from isobatch.guard.calls import MicroBatches
-from isobatch.guard.clipping import EXACT, Clipped, Clipping, beside_weights, clipped_early, compare
+from isobatch.guard.clipping import (
+    EXACT,
+    TOLERANCE,
+    Clipped,
+    Clipping,
+    beside_weights,
+    clipped_early,
+    compare,
+)
 from isobatch.guard.division import LossDivision
-from isobatch.guard.loader import LoaderWatch
+from isobatch.guard.loader import LoaderWatch, cut
 from isobatch.guard.optimizer import Optimizers
 from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
 from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
@@ -78,6 +88,7 @@ class Gradient:
         self._calls = calls
         self._optimizers, self._random = optimizers, Randomness(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
+        self.averaging = Averaging(run, optimizer)
         self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call
         # The guard averages by itself where it can, so that a fault of the wrapper's averaging shows.
         self._model = model if self._sharded else inner(model)
@@ -87,7 +98,7 @@ class Gradient:
         self._inputs = ModelInputs(run, self._model)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         self._division = LossDivision(run, self._again, owner)
-        self._clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
+        self.clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
             watch.on_batch = self._random.begin
         reasons = (
@@ -111,7 +122,7 @@ class Gradient:
 
     def remove(self) -> None:
         """Removes the hooks."""
-        self._clipping.remove()
+        self.clipping.remove()
 
     def forward(self) -> None:
         """Saves the random states of a micro-batch before it goes through the model."""
@@ -135,7 +146,7 @@ class Gradient:
         trained = [p for p in self._params if id(p) in owned]
         if 0 < len(trained) < len(self._params):  # if it owns none, the optimizer has copies of its own
             self._params[:] = trained
-            self._clipping.partial = True
+            self.clipping.partial = True
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes the inputs of the model's call, the script's or the guard's own."""
@@ -157,22 +168,26 @@ class Gradient:
         run, watch = self._run, self._watch
         grads = [torch.zeros_like(local(p)) if p.grad is None else local(p.grad) for p in self._params]
         if not any(run.exchange("any gradient", any(bool(g.any()) for g in grads))):
-            if self._sharded and self._clipping.hidden:
+            if self._sharded and self.clipping.hidden:
                 text = "no gradient has reached the sharded parameters before this step"
                 run.stop(Cause.NEVER_AVERAGED, text)
             run.stop(Cause.NO_GRADIENT, "all gradients are zero or missing")
-        if not self._sharded and (ranks := run.unlike("gradients", grads)):
-            run.stop(Cause.NEVER_AVERAGED, "gradients differ between ranks", ranks)
-        self._clipping.check(grads)
+        if not self._sharded and not self.averaging.check(grads):
+            return
+        self.clipping.check(grads)
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
         starts, calls, last_calls = self._random.take(planned)
         batches = [] if watch is None else watch.take(self._calls.epochs)[-planned:]
+        if len(batches) == 1 < planned:
+            batches = cut(batches[0], run.planned)
         if not run.since and watch is not None:
             self._same_noise(batches, starts, calls)
         if not self._sized or not run.whole:
             return
         if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
-            self._leave("the loop takes batches from elsewhere")
+            self._leave(
+                "the loop takes batches from elsewhere" if calls else "the attached model is not called"
+            )
             return
         # Two more gradients: the sum so far, and one micro-batch's. All ranks have room, or none tries.
         if not all(run.exchange("room", self._room(grads, 2))):
@@ -259,7 +274,7 @@ class Gradient:
 
     def _agrees(self, compared: Compared) -> bool:
         """Tells whether a gradient agrees with the reference, clipped as planned."""
-        (step, reference, like), gate, clipping = compared, self._gate, self._clipping
+        (step, reference, like), gate, clipping = compared, self._gate, self.clipping
         if self._sharded and not (within(like.residual, gate) and like.ratio > 0):
             clipping.check_shards(step.grads, reference, gate)
         if not within(like.residual, gate):
@@ -273,10 +288,15 @@ class Gradient:
     def _explain(self, compared: Compared) -> None:
         """Stops for a gradient unlike the reference, unless a healthy script may have one."""
         run, (step, reference, like), gate = self._run, compared, self._gate
+        bound = run.plan.recipe.clip_norm
+        short = bound is None or not within(max(1 - like.norm / bound, 0.0), TOLERANCE)
+        rescaled = self.clipping.rescaled or (short and self._division.explain(like.ratio, gate))
+        if rescaled and not math.isnan(like.ratio):  # else it is clipped by value: two writes as well
+            like = like._replace(unclipped=like.ratio)  # its norm before is another gradient's
         size, share = f"{like.unclipped:.4g} ×", f"{like.residual:.1%}"
         text = f"the gradient is {size} that of the mean loss, {share} of it in another direction"
         weights = [local(p.detach()) for p in self._params]
-        beside = beside_weights(step.grads, reference, weights, like, self._clipping.summed)
+        beside = beside_weights(step.grads, reference, weights, like, self.clipping.summed)
         why = self._why(step, like)
         if why is ELSE and within(beside.residual, gate):
             why = self._division.explain(beside.unclipped, gate) or ELSE
@@ -298,6 +318,10 @@ class Gradient:
     def _why(self, step: GuardedStep, like: Clipped) -> Diagnosis:
         """Diagnoses a gradient unlike the mean loss's."""
         gate, explain = self._gate, self._division.explain
+        bound, passes = self._run.plan.recipe.clip_norm, len(step.shares)
+        early = passes > 1 and bound is not None and within(like.norm * passes / bound - 1, gate)
+        if early and within(like.residual, gate):
+            return Cause.CLIPPED_OTHERWISE.likely("before the division by the passes")
         known = explain(like.unclipped, gate) or explain(like.unclipped, gate, step.batches)
         if within(like.residual, gate) and known:
             return known
@@ -336,8 +360,8 @@ class Gradient:
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in reference:
                 r *= scale
-        before = self._clipping.norms(step.grads)[0]
-        like = compare(step.grads, reference, before, self._gate, self._clipping.summed)
+        before = self.clipping.norms(step.grads)[0]
+        like = compare(step.grads, reference, before, self._gate, self.clipping.summed)
         return Compared(step, reference, like)
 
     @property
@@ -347,12 +371,14 @@ class Gradient:
     def _meant(self, step: GuardedStep) -> str | None:
         """Returns a healthy script's reason for a gradient unlike the reference; None without one."""
         run, reasons = self._run, list[str]()
-        if self._clipping.changed(step.grads):
+        if self.clipping.changed(step.grads):
             reasons.append("the script changes the gradients between the backward and the step")
-        if self._clipping.hooked():
+        if self.clipping.hooked():
             reasons.append("a communication hook changes the gradients")
         if any(not torch.equal(buffer, before) for buffer, before in self._buffers):
             reasons.append("the model changes its buffers in its calls")
+        if run.unrecorded:
+            reasons.append("the model is called without gradients too, as for a loss over several passes")
         if self._again.beside:
             reasons.append("the script calls the model on other inputs beside the batch")
         if self._places and self._places != self._where():

@@ -9,6 +9,7 @@ class.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, IterableDataset
 
-from isobatch.equivalence.tensors import checksum, tensors_in
+from isobatch.equivalence.tensors import checksum, part, tensors_in
 from isobatch.errors import InputError
 from isobatch.guard.passes import Batches, Epoch, SizedBatches
 from isobatch.guard.randomness import RandomState
@@ -27,7 +28,7 @@ from isobatch.training.sampler import PlanSampler
 MAX_DISTINCT_SAMPLES = 50_000_000  # a larger dataset's samples are only counted, not distinguished
 FIRST_ROWS = 16  # samples to tell whether two ranks have the same dataset
 MAX_KEPT_BATCHES = 64  # of a pass, in the first steps: more are only of a pass without training
-MIN_TELLING_VALUES = 8  # a tensor with more different values tells two batches apart
+MIN_TELLING_VALUES = 8  # more different values tell two batches apart
 
 
 class LoaderWatch:
@@ -178,8 +179,8 @@ class LoaderWatch:
         """Returns a checksum of these passes' next batches; None if they are too few values to tell apart."""
         ahead = {id(epoch): iter(epoch.batches) for epoch in epochs}
         batches = [pair[0] for epoch in epochs if (pair := next(ahead[id(epoch)], None)) is not None]
-        telling = [tensor for tensor in tensors_in(batches) if _is_telling(tensor)]
-        return str(checksum(telling)) if telling else None
+        tensors = tensors_in(batches)
+        return str(checksum(tensors)) if _are_telling(tensors) else None
 
     def first_rows(self) -> str:
         """Returns a checksum of the dataset's first samples, made with the same random numbers on each rank.
@@ -191,7 +192,7 @@ class LoaderWatch:
             torch.manual_seed(0), random.seed(0), np.random.seed(0)
             rows = [self.loader.dataset[index] for index in range(min(self.size, FIRST_ROWS))]
             tensors = tensors_in(self.loader.collate_fn(rows))
-            return str(checksum(tensors)) if any(map(_is_telling, tensors)) else ""
+            return str(checksum(tensors)) if _are_telling(tensors) else ""
         except Exception:  # a dataset may be one of the workers alone
             return ""
         finally:
@@ -205,14 +206,26 @@ class LoaderWatch:
                 epoch.batches.clear()
 
 
+def cut(batch: Any, sizes: Sequence[int]) -> list[Any]:
+    """Cuts a loader's batch into a step's micro-batches; none where it has another size."""
+    first = next(iter(tensors_in(batch)), None)
+    if first is None or not first.dim() or len(first) != sum(sizes):
+        return []
+    ends = list(itertools.accumulate(sizes))
+    return [part(batch, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
 def _writes(batch: Any) -> int:
     """Counts the writes into a batch's tensors: mixup does so in place."""
     return sum(tensor._version for tensor in tensors_in(batch) if not tensor.is_inference())
 
 
-def _is_telling(tensor: Tensor) -> bool:
+def _are_telling(tensors: list[Tensor]) -> bool:
     """Tells whether equal tensors on two ranks mean equal samples: labels of a few values do not."""
-    return tensor.numel() > MIN_TELLING_VALUES < len(set(tensor.flatten()[:1024].tolist()))
+    values = set[Any]()
+    for tensor in tensors:
+        values.update(tensor.flatten()[:1024].tolist())
+    return len(values) > MIN_TELLING_VALUES
 
 
 def _is_a(name: str, value: Any) -> bool:

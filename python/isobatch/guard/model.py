@@ -1,5 +1,6 @@
 """The model: called by its wrapper, in training mode, with equal weights on all ranks, gradients cleared."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,7 @@ class ModelWatch:
         run = self._run
         # The wrapper's mode says nothing: after a validation, Lightning restores only the inner model's.
         if run.own or not torch.is_grad_enabled():
+            run.unrecorded = run.unrecorded or (not run.own and self.inner.training)
             return
         if not self.inner.training:
             self._in_eval_mode = True
@@ -100,8 +102,11 @@ class ModelWatch:
         if self._smallest is not None:
             self._written = self._smallest._version
 
-    def check_calls(self) -> None:
-        """Stops at an optimizer step on a gradient without calls of the wrapper in training mode."""
+    def check_calls(self, batches: int) -> None:
+        """Stops at an optimizer step on a gradient without calls of the wrapper in training mode.
+
+        `batches`: those of the loader that the step is on, where the calls do not tell the micro-batches.
+        """
         run, in_eval_mode, bypassed = self._run, self._in_eval_mode, self._bypassed
         trains, stepped = self._in_train_mode, self._stepped
         self._in_eval_mode = self._in_train_mode = self._bypassed = False
@@ -119,7 +124,7 @@ class ModelWatch:
         if run.since and not run.backwards and self._stepped == stepped:
             run.stop(Cause.STEPPED_TWICE, "no forward pass since the last optimizer step")
         run.note(UNSEEN)
-        run.micro = run.backwards or len(run.planned)
+        run.micro = batches or run.backwards - run.fresh or len(run.planned)
 
     def check_weights(self) -> None:
         """Compares the ranks' weights."""
@@ -153,38 +158,54 @@ def _mode_matters(model: nn.Module) -> bool:
     )
 
 
+def _is_zero(grad: Tensor) -> bool:
+    return not bool((grad._values() if grad.is_sparse else grad).any())
+
+
 class ZeroGradCheck:
     """Notices gradients left over from the last step.
 
-    The smallest parameter is looked at: if it has a gradient whenever another arrives, zero_grad cleared none
-    of them. An adversary's pass may add to the last step's, if they are cleared after that.
+    A few parameters are looked at: if one has a gradient whenever another arrives, nobody cleared it. One
+    that is 0 by itself, as of a critic's last bias, tells nothing, and a script may clear one itself. An
+    adversary's pass may add to the last step's, if they are cleared after that.
     """
 
     def __init__(self, run: Run, model: nn.Module, optimizers: Optimizers) -> None:
-        self._run, self._kept, self._cleared, owned = run, False, False, optimizers.owned()
+        self._run, owned = run, optimizers.owned()
+        self._kept, self._cleared = set[int](), set[int]()
         params = [p for p in model.parameters() if p.requires_grad]
-        self._param = min([p for p in params if id(p) in owned] or params, key=Tensor.numel)
+        params = [p for p in params if id(p) in owned] or params
+        matrices = [p for p in params if p.dim() > 1] or params
+        chosen = (min(params, key=Tensor.numel), min(matrices, key=Tensor.numel), matrices[0])
+        self._params = list({id(p): p for p in chosen}.values())
+        self._zero = set[int]()  # the ones with a gradient of 0 at the last step
         # A sharded parameter's hook is never called: then this check sees nothing.
-        self._handle = self._param.register_hook(self._arriving)  # type: ignore[no-untyped-call]
+        self._handles: list[Any] = [
+            p.register_hook(functools.partial(self._arriving, p))  # type: ignore[no-untyped-call]
+            for p in self._params
+        ]
 
     def remove(self) -> None:
-        """Removes the hook."""
-        self._handle.remove()
+        """Removes the hooks."""
+        for handle in self._handles:
+            handle.remove()
 
     @outside_of_graphs
-    def _arriving(self, _: Tensor) -> None:
-        run, before = self._run, self._param.grad
+    def _arriving(self, param: Tensor, _: Tensor) -> None:
+        run, before = self._run, param.grad
         if not run.since or run.own:
             return
-        if before is None or not bool((before != 0).any()):
-            self._cleared = True
-        elif not self._cleared:
-            self._kept = True
+        if before is None or _is_zero(before):
+            self._cleared |= {id(param)} - (set() if before is None else self._zero)
+        elif id(param) not in self._cleared:
+            self._kept.add(id(param))
 
     def check(self) -> None:
         """Checks before an optimizer step."""
-        uncleared = self._kept and not self._cleared
-        self._kept = self._cleared = False
+        uncleared = self._kept - self._cleared
+        self._kept.clear()
+        self._cleared.clear()
+        self._zero = {id(p) for p in self._params if p.grad is not None and _is_zero(p.grad)}
         if uncleared:
             text = "the first gradient of this step was added to the last step's, which zero_grad had not"
             self._run.stop(Cause.GRADIENTS_KEPT, f"{text} cleared")

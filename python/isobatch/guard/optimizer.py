@@ -1,6 +1,7 @@
 """The optimizer's parameters, settings and state at the first step, and its learning rates at every step."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -52,8 +53,9 @@ def check_parameters(run: Run, model: nn.Module, optimizer: Any) -> None:
 class Optimizers:
     """Finds the optimizers of the model's parameters in the first steps: the attached one, then others."""
 
-    def __init__(self, run: Run, model: nn.Module, optimizer: Any) -> None:
-        self._run, self._model, self._found = run, model, [optimizer]
+    def __init__(self, run: Run, model: nn.Module, optimizer: Any, on_inner: Callable[[Any], None]) -> None:
+        """`on_inner(optimizer)`: it steps, and shares the attached one's groups, as inside of SAM's."""
+        self._run, self._model, self._found, self._on_inner = run, model, [optimizer], on_inner
         self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
         self._attached, self._known = self.owned(), {id(p) for p in model.parameters()}
@@ -74,6 +76,10 @@ class Optimizers:
 
     @outside_of_graphs
     def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        attached = self._found[0]
+        if optimizer is not attached and optimizer.param_groups is attached.param_groups:
+            self._on_inner(optimizer)
+            return
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.elsewhere = self.elsewhere or (optimizer is not self._found[0] and bool(own & self._attached))
         # An optimizer inside of another one has the same parameters.

@@ -38,6 +38,7 @@ class Run:
         micro: micro-batches since the last step, by the model's calls; `backwards`, by its gradients, where
             these are seen, and `fresh`, those before the gradients were last cleared.
         rows: samples in the model's input at each call since the last step, in the first steps.
+        unrecorded: the model was called in training mode without gradients since the last step.
         whole: this step is a whole one on all ranks, as far as can be known.
         skipped: steps that a loss scaler left out.
         trainer: it takes the steps; empty for a loop of one's own.
@@ -53,7 +54,7 @@ class Run:
         self.plan, self.unchecked, self.notes, self.group = plan, unchecked, notes, process_group
         self.start: int | Fraction = plan.moves[-1].step if plan.moves else 0
         self.since, self.micro, self.backwards, self.fresh, self.skipped = 0, 0, 0, 0, 0
-        self.own, self.near, self.rare, self.whole = False, True, True, False
+        self.own, self.near, self.rare, self.whole, self.unrecorded = False, True, True, False, False
         self.rows, self.trainer = list[int](), ""
         distributed = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if distributed else 1
@@ -82,6 +83,7 @@ class Run:
         """Goes on to the next step. Flags that are read many times in a step are set here, once."""
         self.since, self.micro, self.backwards, self.fresh = self.since + 1, 0, 0, 0
         self.rows.clear()
+        self.unrecorded = False
         self.near, self.rare = self.since < CLOSE_STEPS, not self.since & (self.since - 1)
 
     def exchange(self, tag: str, value: Any, kind: Any = Any) -> list[Any]:

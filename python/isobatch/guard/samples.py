@@ -12,7 +12,7 @@ from torch.utils.data import (
 
 from isobatch.equivalence.laws import Cause
 from isobatch.equivalence.tensors import differing
-from isobatch.guard.calls import MicroBatches
+from isobatch.guard.calls import DIVIDED, MicroBatches
 from isobatch.guard.epochs import Epochs
 from isobatch.guard.loader import LoaderWatch, length
 from isobatch.guard.run import Run
@@ -22,7 +22,9 @@ from isobatch.words import few_ranks
 KNOWN_SAMPLERS = DistributedSampler, RandomSampler, SequentialSampler
 UNDISTRIBUTED_SAMPLERS = RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 SHARED = "{} gives some samples of a step several times: its epochs are not compared with the plan's"
-DIVIDED = "the loop divides or repeats the loader's batches: samples are not compared with the plan's"
+OUTSIDE = (
+    "the samples: no pass over the attached loader since the guard was attached has these steps' batches"
+)
 NO_SET_EPOCH = (
     "set_epoch was not called before the first epoch: the next repeats its order unless it is called there"
 )
@@ -113,6 +115,8 @@ class Samples:
         contents = run.exchange("contents", watch.contents(self._calls.epochs))
         if watch.now is None:
             self._same_contents(contents)
+            if watch.sampled and OUTSIDE not in run.unchecked:
+                run.unchecked.append(OUTSIDE)
             return
         if self._calls.draws:
             return
@@ -169,6 +173,7 @@ class Samples:
             f"whether ranks share samples: each has a dataset of its own (of {text} samples)"
         )
         watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
+        self._calls.draws = not all(rows)
 
     def _shared(
         self, watch: LoaderWatch, rank_ids: list[list[int]], contents: list[str | None], shared: str

@@ -47,7 +47,7 @@ class Guard:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
         self._handles: list[Any] = []
-        self._in_step = self._judged = False
+        self._in_step = self._judged = self._steps = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -98,7 +98,7 @@ class Guard:
         self.epochs = Epochs(run, watch, self.calls, owned=owner is not None)
         weighted = self._reference.weight is not None
         self.samples = Samples(run, watch, self.calls, self.epochs, weighted=weighted)
-        self.optimizers = Optimizers(run, self.model.inner, optimizer)
+        self.optimizers = Optimizers(run, self.model.inner, optimizer, self._follow)
         self.rates = LearningRates(run, self.optimizers)
         self.zero_grad = ZeroGradCheck(run, self.model.inner, self.optimizers)
         self.gradient = Gradient(
@@ -107,11 +107,15 @@ class Guard:
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
         self._in_step = False
-        self._handles = [
-            optimizer.register_step_pre_hook(self._stepping),
-            optimizer.register_step_post_hook(self._stepped),
-        ]
+        self._handles, self._steps = [], False
+        self._follow(optimizer)
         return self
+
+    def _follow(self, optimizer: Any) -> None:
+        """Checks at an optimizer's steps, if none has stepped before: else its steps are inside of one."""
+        if not self._steps:
+            self._handles.append(optimizer.register_step_pre_hook(self._stepping))
+            self._handles.append(optimizer.register_step_post_hook(self._stepped))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Saves the plan: a copy, as with the trainer that has it, is attached to nothing."""
@@ -193,6 +197,7 @@ class Guard:
     @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Checks before optimizer.step(): the gradients are there, or a closure will make them."""
+        self._steps = True
         if self._in_step:  # a subclass's step calls its base class's step
             return None
         self._in_step = True
@@ -222,6 +227,11 @@ class Guard:
     def _stepped(self, *_: Any) -> None:
         self._in_step = False
         self.model.stepped()
+        try:
+            self.gradient.averaging.stepped()
+        except GuardError:
+            self._remove()
+            raise
 
     def _check(self) -> None:
         """Makes the checks due before a step, and goes on to the next step."""
@@ -231,7 +241,9 @@ class Guard:
         ):
             return  # a step without any gradient, such as before the first pass, changes nothing
         try:
-            claims = CLAIMS if run.near or run.rare else EVERY_STEP
+            # Under DDP's join(), ranks may be done: nobody would answer.
+            joins = getattr(getattr(self.model.model, "_join_config", None), "enable", False)
+            claims = CLAIMS if run.near or (run.rare and not joins) else EVERY_STEP
             over = any(claim.due(run) and claim.check(self) for claim in claims)
         except GuardError:
             self._remove()  # for a script that catches it
@@ -278,6 +290,10 @@ def _rare(run: Run) -> bool:
     return run.rare
 
 
+def _later(run: Run) -> bool:
+    return run.rare and not run.near
+
+
 def _settled(run: Run) -> bool:
     return run.since == CLOSE_STEPS - 1
 
@@ -289,7 +305,7 @@ CLAIMS = (
     GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
     GuardClaim(lambda guard: guard.epochs.begin(), _first),
     GuardClaim(lambda guard: guard.calls.check_length()),
-    GuardClaim(lambda guard: guard.model.check_calls()),
+    GuardClaim(lambda guard: guard.model.check_calls(len(guard.calls.epochs))),
     GuardClaim(lambda guard: guard.zero_grad.check(), _near),
     GuardClaim(lambda guard: guard.calls.check()),
     GuardClaim(lambda guard: guard.samples.check(), _near),
@@ -297,6 +313,7 @@ CLAIMS = (
     GuardClaim(lambda guard: check_settings(guard.run, guard.optimizer), _first),
     GuardClaim(lambda guard: guard.finite.check()),
     GuardClaim(lambda guard: guard.gradient.check(), _near),
+    GuardClaim(lambda guard: guard.gradient.clipping.look(), _later),
     GuardClaim(lambda guard: guard.model.check_weights(), _rare),
     GuardClaim(lambda guard: guard.optimizers.check_replaced(), _rare),
     GuardClaim(lambda guard: guard.epochs.check()),

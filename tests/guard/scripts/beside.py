@@ -220,20 +220,6 @@ def fisher_here(loop):
     loop.train(update=update)
 
 
-def last_layer_frozen(loop):
-    """The last layer's gradients are taken away during the first epoch."""
-
-    def update(batch):
-        loss_of(loop.wrapped, batch).backward()
-        if loop.loader.sampler.epoch == 0:
-            for p in loop.model[-1].parameters():
-                p.grad = None
-        loop.optimizer.step()
-        loop.optimizer.zero_grad()
-
-    loop.train(update=update)
-
-
 def scaled_by_hand(loop):
     """The loss is multiplied, and the gradients are divided."""
 
