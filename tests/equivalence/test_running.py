@@ -249,11 +249,11 @@ for rows in torch.utils.data.DataLoader(torch.randn(64, 2), 8):
 def test_a_given_schedule_is_compared_with_the_runs_rates(tmp_path, capsys):
     script, recipe = tmp_path / "train.py", tmp_path / "r.toml"
     script.write_text(WARMED)
-    asked = ["doctor", "-o", str(recipe), "--set", "schedule=constant", "--set", "warmup=4st"]
-    assert main([*asked, "--", "python", str(script)]) == 1
-    told = capsys.readouterr().err
-    assert "at step 1 the recipe has learning rate 0 (constant, warmup 4st), and the run 0.025" in told
-    assert "the run's length was not seen: give it by --set duration=3ep" in told
+    words = ["doctor", "-o", str(recipe), "--set", "schedule=constant", "--set", "warmup=4st"]
+    assert main([*words, "--", "python", str(script)]) == 1
+    messages = capsys.readouterr().err
+    assert "at step 1 the recipe has learning rate 0 (constant, warmup 4st), and the run 0.025" in messages
+    assert "the run's length was not seen: give it by --set duration=3ep" in messages
     assert ib.Recipe.load(recipe).warmup == "4st"
 
 

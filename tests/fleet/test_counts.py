@@ -171,8 +171,8 @@ def test_why_there_are_no_counts_tells_plans_from_refusals(tmp_path, ran):
     listing = ib.counts(msgspec.structs.replace(RECIPE, duration=None), [8], profile=MEASURED, cluster=NODE)
     assert listing.good(1.0).why == "needs_duration"
     alone = msgspec.structs.replace(MEASURED, inter_gb_s=None)
-    asked = ib.counts(RECIPE, range(1, 65), profile=MEASURED, cluster=NODE, deadline_hours=1e3)
-    assert asked.good().best_by == "deadline" and asked.good() == asked.good(1e3)
+    on_time = ib.counts(RECIPE, range(1, 65), profile=MEASURED, cluster=NODE, deadline_hours=1e3)
+    assert on_time.good().best_by == "deadline" and on_time.good() == on_time.good(1e3)
     assert ib.counts(RECIPE, [16], profile=alone, cluster=NODE).good(1e9).why == "needs_profile"
 
 

@@ -96,7 +96,10 @@ KINDS = [
     ("by weights", {}, (), ("WeightedRandomSampler gives some samples",)),
 ]
 
+WHOLE = {"accumulation": 5, "drop_last": True, "convention": "exact"}
 BETWEEN = [
+    ({"loop": "whole_steps_alone", "how": "ended"}, WHOLE, (), ()),
+    ({"loop": "whole_steps_alone", "how": "cleared"}, WHOLE, (), ()),
     ({"loop": "looked_at", "when": "first"}, {}, (), ()),
     ({"loop": "looked_at", "when": "between"}, {}, (), ()),
     ({"loop": "looked_at", "when": "amid"}, {}, (), ()),

@@ -530,10 +530,10 @@ def test_rows_of_a_table_without_columns_of_experts_are_written(tool, tmp_path, 
 
 
 @pytest.mark.parametrize("tool", ["transformers", "deepspeed", "megatron", "torchtune"])
-def test_what_a_recipe_leaves_out_is_switched_off_and_said(tool):
+def test_a_setting_of_0_says_that_the_recipe_has_none(tool):
     bare = ib.Recipe(effective_batch=64, lr=1e-4, duration="100st")
-    (said,) = [note for note in ib.plan(bare, 8).to(tool).notes if ": 0, since the recipe has none" in note]
-    assert "weight_decay" in said and ("clip" in said or "grad_norm" in said or tool == "torchtune")
+    (remark,) = [note for note in ib.plan(bare, 8).to(tool).notes if ": 0, since the recipe has none" in note]
+    assert "weight_decay" in remark and ("clip" in remark or "grad_norm" in remark or tool == "torchtune")
     full = msgspec.structs.replace(bare, clip_norm=1.0, weight_decay=0.1)
     assert not any("since the recipe" in note for note in ib.plan(full, 8).to(tool).notes)
 

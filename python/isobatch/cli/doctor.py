@@ -154,9 +154,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     if (end := unseen_end(running, recipe)) is not None:
         say(f"isobatch doctor: {end}")
     if recipe.duration is None:
-        say(
-            "isobatch doctor: the run's length was not seen: give it by --set duration=3ep, or in steps, 1000st"
-        )
+        say("isobatch doctor: the run's length was not seen: give it by --set duration=3ep, or 1000st")
     if args.output is not None:
         recipe.save(args.output)
         say(f"the recipe of this run: {args.output}")

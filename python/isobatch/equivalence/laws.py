@@ -533,8 +533,8 @@ class Cause(StrEnum):
         "another_lr",
         "another learning rate",
         "set the learning rate for the batch alone, without a factor of ranks or accumulation, step the "
-        "scheduler once per optimizer step, and count its warmup and length in these steps; with a plan, make "
-        "the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
+        "scheduler once per optimizer step, and count its warmup and length in these steps; with a plan, "
+        "make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
         None,
         {RESTART: Remedy("save and load scheduler.state_dict(), and step it as often as without a stop")},
     )

@@ -101,7 +101,9 @@ class Epochs:
         self._checked = epoch
         if self._calls.draws or epoch.behind or plan.samples_per_epoch is None:
             return
-        if epoch.short and epoch.trained >= len(run.planned):
+        steps = plan.steps_per_epoch or 0
+        is_cut = self._drops_steps and epoch.trained == steps * len(run.planned)
+        if epoch.short and epoch.trained >= len(run.planned) and not is_cut:
             text = f"an epoch ended after {epoch.given:,} of {epoch.length:,} micro-batches on each rank"
             run.stop(Cause.ANOTHER_SAMPLES.likely("an epoch left before its end"), text)
         if not epoch.whole:
@@ -120,10 +122,23 @@ class Epochs:
         if served == unique == dataset < planned:
             run.note(f"an epoch of {served:,} samples, each once; {planned:,} planned, with padding")
             return
+        if is_cut and self.leaves_rest(served):
+            return
         # In an uneven plan's last step a replica without work gets one sample, which does not count.
         extra = served - planned if epoch.place is not None and self._irregular else 0
         if not 0 <= extra < run.ranks or served - extra != planned or unique < min(planned, dataset) - padded:
             self.stop(served, planned, unique=unique, every=all(every for _, every in answers))
+
+    def leaves_rest(self, served: int) -> bool:
+        """Tells whether a loader has less than a step more than the plan, which drops it: the loop may too."""
+        plan = self._run.plan
+        rest = served - (plan.samples_per_epoch or 0)
+        return self._drops_steps and 0 < rest < (plan.effective_batch or 0)
+
+    @property
+    def _drops_steps(self) -> bool:
+        """Whether the plan drops passes that make no whole step, not only a loader's last samples."""
+        return self._run.plan.recipe.convention == "exact" and bool(self._run.plan.dropped_samples)
 
     @property
     def _dataset(self) -> int:

@@ -87,7 +87,7 @@ class Samples:
         if plan.samples_per_epoch is None or size != plan.micro_batch or watch.limit is not None:
             return
         served = sum(run.exchange("length", len(sampler) // size * size if drop else len(sampler)))
-        if served != plan.samples_per_epoch:
+        if served != plan.samples_per_epoch and not self._epochs.leaves_rest(served):
             self._epochs.stop(served, plan.samples_per_epoch, unique=served, every=False)
 
     def _whole_rounds(self, watch: LoaderWatch) -> None:
@@ -99,7 +99,7 @@ class Samples:
             self._run.note(SHARED.format(type(watch.sampler).__name__))
         elif watch.batch_sampler.drop_last and watch.batch_sampler.batch_size == size:
             served = watch.size // (size * self._run.ranks) * size * self._run.ranks
-            if planned is not None and served != planned:
+            if planned is not None and served != planned and not self._epochs.leaves_rest(served):
                 self._epochs.stop(served, planned, unique=served, every=False)
 
     def check(self) -> None:

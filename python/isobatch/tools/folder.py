@@ -92,7 +92,7 @@ class Row(Fields):
 
 @dataclass(frozen=True)
 class ExportCount:
-    """The number of jobs written, the reasons for skipping others, and what the tool cannot say, by files."""
+    """The number of jobs written, the reasons for skipping others, and remarks of the tool's writer."""
 
     jobs: int
     skipped: tuple[str, ...]

@@ -198,8 +198,8 @@ def unseen_end(running: Running, recipe: Recipe) -> str | None:
         return None
     return (
         f"an epoch has {counted(passes, 'pass', 'passes')}, no whole number of steps of "
-        f"{running.accumulation}: planned with a last step of {counted(rest, 'pass', 'passes')}; a script that "
-        "leaves them out is planned by --set convention=exact --set drop_last=true"
+        f"{running.accumulation}: planned with a last step of {counted(rest, 'pass', 'passes')}; a script "
+        "that leaves them out is planned by --set convention=exact --set drop_last=true"
     )
 
 
