@@ -198,7 +198,7 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
         assert ran([*words, *more]).out.splitlines()[1:3] == rows
     odd = ran([*words, "--gpus", "8..17"])
     assert odd.out.splitlines()[1:6] == ["8,8", "9,9", "10,10", "11,11", "12,12"]
-    assert "planned as one node each: 8 GPU counts that fill no whole nodes of 8 GPUs" in odd.err
+    assert "planned as one node each: 8 GPU counts not of whole nodes of 8 GPUs" in odd.err
     assert "planned as" not in ran([*words, "--gpus", "1..8"]).err
     (files / "pairs.csv").write_text("job,cluster\nb,7\n")
     assert ran([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]).out.splitlines()[1:] == ["7,7"]

@@ -83,10 +83,11 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys, ran):
     assert "--gpus" in ran(["explain", path, "--gpus", "16"], 2).err
 
 
-def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
+def test_a_count_that_is_not_of_whole_nodes_is_not_offered():
     jobs = {"effective_batch": [100], "lr": [0.1]}
     for gpus, explanation in (
-        (24, "25 GPUs (no whole nodes of 8); or"),
+        (24, "a batch of 96"),
+        (8, "a batch of 96"),
         (7, "5 GPUs; or"),
         (30, "25 GPUs; or"),
     ):

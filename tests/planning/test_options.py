@@ -82,6 +82,27 @@ def test_whole_nodes_are_offered():
     assert [(o.cluster.nodes, o.cluster.gpus_per_node) for o in options] == [(60, 8)] * 3 + [(32, 8), (64, 8)]
 
 
+@pytest.mark.parametrize(
+    ("batch", "gpus", "shapes"),
+    [
+        (100, 8, [(1, 5)]),  # 10 are not of whole nodes
+        (144, 5, [(1, 4), (1, 6)]),
+        (144, 10, [(1, 9)]),
+        (32, 12, [(1, 8)]),
+        (48, 13, [(1, 12)]),
+    ],
+)
+def test_where_times_depend_on_nodes_larger_counts_are_whole_nodes(batch, gpus, shapes):
+    """`isobatch plan --gpus 10` would be refused."""
+    stuck = plan_of(gpus, effective_batch=batch, profile=PROFILE)
+    others = [o.cluster for o in stuck.options if o.cluster != stuck.cluster]
+    assert [(cluster.nodes, cluster.gpus_per_node) for cluster in others] == shapes
+    run = {"effective_batch": 5040, "duration": "1000st"}
+    limit = plan_of(8, **run, profile=PROFILE).hours * 0.9
+    late = plan_of(6, **run, profile=PROFILE, deadline_hours=limit)
+    assert (late.options[0].cluster.nodes, late.options[0].cluster.gpus_per_node) == (2, 8)
+
+
 @pytest.mark.parametrize("gpus", [504, ib.Cluster(nodes=63, gpus_per_node=8)])
 def test_gpus_that_model_parallelism_leaves_over_are_idle(gpus):
     recipe = ib.Recipe(effective_batch=1024, lr=3e-4, model_parallel=32, gpus=512, micro_batch=2)

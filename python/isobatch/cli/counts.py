@@ -14,7 +14,7 @@ from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.texts import shell_words
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 from isobatch.tools.platforms import PLATFORMS, write
 from isobatch.words import count, counted, duration, few, few_gpus, figure, percent, price, real, spent
 
@@ -48,7 +48,7 @@ OPTIONS = {
     "--gpus A..B|N,N": ("the counts (default 1..1024)", range(1, 1025)),
     "recipe": FROM,
     "target cluster": {
-        "--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", {"type": options.count}),
+        "--gpus-per-node N": (f"GPUs per node (default: {NODE_GPUS})", {"type": options.count}),
         **options.HARDWARE,
         "--currency SIGN": ("of the price (default: $)", "$"),
     },
@@ -74,13 +74,13 @@ def run(args: argparse.Namespace) -> int:
     tool = target(args) if args.output and args.to else recipe_source.tool  # whose lines a page has to copy
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
-    each = args.gpus_per_node or options.PER_NODE
+    each = args.gpus_per_node or NODE_GPUS
     node = Cluster(gpus_per_node=each, **options.hardware(args))
     whole_nodes = bool(profiles or args.gpus_per_node)
-    left_out = _left_out(args, each) if whole_nodes else []
-    if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
-        say(_without(left_out, args))
-    if args.short and len(left_out) == len(args.gpus):
+    planned, note = options.counts_in_nodes(args)
+    if note and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
+        say(note)
+    if args.short and not len(planned):
         return _short(GoodCounts.none(each))
 
     def under(**settings: Any) -> Any:
@@ -152,24 +152,6 @@ def _check_options(args: argparse.Namespace) -> None:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     if args.short and (not args.json or args.to or args.output):
         raise InputError("--short goes with --json, and without --to and --output", field="--short")
-
-
-def _left_out(args: argparse.Namespace, each: int) -> list[int]:
-    """Lists the typed counts beside parts of a node and whole nodes of `each` GPUs."""
-    import numpy as np
-
-    from isobatch.fleet.counts import fills_nodes
-
-    gpus = np.array(args.gpus)
-    return [*map(int, gpus[~fills_nodes(gpus, each)])]
-
-
-def _without(left_out: list[int], args: argparse.Namespace) -> str:
-    each = args.gpus_per_node or options.PER_NODE
-    text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {each} GPUs"
-    if isinstance(args.gpus, range):
-        return text
-    return f"{text}: {few(map(str, left_out), 6)}; another --gpus-per-node lists them"
 
 
 def _short(good: Any) -> int:

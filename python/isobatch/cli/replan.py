@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(explained(moved, tool or recipe_source.tool), moved.status)
+        show_lines(explained(moved, tool or recipe_source.tool, args.gpus_per_node), moved.status)
     if moved.status == "infeasible":
         return 1
     if export is not None and args.to is not None and args.output is not None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -192,13 +193,20 @@ def form(args: argparse.Namespace) -> str | None:
     return None if args.output is None else form_of(args.to, args.output)
 
 
-def explained(plan: Any, tool: str | None) -> str:
-    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them."""
+def explained(plan: Any, tool: str | None, per_node: int | None = None) -> str:
+    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them.
+
+    They leave out larger nodes than of `per_node` GPUs, which the command refuses.
+    """
     how = None if tool is None else detect.writer(tool).writer
-    ways = [option for option in plan.options if not option.layout.irregular]
-    if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
+    is_even = how is not None and not how.runs_ragged
+    fitting = [option for option in plan.options if option.cluster.gpus_per_node <= (per_node or math.inf)]
+    ways = [option for option in fitting if not (is_even and option.layout.irregular)]
+    if plan.status != "infeasible" or len(ways) == len(plan.options):
         return str(plan.explain())
     text = plan.explanation(options=ways).text()
+    if len(ways) == len(fitting):
+        return str(text)
     return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 

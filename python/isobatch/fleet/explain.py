@@ -16,10 +16,9 @@ from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
+from isobatch.recipes.cluster import NODE_GPUS
 from isobatch.words import count, counted, duration, figure, percent, printable, ranged, real
 
-_NODE = 8
-"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
 
@@ -143,9 +142,11 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
 
 def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
-    world_size = row.get("world_size") or 0
-    is_broken = gpus and gpus % _NODE and world_size > _NODE and world_size % _NODE == 0
-    ways = [counted(gpus, "GPU") + (f" (no whole nodes of {_NODE})" if is_broken else "")] if gpus else []
+    # A table does not say how many GPUs its clusters' nodes have: a usual node's.
+    whole = [
+        count <= NODE_GPUS or count % NODE_GPUS == 0 for count in (gpus or 0, row.get("world_size") or 0)
+    ]
+    ways = [counted(gpus, "GPU")] if gpus and (whole[0] or not whole[1]) else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if is_illegal(row["reasons"]):
         yield _what_is_illegal(row, inputs)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import msgspec
@@ -11,12 +11,10 @@ from isobatch.limits import within
 from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 
 MAX_NODES_AWAY = 64
 """How far other node counts are looked for, in each direction."""
-MAX_MORE_GPUS = 1024
-"""How many more GPUs on one node are looked at for a run that misses its deadline."""
 MAX_BATCH_CHANGE = 0.25
 """A larger change of the batch is no way out, but another recipe."""
 
@@ -158,21 +156,34 @@ def _clusters(refused: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
     """Yields the nearest clusters below and above with a plan by the same settings."""
     nodes, gpus = refused.cluster.nodes, refused.cluster.gpus_per_node
 
-    def feasible(field: str, counts: Iterable[int]) -> Iterator[Cluster]:
-        clusters = (msgspec.structs.replace(refused.cluster, **{field: count}) for count in counts)
+    def feasible(shapes: Iterable[tuple[int, int]]) -> Iterator[Cluster]:
+        clusters = (
+            msgspec.structs.replace(refused.cluster, nodes=nodes, gpus_per_node=gpus)
+            for nodes, gpus in shapes
+        )
         return (cluster for cluster in clusters if make(cluster, refused.settings).status != "infeasible")
 
+    def larger(least: int) -> Iterator[tuple[int, int]]:
+        """Yields the shapes above one node: where times depend on it, a fuller node, then whole nodes."""
+        if refused.origin.workloads is None:
+            return iter([(1, least)])
+        size = max(gpus, NODE_GPUS)
+        whole = ((count, size) for count in range(2, MAX_NODES_AWAY + 2))
+        return chain(((1, count) for count in range(least, size + 1)), whole)
+
+    fewer, more = refused.nearest_world_sizes
     if nodes > 1:
         halves = (nodes >> times for times in range(1, nodes.bit_length()))
         below = [*range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1), *halves]
         above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
         for counts in (below, above):
-            yield from islice(feasible("nodes", counts), 1)
+            yield from islice(feasible((count, gpus) for count in counts), 1)
     elif Reason.MISSES_DEADLINE in refused.reasons:
         # The fewest that meet it.
-        yield from islice(feasible("gpus_per_node", range(gpus + 1, gpus + MAX_MORE_GPUS + 1)), 1)
-    elif near := [count for count in refused.nearest_world_sizes if count is not None]:
-        yield from feasible("gpus_per_node", near)
+        yield from islice(feasible(larger(gpus + 1)), 1)
+    elif fewer or more:
+        yield from feasible([(1, fewer)] if fewer else [])
+        yield from islice(feasible(larger(more)), 1) if more else ()
     else:
         halves = (gpus >> times for times in range(1, gpus.bit_length()))
-        yield from islice(feasible("gpus_per_node", halves), 1)
+        yield from islice(feasible((1, count) for count in halves), 1)
