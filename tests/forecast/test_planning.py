@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile, Reduced
+from isobatch.report.pages import page_of_file
 from plan_of import EPOCHS, recipe_of
 from reference.goodput import optimize
 from reference.profile import MEASURED, profile_of
@@ -422,6 +424,48 @@ def test_memory_is_that_of_the_profiles_gpu_where_no_other_is_given(tmp_path, ra
     job = ["counts", *LONG, "--profile", str(tmp_path / "profile.json"), "--gpus", "8"]
     note = "memory of NVIDIA H100 80GB HBM3: 74.5 GiB by its data sheet; --memory-gib N replaces it"
     assert note in ran(job).err and note not in ran([*job, "--memory-gib", "40"]).err
+    msgspec.structs.replace(known, memory_per_sample_gib=None).save(tmp_path / "profile.json")
+    for command in (job, ["plan", *job[1:]]):
+        assert "by its data sheet" not in ran(command).err  # which then limits nothing
+
+
+@pytest.mark.parametrize("select", ["all", "cheapest"])
+@pytest.mark.parametrize(
+    ("columns", "changes", "words", "uncapped"),
+    [
+        ({}, {"memory_per_sample_gib": None}, [], 4),
+        ({}, {"memory_per_sample_gib": None}, ["--max-micro-batch", "64"], 0),
+        ({"max_micro_batch": ["64", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({"micro_batch": ["64", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({"gpus": ["4", "4"], "accumulation": ["1", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({}, {}, [], 4),
+        ({}, {}, ["--memory-gib", "40"], 0),
+        ({}, {"gpu": "H100-80"}, [], 0),
+    ],
+)
+def test_rows_whose_micro_batch_nothing_caps_are_counted(
+    tmp_path, ran, columns, changes, words, uncapped, select
+):
+    msgspec.structs.replace(profile(memory_fixed_gib=Constant(value=2)), **changes).save(
+        tmp_path / "speed.json"
+    )
+    table = {"job": ["a", "b"]}
+    table |= {"effective_batch": ["256"] * 2, "lr": ["0.1"] * 2, "duration": ["9st"] * 2} | columns
+    rows = [",".join(table), *map(",".join, zip(*table.values(), strict=True))]
+    (tmp_path / "jobs.csv").write_text("\n".join(rows))
+    known = ["--price-per-gpu-hour", "2", "--profile", str(tmp_path / "speed.json"), *words]
+    typed = ["fleet", str(tmp_path / "jobs.csv"), "--gpus", "4,8", *known, "--select", select, "-o"]
+    uncapped = uncapped // (1 if select == "all" else 2)
+    for output in ("plans.parquet", "plans"):
+        error = ran([*typed, str(tmp_path / output)]).err
+        note = f"{uncapped} row{'s' if uncapped > 1 else ''}: nothing caps the micro-batch"
+        assert note in error if uncapped else "nothing caps" not in error
+    page = page_of_file(str(tmp_path / "plans.parquet"))
+    is_mute = changes.get("memory_per_sample_gib", 1) is None
+    assert ("fit in memory is not known" in page.lead) == is_mute
+    for command in ("allocate jobs.csv 8", *([] if columns else [shlex.join(["counts", *LONG])])):
+        words = shlex.split(command.replace("jobs.csv", str(tmp_path / "jobs.csv")))
+        assert ("nothing caps the micro-batch" in ran([*words, *known]).err) == (uncapped > 0)
 
 
 def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):

@@ -72,6 +72,13 @@ class Allocation:
         running = division.choice[division.choice >= 0]
         return division.values.whole(float(np.nansum(division.values.value[running])))
 
+    @property
+    def uncapped(self) -> int:
+        """Counts the running jobs whose micro-batch nothing caps."""
+        division, planner, _ = self._of
+        running = division.choice[division.choice >= 0]
+        return planner.uncapped(division.choices.job[running], division.choices.cluster[running])
+
     def explain(self, job: Any) -> str:
         """Describes the GPUs of a job, the gain of more, and the loss of other jobs.
 

@@ -16,6 +16,7 @@ from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.words import nearest, shown
 
@@ -244,6 +245,13 @@ class Planner:
             for name, values in part._computed(columns).items():
                 columns_of[name][at] = values
         return columns_of
+
+    def uncapped(self, job: NDArray[np.int64], cluster: NDArray[np.uint32]) -> int:
+        """Counts those of these pairs whose micro-batch nothing caps."""
+        planned = self.planned(job, cluster, ("status", "memory_gib"))
+        sheets = any(memory_gib_of(profile.gpu) is not None for own in self.jobs.profiles for profile in own)
+        pairs = job.astype(np.uint32), cluster
+        return replace(self.fleet, pairs=pairs, sheets=sheets).uncapped(planned)
 
     def faults(self, row: int, cluster: int) -> str:
         """Names the illegal cells of a job, and its row; empty where there are none."""

@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints a row a job; the sum and the changes go to stderr."""
     from isobatch.allocation.allocate import allocate
     from isobatch.files.write import table_writer
+    from isobatch.fleet.rows import UNCAPPED
 
     nodes = _pool(args)
     if args.json and args.output:
@@ -94,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         todo = "give --profile FILE or a column profile; isobatch estimate makes one from a data sheet"
         say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")
+    if allocation.uncapped:
+        say(f"{words.counted(allocation.uncapped, 'job')}: {UNCAPPED}")
     for note in allocation.notes:
         say(note)
     return 0

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
     from isobatch.fleet.good_counts import GoodCounts
+    from isobatch.fleet.rows import UNCAPPED
 
     _check_options(args)
     recipe_source = source(args)
@@ -117,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
+    if feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open":
+        say(UNCAPPED)
     for line in options.sheet_memory(profiles, args.memory_gib, node.gpu):
         say(line)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):

@@ -225,8 +225,8 @@ def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     else:
         sink = rows_to_stdout(fleet_query.columns, json=args.json, **escape)
     with sink as write, progress("rows") as advance:
-        for fleet, table, status, reasons in plan_blocks(fleets):
+        for fleet, table, *counts in plan_blocks(fleets):
             write(table)
-            summary.add(fleet, status, reasons)
+            summary.add(fleet, *counts)
             advance(summary.rows, None)
     return summary

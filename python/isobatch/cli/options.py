@@ -300,10 +300,15 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
 def sheet_memory(
     profiles: Iterable[Any], memory_gib: float | None = None, gpu: str | None = None
 ) -> Iterator[str]:
-    """Yields a note for each profile (of `gpu`, where known) with its GPU's memory by the data sheet."""
+    """Yields a note for each profile (of `gpu`, where known) whose memory is limited by a data sheet."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
-    known_types = (profile.gpu for profile in profiles if memory_gib is None)
+    capping = (
+        profile
+        for profile in profiles
+        if None not in (profile.memory_fixed_gib, profile.memory_per_sample_gib)
+    )
+    known_types = (profile.gpu for profile in capping if memory_gib is None)
     for gpu in (each for each in known_types if gpu in (None, each)):
         if (known := memory_gib_of(gpu)) is not None:
             yield f"memory of {gpu}: {figure(known)} GiB by its data sheet; --memory-gib N replaces it"

@@ -14,6 +14,7 @@ from isobatch.fleet import results
 from isobatch.fleet.columns import CLUSTER_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.rows import Fleet, Pairs, read_pairs
 from isobatch.fleet.table import FIELDS, InputTable, input_table
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import checked_settings
 from isobatch.words import few, nearest, printable
@@ -97,7 +98,8 @@ class Query:
         self.refuse_unknown_names(every, file)
         jobs, clusters = (table.with_defaults(self.settings) for table in (jobs, clusters))
         columns = every if self.columns is None else self.columns
-        fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads)
+        sheets = any(memory_gib_of(profile.gpu) is not None for profile in self.profiles)
+        fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads, sheets=sheets)
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it

@@ -400,7 +400,10 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
         if plan.hours is None:
             yield "Time and cost of the run are not known: the recipe has no duration."
         if plan.memory_gib is None:
-            yield "Memory is not known: the profile has none."
+            yield (
+                "Memory is not known: the profile has none per sample (isobatch estimate of a model's config, "
+                "isobatch calibrate)."
+            )
     elif plan.memory_gib is not None:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:

@@ -41,7 +41,14 @@ def fleet_page(
         *_jobs_without_plan(plans),
         Section("All rows", tables=[rows_of(plans, "row", file, headings=headings)]),
     ]
-    lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans) + _of_model(plans) + _ALONE
+    lead = (
+        _lead(plans)
+        + times.how_sure(plans)
+        + _of_memory(plans)
+        + _already_chosen(plans)
+        + _of_model(plans)
+        + _ALONE
+    )
     headlines = _headlines(plans, currency, deadline)
     return HtmlPage(title or _answer(plans, headlines), lead, headlines, sections)
 
@@ -85,6 +92,13 @@ def _of_model(plans: Plans) -> str:
     if models and many:
         return f" {counted(many, 'row')} have no times by the profile, which is of {of}{gpus}."
     return f" Times of {of}{gpus}." if models and times.times_known(plans) else ""
+
+
+def _of_memory(plans: Plans) -> str:
+    """Counts the rows with times and without memory; a sentence after a space."""
+    unknown = int((~np.isnan(plans.spent("hours")) & np.isnan(plans.number("memory_gib"))).sum())
+    is_read = {"micro_batch", "memory_gib"} <= plans.numbers.keys()
+    return f" Whether {counted(unknown, 'row')} fit in memory is not known." if unknown and is_read else ""
 
 
 def _already_chosen(plans: Plans) -> str:
