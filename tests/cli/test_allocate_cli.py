@@ -82,6 +82,16 @@ def test_a_number_of_gpus_is_whole_nodes_as_in_isobatch_plan(files, ran, monkeyp
     assert "1 job on 24 GPUs" in ran(["allocate", str(jobs), "36", "--gpus-per-node", "12", *hardware]).err
 
 
+def test_an_option_that_a_column_replaces_is_named(files, ran):
+    pool = ["allocate", str(files / "jobs.csv"), "8", "--profile", str(files / "profile.json")]
+    noted = ran([*pool, "--policy", "keep"]).err
+    assert "--profile (profile=) is only used in rows whose own column profile is empty" in noted
+    assert "--policy" not in noted and "is only used" not in ran([*pool[:3], "--policy", "keep"]).err
+    late = (files / "jobs.csv").read_text().replace("max_gpus", "deadline_hours")
+    (files / "jobs.csv").write_text(late)
+    assert "--deadline-hours (deadline_hours=) is only" in ran([*pool[:3], "--deadline-hours", "9"]).err
+
+
 def test_rows_into_a_file(files, capsys):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
     assert main(["allocate", *names, "-o", str(files / "rows.csv")]) == 0

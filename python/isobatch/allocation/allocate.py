@@ -12,6 +12,7 @@ from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Planner, Profiles, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
 from isobatch.allocation.objectives import OBJECTIVES
+from isobatch.fleet.query import replaced
 from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
 
@@ -35,7 +36,7 @@ class Allocation:
         prices: what one GPU more of each kind would add to the sum that the objective makes, at most.
         changes: what to do, in an order in which no node is ever asked for more than it has.
         used, idle: GPUs; `idle_why` says why.
-        notes: what the caller should know of `held`.
+        notes: what the caller should know of `held`, and of keywords that columns of the jobs replace.
     """
 
     objective: str
@@ -162,6 +163,7 @@ def allocate(
     one_of(objective, "objective", OBJECTIVES)
     p = real(p, "p", "a number from -10 to 1", lambda x: -10 <= x <= 1)
     where = read_pool(pool, decimal)
+    given = {*settings, *(["profile"] if profile is not None else [])}
     job_records = read_jobs(jobs, profile, settings, decimal)
     refuse_names(job_records)
     holdings, gone, absent = read_held(held, where, job_records.row_of)
@@ -181,6 +183,9 @@ def allocate(
         where.total - idle,
         idle,
         why_idle(division),
-        (f"held by unknown jobs, and counted as free: {few(absent)}",) if absent else (),
+        (
+            *([f"held by unknown jobs, and counted as free: {few(absent)}"] if absent else []),
+            *replaced(given & job_records.columns),
+        ),
         (division, planner, gone),
     )

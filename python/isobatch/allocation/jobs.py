@@ -58,6 +58,8 @@ class Jobs:
     pinned: NDArray[np.bool_]
     profiles: list[tuple[Profile, ...]]
     fault: dict[int, str]
+    columns: frozenset[str]
+    """Names of the fields, settings and limits that the jobs have as columns."""
 
     @property
     def rows(self) -> int:
@@ -104,6 +106,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
         _flags(cells.get("pinned"), table.rows, fault),
         _profiles(ids, profile, cells.get("profile"), fault),
         {row: f"{table.where(row)}: {text}" if table.file else text for row, text in fault.items()},
+        frozenset((*dict(table.fields), *table.extra)),
     )
 
 
