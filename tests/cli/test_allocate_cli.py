@@ -92,6 +92,24 @@ def test_an_option_that_a_column_replaces_is_named(files, ran):
     assert "--deadline-hours (deadline_hours=) is only" in ran([*pool[:3], "--deadline-hours", "9"]).err
 
 
+@pytest.mark.parametrize("path", ["nothere.json", "nodes.csv", ".", "profile.json;nothere.json"])
+def test_a_profile_that_cannot_be_read_is_an_error_with_its_row_and_column(path, files, ran, monkeypatch):
+    """Its jobs would wait for ever, with exit code 0."""
+    monkeypatch.chdir(files)
+    (files / "jobs.csv").write_text(f"job,effective_batch,lr,profile\na,8,0.1,profile.json\nb,8,0.1,{path}\n")
+    refused = ran(["allocate", "jobs.csv", "8"], 2).err
+    assert (
+        refused.startswith("isobatch allocate: jobs.csv, row 2: profile: ") and path.split(";")[-1] in refused
+    )
+
+
+@pytest.mark.parametrize("name", ["count", "gpu_count", "num_gpus", "gpuss"])
+def test_the_column_that_is_to_be_renamed_is_no_other_field(name, files, ran):
+    (files / "nodes.csv").write_text(f"node,{name},gpu\nn1,4,H100\n")
+    refused = ran(["allocate", str(files / "jobs.csv"), str(files / "nodes.csv")], 2).err
+    assert f"gpus is missing: rename '{name}'?" in refused
+
+
 def test_rows_into_a_file(files, capsys):
     names = [str(files / name) for name in ("jobs.csv", "nodes.csv")]
     assert main(["allocate", *names, "-o", str(files / "rows.csv")]) == 0

@@ -104,7 +104,7 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
         numbers,
         _types(cells.get("gpu"), table.rows, fault),
         _flags(cells.get("pinned"), table.rows, fault),
-        _profiles(ids, profile, cells.get("profile"), fault),
+        _profiles(table, ids, profile, cells.get("profile"), fault),
         {row: f"{table.where(row)}: {text}" if table.file else text for row, text in fault.items()},
         frozenset((*dict(table.fields), *table.extra)),
     )
@@ -164,9 +164,13 @@ def _types(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[fr
 
 
 def _profiles(
-    ids: list[str], profile: Any, paths: list[Any] | None, fault: dict[int, str]
+    table: InputTable, ids: list[str], profile: Any, paths: list[Any] | None, fault: dict[int, str]
 ) -> list[tuple[Profile, ...]]:
-    """Finds the profiles of each job: by its own column, else by its id, else the shared ones."""
+    """Finds the profiles of each job: by its own column, else by its id, else the shared ones.
+
+    Raises:
+        InputError: a profile cannot be read. Its jobs would wait for ever.
+    """
     own = profile if isinstance(profile, Mapping) else {}
     several = {
         id(value): as_profiles(value) for value in {id(value): value for value in own.values()}.values()
@@ -182,14 +186,16 @@ def _profiles(
             continue
         try:
             if not isinstance(path, str):
-                raise must_be("the path of a profile", path, field="profile")
+                fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
+                continue
             if path not in read:
                 read[path] = tuple(Profile.load(part.strip()) for part in path.split(";"))
             profiles[row] = read[path]
         except UnicodeError:
             fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
         except InputError as error:
-            fault.setdefault(row, str(error))
+            at = table.row_offset + row + 1
+            raise InputError(f"profile: {error}", file=table.file, row=at, field="profile") from None
     return profiles
 
 
