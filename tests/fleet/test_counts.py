@@ -161,7 +161,7 @@ def test_a_missed_deadline_is_no_plan_in_any_output(tmp_path, ran):
     assert [row["status"] == "infeasible" for row in rows] == [True, False]
     assert ["misses_deadline" in row["reasons"] for row in rows] == [True, False]
     shown = ran(words)
-    assert "1 of 2 GPU counts have a plan" in shown.err and "missed" in shown.out
+    assert "1 of 2 GPU counts has a plan" in shown.err and "missed" in shown.out
     missed = [*words[:3], "1", *timed]
     assert ran(["plan", *missed[1:], "--json"], 1) and ran([*missed, "--json"], 1) and ran(missed, 1)
 

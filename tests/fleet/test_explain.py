@@ -198,7 +198,7 @@ def test_hours_and_cost_are_those_of_the_row():
     shapes = [ib.Cluster(price_per_gpu_hour=price) for price in (2.5, None)]
     columns = ["status", "reasons", "hours", "gpu_hours", "cost"]
     table = ib.plan_fleet([job], shapes, profile=profile, columns=columns)
-    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost 12.9"
+    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost $12.9"
     assert f"It takes {time}, {work}, {cost}.\n" in ib.explain(table, 0)
     assert f"{time}, {work}; cost not known, as the cluster has no price_per_gpu_hour." in ib.explain(
         table, 1

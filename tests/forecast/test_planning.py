@@ -480,6 +480,20 @@ def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
     assert "more GPUs may be better" in ran(job).err
 
 
+def test_a_cost_has_the_sign_of_its_currency_in_every_command(tmp_path, ran):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    words = [*LONG, "--gpus", "8", "--profile", known, "--price-per-gpu-hour", "2"]
+    for sign, typed in (("$", []), ("EUR ", ["--currency", "EUR"])):
+        cost = json.loads(ran(["plan", *words, "--json"]).out)["cost"]
+        for command in ("plan", "counts"):
+            assert f"{sign}{cost:.3g}" in ran([command, *words, *typed]).out
+    assert (
+        "above the budget of EUR 0.01"
+        in ran(["plan", *words, "--budget", "0.01", "--currency", "EUR"], 1).out
+    )
+
+
 @pytest.mark.parametrize("per_node", [[], ["--gpus-per-node", "8"], ["--gpus-per-node", "4"]])
 def test_plan_counts_and_fleet_take_a_gpu_count_for_the_same_cluster(
     tmp_path, capsys, ran, monkeypatch, per_node
@@ -509,7 +523,7 @@ def test_plan_counts_and_fleet_take_a_gpu_count_for_the_same_cluster(
     shown = ran([*words, "--gpus", "16,30", *node[2:]])
     row = json.loads(shown.out)
     assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
-    assert "left out 1 GPU count that fill" in shown.err
+    assert "left out 1 GPU count not of whole nodes of" in shown.err
     assert main([*words, "--price-per-gpu-hour", "2"]) == 2
     assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 

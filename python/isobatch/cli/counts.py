@@ -50,7 +50,7 @@ OPTIONS = {
     "target cluster": {
         "--gpus-per-node N": (f"GPUs per node (default: {NODE_GPUS})", {"type": options.count}),
         **options.HARDWARE,
-        "--currency SIGN": ("of the price (default: $)", "$"),
+        **options.CURRENCY,
     },
     "how to plan": {"settings": options.add_settings},
     "--best-batch-up-to N": "name the effective batch up to N that works at the most of these counts",
@@ -113,7 +113,8 @@ def run(args: argparse.Namespace) -> int:
     elif feasible:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     planned = [row for row in answers if row["status"] != "infeasible"]
-    say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(answers, args)}")
+    verb = "has" if len(planned) == 1 else "have"
+    say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} {verb} a plan{_way_out(answers, args)}")
     for line in _refused(answers, bool(profiles)):
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):

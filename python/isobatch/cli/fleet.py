@@ -124,7 +124,7 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    models = [profile.model for profile in fleet_query.profiles if profile.model]
+    models = dict.fromkeys(profile.model for profile in fleet_query.profiles if profile.model)
     if models and Reason.OTHER_HARDWARE in summary.reasons:
         of = "; ".join(models)
         say(f"--profile is of {of}: jobs of another size or length have no times by it, nor memory")

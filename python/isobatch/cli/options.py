@@ -214,6 +214,7 @@ GPUS: dict[str, Any] = {
 }
 """The options of a cluster's GPU count."""
 CLUSTER: dict[str, Any] = {**GPUS, **HARDWARE}
+CURRENCY: dict[str, Any] = {"--currency SIGN": ("of the price (default: $)", "$")}
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:

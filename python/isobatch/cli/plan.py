@@ -54,7 +54,7 @@ OPTIONS = {
     "recipe": FROM,
     "another tool": TO,
     "--force": "with --to and -o: replace the tool's file where it is there",
-    "target cluster": options.CLUSTER,
+    "target cluster": {**options.CLUSTER, **options.CURRENCY},
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
     "tensors from your own model and optimizer: a function that returns an isobatch.validate.Workload",
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json or (args.output == "-" and tool is None):
         write_json(planned.to_json())
     elif args.output != "-" or export is None:
-        show_lines(explained(planned, tool or recipe_source.tool, args.gpus_per_node), planned.status)
+        show_lines(explained(planned, tool or recipe_source.tool, args), planned.status)
     sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib, where.gpu)
     for line in (*_by_noise(planned, how), *sheet):
         say(line)

@@ -32,7 +32,7 @@ OPTIONS = {
     "--effective-batch N": "effective batch to move to",
     "recipe": FROM,
     "another tool": TO,
-    "target cluster": options.CLUSTER,
+    "target cluster": {**options.CLUSTER, **options.CURRENCY},
     "how to plan (default: as in the plan, policy included)": {"settings": options.add_settings},
     "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(explained(moved, tool or recipe_source.tool, args.gpus_per_node), moved.status)
+        show_lines(explained(moved, tool or recipe_source.tool, args), moved.status)
     if moved.status == "infeasible":
         return 1
     if export is not None and args.to is not None and args.output is not None:

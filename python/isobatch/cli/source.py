@@ -193,18 +193,19 @@ def form(args: argparse.Namespace) -> str | None:
     return None if args.output is None else form_of(args.to, args.output)
 
 
-def explained(plan: Any, tool: str | None, per_node: int | None = None) -> str:
+def explained(plan: Any, tool: str | None, args: argparse.Namespace) -> str:
     """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them.
 
-    They leave out larger nodes than of `per_node` GPUs, which the command refuses.
+    They leave out larger nodes than of --gpus-per-node, which the command refuses.
     """
     how = None if tool is None else detect.writer(tool).writer
     is_even = how is not None and not how.runs_ragged
-    fitting = [option for option in plan.options if option.cluster.gpus_per_node <= (per_node or math.inf)]
+    most = args.gpus_per_node or math.inf
+    fitting = [option for option in plan.options if option.cluster.gpus_per_node <= most]
     ways = [option for option in fitting if not (is_even and option.layout.irregular)]
     if plan.status != "infeasible" or len(ways) == len(plan.options):
-        return str(plan.explain())
-    text = plan.explanation(options=ways).text()
+        return str(plan.explain(args.currency))
+    text = plan.explanation(args.currency, ways).text()
     if len(ways) == len(fitting):
         return str(text)
     return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."

@@ -93,7 +93,7 @@ def explanation(
     plan_legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
-    currency: str = "",
+    currency: str = "$",
 ) -> Explanation:
     """Explains a plan: changes by formula and paper, and warnings; or why there is none, and the ways out."""
     cautions = [(reason, _warning(plan, reason)) for reason in plan.reasons if reason.severity == "caution"]

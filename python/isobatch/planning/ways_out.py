@@ -26,8 +26,9 @@ def options(refused: PlanRecord, make: Make[P]) -> list[P]:
     """Plans the ways out of an infeasible plan, or of a coupled one with another micro-batch, best first.
 
     On the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
-    smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans
-    without one of the settings asked for; of a coupled recipe first those with the tuned micro-batch.
+    smallest change first), the exact batch with weights, then the nearest other GPU counts, then a batch that
+    grows with the GPUs, then plans without one of the settings asked for; of a coupled recipe first those with
+    the tuned micro-batch.
     """
     options: list[P] = []
     for cluster, settings in _candidates(refused, make):
@@ -48,8 +49,6 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
         return
     if cluster != refused.cluster:
         yield cluster, settings
-    if _outgrows_batch(refused):
-        yield cluster, settings._replace(policy="grow")
     yield from (
         (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
         for share in _tolerances(refused, cluster, make)
@@ -60,6 +59,8 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
         yield cluster, settings._replace(split="uneven")
     for neighbour in _clusters(refused, make):
         yield neighbour, settings
+    if _outgrows_batch(refused):
+        yield cluster, settings._replace(policy="grow")
     replicas = cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel")
     if settings.policy == "keep" and refused.recipe.effective_batch < replicas:
         # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's

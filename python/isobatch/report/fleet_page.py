@@ -84,7 +84,10 @@ def _lead(plans: Plans) -> str:
 
 def _of_model(plans: Plans) -> str:
     """Names the model and the GPUs of the times, and counts the rows without; a sentence after a space."""
-    many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
+    many, models = (
+        int(plans.has(Reason.OTHER_HARDWARE).sum()),
+        [*dict.fromkeys(filter(None, plans.provenance.profiles))],
+    )
     of = printable("; ".join(models))
     gpus = (
         f" on {few(sorted({*plans.provenance.gpu_types.values()}), 3)}" if plans.provenance.gpu_types else ""
