@@ -17,7 +17,19 @@ from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
 
 _OF_PLAN = ("micro_batch", "accumulation", "effective_batch", "lr")
-_IN_JSON = ("job", "status", "gpus", "gpu", "why", "goodput", "speedup", "hours_left", *_OF_PLAN)
+_IN_JSON = (
+    "job",
+    "status",
+    "gpus",
+    "gpu",
+    "why",
+    "goodput",
+    "speedup",
+    "hours_left",
+    "deadline_hours",
+    "cost",
+    *_OF_PLAN,
+)
 """Fields of each row in JSON, beside its nodes."""
 
 
@@ -102,7 +114,7 @@ class Allocation:
         names = ("objective", "value", "bound", "gap", "prices", "used", "idle", "idle_why", "notes")
         changes = [change.to_json() for change in self.changes]
         rows = [
-            {name: row[name] for name in _IN_JSON} | {"nodes": self.placement.get(str(row["job"]), {})}
+            {name: row.get(name) for name in _IN_JSON} | {"nodes": self.placement.get(str(row["job"]), {})}
             for row in self.rows()
         ]
         return {name: getattr(self, name) for name in names} | {"jobs": rows, "changes": changes}

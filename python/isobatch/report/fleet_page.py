@@ -141,7 +141,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
         paid = _spent(plans, "cost", lambda cost: price(cost, currency))
         headlines.append(Headline("cost", paid, cheapest))
     if plans.compares:
-        headlines += times.knee_of(plans)
+        headlines += times.knee_of(plans, Limits(deadline))
     if deadline is not None:
         met, likely = jobs_within(plans, Limits(deadline))
         within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"
