@@ -121,6 +121,8 @@ def run(args: argparse.Namespace) -> int:
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
     if feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open":
         say(UNCAPPED)
+    for line in recipe_source.recomputing(profiles):
+        say(line)
     for line in options.sheet_memory(profiles, args.memory_gib, node.gpu):
         say(line)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):

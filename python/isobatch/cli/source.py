@@ -102,10 +102,37 @@ class Source(NamedTuple):
         tool = detect.tool_of(self.pages[0].tool)
         return tool.name if tool.writer is not None else tool.written_as or None
 
+    def recomputing(self, profiles: Iterable[Any]) -> Iterator[str]:
+        """Yields a note for each file that recomputes its layers, if a profile is estimated without that."""
+        if all(profile.recompute in (None, "full") for profile in profiles):
+            return
+        for page in self.pages:
+            if name := next(_recomputing(page.settings), None):
+                todo = "a step takes about a third longer, in less memory: isobatch estimate --recompute full"
+                yield f"{page.file}: {name} recomputes activations; the profile is estimated without: {todo}"
+
     def own(self, tool: str | None) -> Mapping[str, Any]:
         """Returns the settings of the last file of this tool; empty if there is none."""
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
+
+
+_RECOMPUTING = (
+    "gradient_checkpointing", "enable_gradient_checkpointing", "enable_activation_checkpointing",
+    "activation_checkpoint.mode", "recompute_granularity",
+)  # fmt: skip
+"""Settings of tools that recompute the activations of layers."""
+_ON = ("true", "1", "yes", "full", "offload", "unsloth")
+
+
+def _recomputing(settings: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Yields the settings that are on and recompute the activations of all layers, nested ones dotted."""
+    for key, value in settings.items():
+        name = f"{within}{key}"
+        if isinstance(value, Mapping):
+            yield from _recomputing(value, f"{name}.")
+        elif str(value).lower() in _ON and f".{name}".endswith(tuple(f".{each}" for each in _RECOMPUTING)):
+            yield name
 
 
 @contextmanager
