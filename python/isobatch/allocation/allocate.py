@@ -87,7 +87,7 @@ class Allocation:
 
     @property
     def uncapped(self) -> int:
-        """Counts the running jobs whose micro-batch nothing caps."""
+        """Counts the running jobs without a cap on the micro-batch."""
         division, planner, _ = self._of
         running = division.choice[division.choice >= 0]
         return planner.uncapped(division.choices.job[running], division.choices.cluster[running])

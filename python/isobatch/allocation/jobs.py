@@ -256,7 +256,7 @@ class Planner:
         return columns_of
 
     def uncapped(self, job: NDArray[np.int64], cluster: NDArray[np.uint32]) -> int:
-        """Counts those of these pairs whose micro-batch nothing caps."""
+        """Counts the pairs without a cap on the micro-batch."""
         planned = self.planned(job, cluster, ("status", "memory_gib"))
         sheets = any(memory_gib_of(profile.gpu) is not None for own in self.jobs.profiles for profile in own)
         pairs = job.astype(np.uint32), cluster

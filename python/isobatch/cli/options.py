@@ -301,7 +301,7 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
 def sheet_memory(
     profiles: Iterable[Any], memory_gib: float | None = None, gpu: str | None = None
 ) -> Iterator[str]:
-    """Yields a note for each profile (of `gpu`, where known) whose memory is limited by a data sheet."""
+    """Yields a note for each profile (of `gpu`, where known) with memory limited by a data sheet."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
     capping = (

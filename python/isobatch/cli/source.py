@@ -103,7 +103,7 @@ class Source(NamedTuple):
         return tool.name if tool.writer is not None else tool.written_as or None
 
     def recomputing(self, profiles: Iterable[Any]) -> Iterator[str]:
-        """Yields a note for each file that recomputes its layers, if a profile is estimated without that."""
+        """Yields a note for each file with recomputed activations, if a profile is estimated without."""
         if all(profile.recompute in (None, "full") for profile in profiles):
             return
         for page in self.pages:
@@ -126,7 +126,7 @@ _ON = ("true", "1", "yes", "full", "offload", "unsloth")
 
 
 def _recomputing(settings: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """Yields the settings that are on and recompute the activations of all layers, nested ones dotted."""
+    """Yields the settings for recomputing all activations, if they are on; nested ones are dotted."""
     for key, value in settings.items():
         name = f"{within}{key}"
         if isinstance(value, Mapping):

@@ -51,7 +51,7 @@ class Query:
     def tell_unknown_columns(
         self, names: Iterable[str], note: Callable[[str], None] | None = None, level: int = 3
     ) -> None:
-        """Notes the columns of the jobs and the clusters other than fields, and those that replace a setting.
+        """Notes the columns of the jobs and the clusters other than fields, and columns in a setting's place.
 
         Without `note` it warns of likely slips, at the line `level` calls above.
         """

@@ -165,7 +165,7 @@ class Fleet:
         return self._assembled(arrays), arrays["status"], arrays["reasons"], self.uncapped(arrays)
 
     def uncapped(self, arrays: Mapping[str, NDArray[Any]]) -> int:
-        """Counts the planned rows whose micro-batch neither job, cluster, setting nor memory caps."""
+        """Counts the planned rows without a cap on the micro-batch by job, cluster, setting or memory."""
         if self.settings.get("max_micro_batch") is not None:
             return 0
 

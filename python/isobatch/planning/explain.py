@@ -401,8 +401,8 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
             yield "Time and cost of the run are not known: the recipe has no duration."
         if plan.memory_gib is None:
             yield (
-                "Memory is not known: the profile has none per sample (isobatch estimate of a model's config, "
-                "isobatch calibrate)."
+                "Memory is not known: the profile has none per sample (isobatch estimate of a model's "
+                "config, isobatch calibrate)."
             )
     elif plan.memory_gib is not None:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."

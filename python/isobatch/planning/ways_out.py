@@ -27,8 +27,8 @@ def options(refused: PlanRecord, make: Make[P]) -> list[P]:
 
     On the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
     smallest change first), the exact batch with weights, then the nearest other GPU counts, then a batch that
-    grows with the GPUs, then plans without one of the settings asked for; of a coupled recipe first those with
-    the tuned micro-batch.
+    grows with the GPUs, then plans without one of the settings asked for; of a coupled recipe first those
+    with the tuned micro-batch.
     """
     options: list[P] = []
     for cluster, settings in _candidates(refused, make):

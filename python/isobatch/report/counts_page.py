@@ -163,7 +163,7 @@ def _split_section(plans: Plans) -> list[Section]:
 
 
 def _best(plans: Plans, limits: Limits, currency: str) -> list[Headline]:
-    """Where a job is fastest and cheapest, and the limits that it misses there."""
+    """Where a job is fastest and cheapest, and the limits missed there."""
     headlines = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
         values = plans.spent(name)

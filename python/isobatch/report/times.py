@@ -101,7 +101,7 @@ def knees(plans: Plans) -> dict[int, int]:
 
 
 def knee_of(plans: Plans, limits: Limits) -> list[Headline]:
-    """Names the knee of a single job, or of the middle one of several, and the limits that it misses."""
+    """Names the knee of a single job, or of the middle one of several, and the limits missed there."""
     rows = sorted(knees(plans).values(), key=lambda row: float(plans.gpus[row]))
     if not rows:
         return []

@@ -63,7 +63,7 @@ def together(plans: Plans, limits: Limits) -> list[str | None]:
 
 
 def missed(plans: Plans, limits: Limits, row: int) -> str:
-    """Names the limits that a row misses, after a semicolon; empty where it keeps all."""
+    """Names the limits missed by a row, after a semicolon; empty where it keeps all."""
     verdict_by_limit = verdicts(plans.only(np.array([row])), limits)
     names = [name for name, (verdict,) in verdict_by_limit.items() if verdict == "missed"]
     return f"; misses the {' and the '.join(names)}" if names else ""
