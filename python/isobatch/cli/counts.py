@@ -78,10 +78,7 @@ def run(args: argparse.Namespace) -> int:
     each = args.gpus_per_node or NODE_GPUS
     node = Cluster(gpus_per_node=each, **options.hardware(args))
     whole_nodes = bool(profiles or args.gpus_per_node)
-    planned, note = options.counts_in_nodes(args)
-    if note and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
-        say(note)
-    if args.short and not len(planned):
+    if not len(_counts_in_nodes(args)) and args.short:
         return _short(GoodCounts.none(each))
 
     def under(**settings: Any) -> Any:
@@ -119,11 +116,9 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
-    if feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open":
-        say(UNCAPPED)
-    for line in recipe_source.recomputing(profiles):
-        say(line)
-    for line in options.sheet_memory(profiles, args.memory_gib, node.gpu):
+    is_open = feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open"
+    sheets = options.sheet_memory(profiles, args.memory_gib, node.gpu)
+    for line in (*([UNCAPPED] if is_open else []), *recipe_source.recomputing(profiles), *sheets):
         say(line)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
@@ -158,6 +153,14 @@ def _check_options(args: argparse.Namespace) -> None:
         raise unknown("platform", args.to, tuple(PLATFORMS), field="--to")
     if args.short and (not args.json or args.to or args.output):
         raise InputError("--short goes with --json, and without --to and --output", field="--short")
+
+
+def _counts_in_nodes(args: argparse.Namespace) -> Any:
+    """Returns the counts that are planned; of typed ones, and beside a table, a note names the others."""
+    planned, note = options.counts_in_nodes(args)
+    if note and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
+        say(note)
+    return planned
 
 
 def _short(good: Any) -> int:
