@@ -156,7 +156,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _counts_in_nodes(args: argparse.Namespace) -> Any:
-    """Returns the counts that are planned; of typed ones, and beside a table, a note names the others."""
+    """Returns the planned counts; of typed ones, and beside a table, a note names the others."""
     planned, note = options.counts_in_nodes(args)
     if note and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
         say(note)
