@@ -92,7 +92,8 @@ PLANNED = [
     ["doctor", str(ROOT / "examples/training_args.json"), "--set", "gpus=4", "--gpus", "32"],
     ["plan", "--from", str(ROOT / "examples/training_args.json"), "--set", "gpus=4", "--set",
      "dataset_size=50000", "--gpus", "2", "--to", "transformers", "-o", "args.json"],
-    ["allocate", str(ROOT / "examples/pool/jobs.csv"), "64"],
+    ["allocate", str(ROOT / "examples/jobs.csv"), "64", "--profile",
+     str(ROOT / "examples/pool/gpt-1.3b.json")],
     ["estimate", "--laws", "--tokens", "1e12"],
     ["report", "plan.json", "-o", "plan.html"],
 ]  # fmt: skip

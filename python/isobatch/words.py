@@ -312,7 +312,7 @@ OURS = {
         "estimate": "laws",
         "explain": "rules",
         "effective_batch": "batch batch_size global_batch global_batch_size train_batch_size",
-        "gpus": "num_gpus num_processes",
+        "gpus": "gpu_count n_gpus num_gpus num_processes",
         "gpus_per_node": "gpus_per_host nproc_per_node",
         "job": "job_id job_name",
         "kubeflow": "k8s",

@@ -193,7 +193,7 @@ BAD = {
     "gpu": ("T4", "the pool has no count"),
     "deadline_hours": (1e-9, "no count meets its deadline_hours"),
     "pinned": ("maybe", "pinned must be true or false"),
-    "profile": ("nowhere.json", "nowhere.json"),
+    "profile": (7, "profile must be the path of a profile, got 7"),
 }
 
 

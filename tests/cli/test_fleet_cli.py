@@ -189,6 +189,30 @@ def test_a_missing_value_of_a_row_is_named(tmp_path, ran):
     assert "row 3), cluster 8 (row 1): lr is missing: it must be a finite number above 0" in output
 
 
+@pytest.mark.parametrize("side", ["jobs", "clusters"])
+@pytest.mark.parametrize("output", ["plans.csv", "plans"])
+def test_an_option_that_a_column_replaces_is_named(side, output, tmp_path, ran):
+    own = {"jobs": "", "clusters": ""} | {side: "rule,batch_tolerance"}
+    for name, (head, row) in {
+        "jobs": ("job,effective_batch,lr", "a,256,0.1"),
+        "clusters": ("cluster,nodes", "b,1"),
+    }.items():
+        more = (f",{own[name]}", ",linear,0.1") if own[name] else ("", "")
+        (tmp_path / f"{name}.csv").write_text(f"{head}{more[0]}\n{row}{more[1]}\n")
+    words = [
+        "fleet",
+        str(tmp_path / "jobs.csv"),
+        str(tmp_path / "clusters.csv"),
+        "-o",
+        str(tmp_path / output),
+    ]
+    replaced = ran([*words, "--rule", "sqrt", "--policy", "512"]).err
+    assert "--rule (rule=) is only used in rows whose own column rule is empty" in replaced
+    assert "--batch-tolerance" not in replaced and "--policy" not in replaced
+    again = ["--no-resume"] if output == "plans" else []
+    assert "is only used in rows" not in ran([*words, "--policy", "512", *again]).err
+
+
 def test_numbers_of_gpus_name_their_clusters(files, ran):
     words = ["fleet", str(files / "jobs.csv"), "--columns", "cluster,world_size"]
     for more, rows in (
@@ -198,7 +222,7 @@ def test_numbers_of_gpus_name_their_clusters(files, ran):
         assert ran([*words, *more]).out.splitlines()[1:3] == rows
     odd = ran([*words, "--gpus", "8..17"])
     assert odd.out.splitlines()[1:6] == ["8,8", "9,9", "10,10", "11,11", "12,12"]
-    assert "planned as one node each: 8 GPU counts that fill no whole nodes of 8 GPUs" in odd.err
+    assert "planned as one node each: 8 GPU counts not of whole nodes of 8 GPUs" in odd.err
     assert "planned as" not in ran([*words, "--gpus", "1..8"]).err
     (files / "pairs.csv").write_text("job,cluster\nb,7\n")
     assert ran([*words, "--gpus", "8,7", "--pairs", str(files / "pairs.csv")]).out.splitlines()[1:] == ["7,7"]

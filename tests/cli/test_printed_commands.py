@@ -47,6 +47,10 @@ TYPED = [
     f"{PLAN} --gpus 16 --profile profile.json --deadline-hours 0.0001",
     f"{PLAN} --gpus 16 --profile profile.json --price-per-gpu-hour 2 --budget 0.00001",
     f"{PLAN} --gpus 12 --profile profile.json",
+    "plan --set effective_batch=100 --set lr=0.1 --gpus 8 --profile profile.json --inter-gb-s 50",
+    "plan --set effective_batch=144 --set lr=0.1 --gpus 5 --profile profile.json --inter-gb-s 50",
+    "plan --set effective_batch=48 --set lr=0.1 --gpus 10 --gpus-per-node 10",
+    f"{PLAN} --gpus 4 --gpus-per-node 4 --max-batch 100 --profile profile.json --deadline-hours 0.01",
     f"{PLAN} --set ramp='128 64 900' --gpus 24",
     # what a plan lacks
     "plan --from examples/training_args.json --gpus 8",
@@ -182,7 +186,7 @@ def applied(typed, flags):
         if part == "without":
             drop(parts.pop(0))
             continue
-        for name in ("--gpus", "--nodes", "--gpus-per-node") if part in ("--gpus", "--nodes") else (part,):
+        for name in ("--gpus", "--nodes") if part in ("--gpus", "--nodes") else (part,):
             if name != "--set":
                 drop(name)
         words.append(part)

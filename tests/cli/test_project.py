@@ -65,7 +65,7 @@ def test_every_command_with_the_option_takes_the_value_and_says_so(folder, ran):
     assert rows == [1, 2, 3, 4, 8] and defaults in counts.err
     (folder / "jobs.csv").write_text("job,effective_batch,lr\na,64,0.1\n")
     fleet = ran(["fleet", "jobs.csv", "--gpus", "6,8", "--columns", "world_size"])
-    assert "8" in fleet.out and "left out 1 GPU count that fill no whole nodes of 4 GPUs" in fleet.err
+    assert "8" in fleet.out and "left out 1 GPU count not of whole nodes of 4 GPUs" in fleet.err
     doctor = ran(["doctor", "args.json", "--gpus", "8"], 1)
     assert "2 × the 32 that it was tuned with" in doctor.out and defaults in doctor.err
     plan = json.loads(ran(["plan", "--from", "args.json", "--gpus", "8", "--json"]).out)

@@ -135,8 +135,14 @@ def test_without_nodes_or_times_any_count_is_one_node_as_isobatch_plan_has_it(tm
     ib.Recipe(effective_batch=240, lr=0.1).save(tmp_path / "job.json")
     job = str(tmp_path / "job.json")
     words = ["counts", job, "--gpus", "8,12,20", "--json"]
-    rows = [json.loads(line) for line in ran(words).out.splitlines()]
+    rows, note = ran(words)
+    rows = [json.loads(line) for line in rows.splitlines()]
+    assert "planned as one node each: 2 GPU counts not of whole nodes of 8 GPUs: 12, 20;" in note
     plans = [json.loads(ran(["plan", job, "--gpus", str(row["gpus"]), "--json"]).out) for row in rows]
+    note = "planned as one node: 12 GPUs fill no whole nodes of 8; --gpus-per-node N makes nodes of N"
+    assert note in ran(["plan", job, "--gpus", "12"]).err
+    for whole in (["8"], ["12", "--gpus-per-node", "6"], ["12", "--gpus-per-node", "12"]):
+        assert "planned as one node" not in ran(["plan", job, "--gpus", *whole]).err
     assert [row["gpus"] for row in rows] == [8, 12, 20]
     assert [row["micro_batch"] for row in rows] == [plan["micro_batch"] for plan in plans] == [30, 20, 12]
     assert json.loads(ran([*words, "--short"]).out)["gpus_per_node"] is None
@@ -155,7 +161,7 @@ def test_a_missed_deadline_is_no_plan_in_any_output(tmp_path, ran):
     assert [row["status"] == "infeasible" for row in rows] == [True, False]
     assert ["misses_deadline" in row["reasons"] for row in rows] == [True, False]
     shown = ran(words)
-    assert "1 of 2 GPU counts have a plan" in shown.err and "missed" in shown.out
+    assert "1 of 2 GPU counts has a plan" in shown.err and "missed" in shown.out
     missed = [*words[:3], "1", *timed]
     assert ran(["plan", *missed[1:], "--json"], 1) and ran([*missed, "--json"], 1) and ran(missed, 1)
 

@@ -83,10 +83,11 @@ def test_the_command_shows_what_is_asked_for(tmp_path, capsys, ran):
     assert "--gpus" in ran(["explain", path, "--gpus", "16"], 2).err
 
 
-def test_a_count_that_is_no_whole_nodes_is_said_to_be_none():
+def test_a_count_that_is_not_of_whole_nodes_is_not_offered():
     jobs = {"effective_batch": [100], "lr": [0.1]}
     for gpus, explanation in (
-        (24, "25 GPUs (no whole nodes of 8); or"),
+        (24, "a batch of 96"),
+        (8, "a batch of 96"),
         (7, "5 GPUs; or"),
         (30, "25 GPUs; or"),
     ):
@@ -197,7 +198,7 @@ def test_hours_and_cost_are_those_of_the_row():
     shapes = [ib.Cluster(price_per_gpu_hour=price) for price in (2.5, None)]
     columns = ["status", "reasons", "hours", "gpu_hours", "cost"]
     table = ib.plan_fleet([job], shapes, profile=profile, columns=columns)
-    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost 12.9"
+    time, work, cost = "38 min 42 s", "5.16 GPU-hours", "cost $12.9"
     assert f"It takes {time}, {work}, {cost}.\n" in ib.explain(table, 0)
     assert f"{time}, {work}; cost not known, as the cluster has no price_per_gpu_hour." in ib.explain(
         table, 1

@@ -291,3 +291,44 @@ def test_activations_of_transformers_are_inside_the_range(kind):
     layer = (kept(4, 3) - kept(4, 1) - kept(2, 3) + kept(2, 1)) / 4
     least = decoder_of({"model_type": kind, depth: 1, **fields}).layer_bytes(seq, 2, keep_scores=False)
     assert 0.95 * least < layer < (KEPT_PLAIN if kind == "gpt2" else KEPT_GATED) * least, layer / least
+
+
+RECOMPUTING = {
+    "args.json": '{"per_device_train_batch_size": 2, "learning_rate": 1e-4, "max_steps": 9, %s}',
+    "run.sh": "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 2 --global-batch-size 64 "
+    "--lr 1e-4 --train-iters 9 %s",
+    "titan.toml": '[activation_checkpoint]\nmode = "%s"\n[training]\nlocal_batch_size = 2\n'
+    "global_batch_size = 64\nseq_len = 512\nsteps = 9\n[optimizer]\nlr = 1e-4\n",
+}
+
+
+@pytest.mark.parametrize("command", ["plan", "counts"])
+@pytest.mark.parametrize(
+    ("file", "on", "off", "name"),
+    [
+        (
+            "args.json",
+            '"gradient_checkpointing": true',
+            '"gradient_checkpointing": false',
+            "gradient_checkpointing",
+        ),
+        ("run.sh", "--recompute-granularity full", "--recompute-activations", "recompute_granularity"),
+        ("titan.toml", "full", "none", "activation_checkpoint.mode"),
+    ],
+)
+def test_a_file_that_recomputes_is_not_forecast_without_that_in_silence(
+    command, file, on, off, name, tmp_path, monkeypatch, ran
+):
+    monkeypatch.chdir(tmp_path)
+    sizes = {"parameters": 10**9, "seq_len": 512, "gpu": "H100-80"}
+    for recompute in ("attention", "full"):
+        estimated(**sizes, recompute=recompute).profile.save(f"{recompute}.json")
+    note = (
+        f"{file}: {name} recomputes activations; the profile is estimated without: a step takes about a third"
+    )
+    typed = [command, "--from", file, "--set", "gpus=8", "--gpus", "8", "--profile"]
+    (tmp_path / file).write_text(RECOMPUTING[file] % on)
+    assert note in ran([*typed, "attention.json"]).err
+    assert "recomputes activations" not in ran([*typed, "full.json"]).err
+    (tmp_path / file).write_text(RECOMPUTING[file] % off)
+    assert "recomputes activations" not in ran([*typed, "attention.json"]).err

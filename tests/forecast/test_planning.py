@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 
 import msgspec
 import numpy as np
@@ -11,6 +12,7 @@ import isobatch as ib
 from isobatch import Reason
 from isobatch.cli import main
 from isobatch.forecast.profile import Constant, Profile, Reduced
+from isobatch.report.pages import page_of_file
 from plan_of import EPOCHS, recipe_of
 from reference.goodput import optimize
 from reference.profile import MEASURED, profile_of
@@ -422,6 +424,48 @@ def test_memory_is_that_of_the_profiles_gpu_where_no_other_is_given(tmp_path, ra
     job = ["counts", *LONG, "--profile", str(tmp_path / "profile.json"), "--gpus", "8"]
     note = "memory of NVIDIA H100 80GB HBM3: 74.5 GiB by its data sheet; --memory-gib N replaces it"
     assert note in ran(job).err and note not in ran([*job, "--memory-gib", "40"]).err
+    msgspec.structs.replace(known, memory_per_sample_gib=None).save(tmp_path / "profile.json")
+    for command in (job, ["plan", *job[1:]]):
+        assert "by its data sheet" not in ran(command).err  # which then limits nothing
+
+
+@pytest.mark.parametrize("select", ["all", "cheapest"])
+@pytest.mark.parametrize(
+    ("columns", "changes", "words", "uncapped"),
+    [
+        ({}, {"memory_per_sample_gib": None}, [], 4),
+        ({}, {"memory_per_sample_gib": None}, ["--max-micro-batch", "64"], 0),
+        ({"max_micro_batch": ["64", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({"micro_batch": ["64", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({"gpus": ["4", "4"], "accumulation": ["1", ""]}, {"memory_per_sample_gib": None}, [], 2),
+        ({}, {}, [], 4),
+        ({}, {}, ["--memory-gib", "40"], 0),
+        ({}, {"gpu": "H100-80"}, [], 0),
+    ],
+)
+def test_rows_whose_micro_batch_nothing_caps_are_counted(
+    tmp_path, ran, columns, changes, words, uncapped, select
+):
+    msgspec.structs.replace(profile(memory_fixed_gib=Constant(value=2)), **changes).save(
+        tmp_path / "speed.json"
+    )
+    table = {"job": ["a", "b"]}
+    table |= {"effective_batch": ["256"] * 2, "lr": ["0.1"] * 2, "duration": ["9st"] * 2} | columns
+    rows = [",".join(table), *map(",".join, zip(*table.values(), strict=True))]
+    (tmp_path / "jobs.csv").write_text("\n".join(rows))
+    known = ["--price-per-gpu-hour", "2", "--profile", str(tmp_path / "speed.json"), *words]
+    typed = ["fleet", str(tmp_path / "jobs.csv"), "--gpus", "4,8", *known, "--select", select, "-o"]
+    uncapped = uncapped // (1 if select == "all" else 2)
+    for output in ("plans.parquet", "plans"):
+        error = ran([*typed, str(tmp_path / output)]).err
+        note = f"{uncapped} row{'s' if uncapped > 1 else ''}: nothing caps the micro-batch"
+        assert note in error if uncapped else "nothing caps" not in error
+    page = page_of_file(str(tmp_path / "plans.parquet"))
+    is_mute = changes.get("memory_per_sample_gib", 1) is None
+    assert ("fit in memory is not known" in page.lead) == is_mute
+    for command in ("allocate jobs.csv 8", *([] if columns else [shlex.join(["counts", *LONG])])):
+        words = shlex.split(command.replace("jobs.csv", str(tmp_path / "jobs.csv")))
+        assert ("nothing caps the micro-batch" in ran([*words, *known]).err) == (uncapped > 0)
 
 
 def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
@@ -434,6 +478,20 @@ def test_where_the_budget_ends_is_no_end_of_a_sweeps_range(tmp_path, ran):
     assert "no plan on 8 GPUs: the run costs more than budget" in error
     assert "fastest: 4 GPUs" in error and "more GPUs may be better" not in error
     assert "more GPUs may be better" in ran(job).err
+
+
+def test_a_cost_has_the_sign_of_its_currency_in_every_command(tmp_path, ran):
+    known = str(tmp_path / "profile.json")
+    profile().save(known)
+    words = [*LONG, "--gpus", "8", "--profile", known, "--price-per-gpu-hour", "2"]
+    for sign, typed in (("$", []), ("EUR ", ["--currency", "EUR"])):
+        cost = json.loads(ran(["plan", *words, "--json"]).out)["cost"]
+        for command in ("plan", "counts"):
+            assert f"{sign}{cost:.3g}" in ran([command, *words, *typed]).out
+    assert (
+        "above the budget of EUR 0.01"
+        in ran(["plan", *words, "--budget", "0.01", "--currency", "EUR"], 1).out
+    )
 
 
 @pytest.mark.parametrize("per_node", [[], ["--gpus-per-node", "8"], ["--gpus-per-node", "4"]])
@@ -465,7 +523,7 @@ def test_plan_counts_and_fleet_take_a_gpu_count_for_the_same_cluster(
     shown = ran([*words, "--gpus", "16,30", *node[2:]])
     row = json.loads(shown.out)
     assert (row["hours"], row["cost"]) == (plan["hours"], plan["cost"])
-    assert "left out 1 GPU count that fill" in shown.err
+    assert "left out 1 GPU count not of whole nodes of" in shown.err
     assert main([*words, "--price-per-gpu-hour", "2"]) == 2
     assert "--price-per-gpu-hour needs --gpus: a table of clusters has the column" in capsys.readouterr().err
 

@@ -74,8 +74,8 @@ def test_the_range_of_a_plan():
     plan = planned()
     assert plan.hours_error == pytest.approx(0.25 * plan.hours)
     says = (
-        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost 331 (248 to "
-        "414); ± 25 %."
+        "The run takes 20 h 42 min (15 h 32 min to 1 d 2 h), 166 (124 to 207) GPU-hours, cost $331 "
+        "($248 to $414); ± 25 %."
     )
     assert says in plan.explain()
     assert {headline.label: headline.value for headline in plan_page(plan).headlines}[

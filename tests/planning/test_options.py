@@ -6,7 +6,7 @@ import pytest
 
 import isobatch as ib
 from isobatch.cli import main
-from isobatch.planning.refusal import spent_of, time_of
+from isobatch.planning.refusal import cost_of, time_of
 from isobatch.words import duration, figure
 from plan_of import plan_of, recipe_of
 from reference.profile import PROFILE
@@ -57,9 +57,9 @@ def test_the_smallest_change_comes_first_then_the_exact_batch_then_other_gpus():
 def test_where_the_gpus_grew_the_batch_may_grow_with_them():
     """From 2 GPUs to 32 at batch 48: most people mean the same batch per GPU."""
     recipe = ib.Recipe(effective_batch=48, lr=1e-3, gpus=2)
-    first, *rest = ib.plan(recipe, 32).options
-    assert (first.settings.policy, first.effective_batch, first.micro_batch) == ("grow", 768, 24)
-    assert all(option.settings.policy == "keep" for option in rest)
+    *nearer, last = ib.plan(recipe, 32).options
+    assert (last.settings.policy, last.effective_batch, last.micro_batch) == ("grow", 768, 24)
+    assert nearer and all(option.settings.policy == "keep" for option in nearer)
     assert (
         "768 samples (+1,500 %)                 24 × 1 × 32            --policy grow"
         in ib.plan(recipe, 32).explain()
@@ -80,6 +80,27 @@ def test_a_batch_that_needs_many_small_passes_is_not_offered():
 def test_whole_nodes_are_offered():
     options = ib.plan(*STUCK["model parallel"][:2]).options
     assert [(o.cluster.nodes, o.cluster.gpus_per_node) for o in options] == [(60, 8)] * 3 + [(32, 8), (64, 8)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "shapes"),
+    [
+        (100, 8, [(1, 5)]),  # 10 are not of whole nodes
+        (144, 5, [(1, 4), (1, 6)]),
+        (144, 10, [(1, 9)]),
+        (32, 12, [(1, 8)]),
+        (48, 13, [(1, 12)]),
+    ],
+)
+def test_where_times_depend_on_nodes_larger_counts_are_whole_nodes(batch, gpus, shapes):
+    """`isobatch plan --gpus 10` would be refused."""
+    stuck = plan_of(gpus, effective_batch=batch, profile=PROFILE)
+    others = [o.cluster for o in stuck.options if o.cluster != stuck.cluster]
+    assert [(cluster.nodes, cluster.gpus_per_node) for cluster in others] == shapes
+    run = {"effective_batch": 5040, "duration": "1000st"}
+    limit = plan_of(8, **run, profile=PROFILE).hours * 0.9
+    late = plan_of(6, **run, profile=PROFILE, deadline_hours=limit)
+    assert (late.options[0].cluster.nodes, late.options[0].cluster.gpus_per_node) == (2, 8)
 
 
 @pytest.mark.parametrize("gpus", [504, ib.Cluster(nodes=63, gpus_per_node=8)])
@@ -129,7 +150,7 @@ def test_a_coupled_recipe_is_offered_its_micro_batch():
     assert "not the micro-batch" not in ib.plan(recipe, 2).explain() and ib.plan(recipe, 2).options == ()
     stuck = ib.plan(recipe, 6)
     assert [option.micro_batch for option in stuck.options[:2]] == [64, 64]
-    assert [option.settings.policy for option in stuck.options[:2]] == ["grow", "keep"]
+    assert [option.settings.policy for option in stuck.options[:2]] == ["keep", "grow"]
 
 
 def test_a_nearer_batch_that_was_passed_over_is_said():
@@ -227,7 +248,7 @@ def test_how_far_a_run_is_above_its_budget():
     planned = ib.plan(recipe, node, profile=PROFILE)
     cost = planned.cost
     text = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2).explain()
-    assert f"the run costs {spent_of(planned, cost)}, above the budget of {figure(cost / 2)}" in text
+    assert f"the run costs {cost_of(planned, '$')}, above the budget of ${figure(cost / 2)}" in text
     both = ib.plan(recipe, node, profile=PROFILE, budget=cost / 2, deadline_hours=1e-9)
     assert f"the run takes {time_of(planned)}, over the deadline of" in both.explain()
     (option,) = both.options

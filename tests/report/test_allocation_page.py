@@ -5,9 +5,11 @@ import re
 
 import pytest
 
-from isobatch import InputError
+from allocation.pools import profile
+from isobatch import InputError, allocate
 from isobatch.report.allocation_page import allocation_page, log_in
 from isobatch.report.pages import page_of_file
+from isobatch.words import figure
 
 for package in ("altair", "vl_convert", "jinja2", "pyarrow"):
     pytest.importorskip(package, reason="pages come with the extra 'report'")
@@ -69,6 +71,18 @@ def test_a_single_division_says_who_has_what(tmp_path, indent):
     if indent is None:
         (tmp_path / "log.jsonl").write_text(path.read_text())
         assert page_of_file(str(tmp_path / "log.jsonl")) == page
+
+
+def test_a_division_has_hours_cost_and_deadlines(tmp_path):
+    job = {"effective_batch": [840], "lr": [0.1], "duration": ["100st"], "deadline_hours": [48.0]}
+    nodes = {"gpus": [2], "price_per_gpu_hour": [2.0]}
+    answer = allocate({"job": ["a"], **job}, nodes, profile=profile())
+    (row,) = answer.to_json()["jobs"]
+    (tmp_path / "division.json").write_text(json.dumps(answer.to_json()))
+    table = page_of_file(str(tmp_path / "division.json"), currency="€").sections[0].tables[0]
+    assert [*table.columns] == ["job", "GPUs", "hours left", "deadline, hours", "cost, €", "nodes"]
+    assert table.rows == [("a", "2", figure(row["hours_left"]), "48", figure(row["cost"]), "0: 2")]
+    assert row["cost"] == pytest.approx(4 * row["hours_left"])
 
 
 def test_the_rows_of_a_division_are_no_fleet(tmp_path):

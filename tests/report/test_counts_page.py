@@ -92,6 +92,10 @@ def test_a_page_has_the_counts_within_all_limits(limited):
     card = limited.headlines[0]
     assert (card.label, card.value) == ("deadline 12 min 36 s and budget $3.3", "12 GPUs")
     assert card.note.startswith("met: 7 min 12 s") and card.note.endswith("; fewest GPU-hours of 2 counts")
+    notes = {each.label: each.note for each in limited.headlines}
+    assert "; misses the deadline" in notes["cheapest"] and "; misses the budget" in notes["fastest"]
+    (ends,) = limited.sections[0].tables[0].rows
+    assert [cell.partition("; misses ")[2] for cell in ends[:2]] == ["the budget", "the deadline"]
     drawn = [json.dumps(drawing.chart.to_dict()) for drawing in limited.drawings]
     assert ['"deadline"' in each for each in drawn] == [True, False]
     assert ['"budget"' in each for each in drawn] == [False, True]

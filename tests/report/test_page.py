@@ -163,6 +163,35 @@ def test_below_a_chart_each_job_has_its_own_ends():
     assert f"long {long} on 8 GPUs; short {short} on 8 GPUs, {more} on 16 GPUs." in hours
 
 
+def test_equal_lines_are_drawn_once_in_the_colours_of_the_legend():
+    jobs = {"job": ["a and b", "c", "d"], "effective_batch": [512] * 3, "lr": [0.1] * 3}
+    jobs |= {"duration": ["9000st", "9000st", "90st"]}
+    table = ib.plan_fleet(jobs, [8, 16, 32], profile=timed_profile())
+    hours = page_of_value(table).drawings[0]
+    assert "the 2 of" not in hours.described and "(3 lines, equal ones drawn as one)" in hours.described
+    layers = hours.chart.to_dict()["layer"]
+    names = {point["job"] for layer in layers for point in layer["data"]["values"] if "text" not in point}
+    assert names == {"a and b and 1 more", "d"}
+    assert any(layer["data"]["values"][0].get("text") == "knee" for layer in layers)
+    legends = [layer["encoding"]["color"]["legend"] for layer in layers if "color" in layer["encoding"]]
+    assert legends and all(legend["symbolOpacity"] == 1 for legend in legends)
+
+
+def test_a_model_with_profiles_of_two_gpu_types_is_named_once(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.csv").write_text(
+        "job,effective_batch,lr,duration,parameters\na,64,0.1,90st,2000000000\n"
+    )
+    (tmp_path / "clusters.csv").write_text("cluster,nodes,gpu\na,1,A100\nb,1,H100\nc,2,H100\n")
+    words = ["fleet", "jobs.csv", "clusters.csv", "-o", "plans.parquet"]
+    for gpu in ("A100", "H100"):
+        msgspec.structs.replace(timed_profile(), gpu=gpu, parameters=10**9).save(f"{gpu}.json")
+        words += ["--profile", f"{gpu}.json"]
+    noted = ran(words).err
+    lead = page_of_file("plans.parquet").lead
+    assert lead.count("parameters 1,000,000,000") == noted.count("parameters 1,000,000,000") == 1
+
+
 def test_a_page_says_that_times_are_estimates_and_how_wide():
     import numpy as np
 

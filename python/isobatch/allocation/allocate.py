@@ -12,11 +12,24 @@ from isobatch.allocation.division import Division
 from isobatch.allocation.jobs import Planner, Profiles, read_jobs
 from isobatch.allocation.nodes import Held, read_held, read_pool
 from isobatch.allocation.objectives import OBJECTIVES
+from isobatch.fleet.query import replaced
 from isobatch.limits import one_of, real
 from isobatch.words import counted, few, figure
 
 _OF_PLAN = ("micro_batch", "accumulation", "effective_batch", "lr")
-_IN_JSON = ("job", "status", "gpus", "gpu", "why", "goodput", "speedup", "hours_left", *_OF_PLAN)
+_IN_JSON = (
+    "job",
+    "status",
+    "gpus",
+    "gpu",
+    "why",
+    "goodput",
+    "speedup",
+    "hours_left",
+    "deadline_hours",
+    "cost",
+    *_OF_PLAN,
+)
 """Fields of each row in JSON, beside its nodes."""
 
 
@@ -35,7 +48,7 @@ class Allocation:
         prices: what one GPU more of each kind would add to the sum that the objective makes, at most.
         changes: what to do, in an order in which no node is ever asked for more than it has.
         used, idle: GPUs; `idle_why` says why.
-        notes: what the caller should know of `held`.
+        notes: what the caller should know of `held`, and of keywords that columns of the jobs replace.
     """
 
     objective: str
@@ -72,6 +85,13 @@ class Allocation:
         running = division.choice[division.choice >= 0]
         return division.values.whole(float(np.nansum(division.values.value[running])))
 
+    @property
+    def uncapped(self) -> int:
+        """Counts the running jobs without a cap on the micro-batch."""
+        division, planner, _ = self._of
+        running = division.choice[division.choice >= 0]
+        return planner.uncapped(division.choices.job[running], division.choices.cluster[running])
+
     def explain(self, job: Any) -> str:
         """Describes the GPUs of a job, the gain of more, and the loss of other jobs.
 
@@ -94,7 +114,7 @@ class Allocation:
         names = ("objective", "value", "bound", "gap", "prices", "used", "idle", "idle_why", "notes")
         changes = [change.to_json() for change in self.changes]
         rows = [
-            {name: row[name] for name in _IN_JSON} | {"nodes": self.placement.get(str(row["job"]), {})}
+            {name: row.get(name) for name in _IN_JSON} | {"nodes": self.placement.get(str(row["job"]), {})}
             for row in self.rows()
         ]
         return {name: getattr(self, name) for name in names} | {"jobs": rows, "changes": changes}
@@ -155,6 +175,7 @@ def allocate(
     one_of(objective, "objective", OBJECTIVES)
     p = real(p, "p", "a number from -10 to 1", lambda x: -10 <= x <= 1)
     where = read_pool(pool, decimal)
+    given = {*settings, *(["profile"] if profile is not None else [])}
     job_records = read_jobs(jobs, profile, settings, decimal)
     refuse_names(job_records)
     holdings, gone, absent = read_held(held, where, job_records.row_of)
@@ -174,6 +195,9 @@ def allocate(
         where.total - idle,
         idle,
         why_idle(division),
-        (f"held by unknown jobs, and counted as free: {few(absent)}",) if absent else (),
+        (
+            *([f"held by unknown jobs, and counted as free: {few(absent)}"] if absent else []),
+            *replaced(given & job_records.columns),
+        ),
         (division, planner, gone),
     )

@@ -102,6 +102,9 @@ def table_of(division: Division, planner: Planner, gone: dict[int, list[str]]) -
         table[name] = np.full(jobs.rows, np.nan)
         table[name][known] = column[division.choice[known]]
     table |= plans
+    deadlines = jobs.number["deadline_hours"]
+    if not np.isnan(deadlines).all():
+        table["deadline_hours"] = deadlines
     for name, column in jobs.table.extra.items():
         table.setdefault(name, column)
     return _in_arrow(table) if jobs.table.arrow else table, why

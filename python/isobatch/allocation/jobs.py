@@ -16,6 +16,7 @@ from isobatch.fleet.query import query
 from isobatch.fleet.results import RESULTS, USUAL
 from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.words import nearest, shown
 
@@ -57,6 +58,8 @@ class Jobs:
     pinned: NDArray[np.bool_]
     profiles: list[tuple[Profile, ...]]
     fault: dict[int, str]
+    columns: frozenset[str]
+    """Names of the fields, settings and limits that the jobs have as columns."""
 
     @property
     def rows(self) -> int:
@@ -101,8 +104,9 @@ def read_jobs(source: Any, profile: Any, settings: dict[str, Any], decimal: str 
         numbers,
         _types(cells.get("gpu"), table.rows, fault),
         _flags(cells.get("pinned"), table.rows, fault),
-        _profiles(ids, profile, cells.get("profile"), fault),
+        _profiles(table, ids, profile, cells.get("profile"), fault),
         {row: f"{table.where(row)}: {text}" if table.file else text for row, text in fault.items()},
+        frozenset((*dict(table.fields), *table.extra)),
     )
 
 
@@ -160,9 +164,13 @@ def _types(cells: list[Any] | None, rows: int, fault: dict[int, str]) -> list[fr
 
 
 def _profiles(
-    ids: list[str], profile: Any, paths: list[Any] | None, fault: dict[int, str]
+    table: InputTable, ids: list[str], profile: Any, paths: list[Any] | None, fault: dict[int, str]
 ) -> list[tuple[Profile, ...]]:
-    """Finds the profiles of each job: by its own column, else by its id, else the shared ones."""
+    """Finds the profiles of each job: by its own column, else by its id, else the shared ones.
+
+    Raises:
+        InputError: a profile cannot be read. Its jobs would wait for ever.
+    """
     own = profile if isinstance(profile, Mapping) else {}
     several = {
         id(value): as_profiles(value) for value in {id(value): value for value in own.values()}.values()
@@ -178,14 +186,16 @@ def _profiles(
             continue
         try:
             if not isinstance(path, str):
-                raise must_be("the path of a profile", path, field="profile")
+                fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
+                continue
             if path not in read:
                 read[path] = tuple(Profile.load(part.strip()) for part in path.split(";"))
             profiles[row] = read[path]
         except UnicodeError:
             fault.setdefault(row, str(must_be("the path of a profile", path, field="profile")))
         except InputError as error:
-            fault.setdefault(row, str(error))
+            at = table.row_offset + row + 1
+            raise InputError(f"profile: {error}", file=table.file, row=at, field="profile") from None
     return profiles
 
 
@@ -244,6 +254,13 @@ class Planner:
             for name, values in part._computed(columns).items():
                 columns_of[name][at] = values
         return columns_of
+
+    def uncapped(self, job: NDArray[np.int64], cluster: NDArray[np.uint32]) -> int:
+        """Counts the pairs without a cap on the micro-batch."""
+        planned = self.planned(job, cluster, ("status", "memory_gib"))
+        sheets = any(memory_gib_of(profile.gpu) is not None for own in self.jobs.profiles for profile in own)
+        pairs = job.astype(np.uint32), cluster
+        return replace(self.fleet, pairs=pairs, sheets=sheets).uncapped(planned)
 
     def faults(self, row: int, cluster: int) -> str:
         """Names the illegal cells of a job, and its row; empty where there are none."""

@@ -2,12 +2,14 @@
 
 import argparse
 from collections import Counter
+from typing import Any
 
 from isobatch import words
-from isobatch.cli import options
+from isobatch.cli import options, project
 from isobatch.cli.tables import rows_to_stdout
 from isobatch.cli.terminal import say, write_json
 from isobatch.errors import InputError
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 
 DESCRIPTION = "Divides a pool of GPUs over jobs: who gets how many, on which nodes, and who waits."
 EXAMPLES = (
@@ -31,13 +33,17 @@ OPTIONS = {
         {"type": options.path},
     ),
     "nodes": (
-        "a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs in one node",
-        {"type": options.path},
+        "a table of nodes: node, gpus, gpu, price_per_gpu_hour …; or a number of GPUs",
+        {"type": lambda text: options.count(text) if text.isdecimal() else options.path(text)},
     ),
     "--held FILE": "what each job has now: a table of job, node, gpus",
     "--objective WHICH": ("fair (default), throughput, finish or cost", "fair"),
     **options.DECIMAL,
     "--p P": ("of fair, the exponent of the mean, from -10 to 1 (default: -1)", -1.0),
+    "pool, where nodes is a number": {
+        "--gpus-per-node N": f"GPUs per node (default: {NODE_GPUS})",
+        **options.HARDWARE,
+    },
     "how to plan": {"settings": options.add_settings},
     "-o/--output FILE": "write the rows to a .parquet, .csv, .tsv or .jsonl file",
     "--json": "print the whole answer as JSON: rows, value, bound, prices, changes",
@@ -48,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints a row a job; the sum and the changes go to stderr."""
     from isobatch.allocation.allocate import allocate
     from isobatch.files.write import table_writer
+    from isobatch.fleet.rows import UNCAPPED
 
-    nodes = int(args.nodes) if args.nodes.isdecimal() else args.nodes
+    nodes = _pool(args)
     if args.json and args.output:
         raise InputError(
             "--json prints the whole answer, and --output writes the rows: give one or the other"
@@ -88,6 +95,17 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         todo = "give --profile FILE or a column profile; isobatch estimate makes one from a data sheet"
         say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")
+    if allocation.uncapped:
+        say(f"{words.counted(allocation.uncapped, 'job')}: {UNCAPPED}")
     for note in allocation.notes:
         say(note)
     return 0
+
+
+def _pool(args: argparse.Namespace) -> Any:
+    """Returns the Cluster of a number of GPUs, or the path of the table of nodes."""
+    if type(args.nodes) is int:
+        nodes, per_node = options.nodes_of(args.nodes, args.gpus_per_node, is_timed=True, name="nodes")
+        return Cluster(nodes=nodes, gpus_per_node=per_node, **options.hardware(args))
+    project.refuse_hardware(args, "a number of GPUs in the place of nodes", "nodes")
+    return args.nodes

@@ -14,7 +14,7 @@ from isobatch.errors import InputError, must_be, unknown
 from isobatch.files.texts import shell_words
 from isobatch.planning.refusal import LINK_UNKNOWN
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 from isobatch.tools.platforms import PLATFORMS, write
 from isobatch.words import count, counted, duration, few, few_gpus, figure, percent, price, real, spent
 
@@ -48,9 +48,9 @@ OPTIONS = {
     "--gpus A..B|N,N": ("the counts (default 1..1024)", range(1, 1025)),
     "recipe": FROM,
     "target cluster": {
-        "--gpus-per-node N": (f"GPUs per node (default: {options.PER_NODE})", {"type": options.count}),
+        "--gpus-per-node N": (f"GPUs per node (default: {NODE_GPUS})", {"type": options.count}),
         **options.HARDWARE,
-        "--currency SIGN": ("of the price (default: $)", "$"),
+        **options.CURRENCY,
     },
     "how to plan": {"settings": options.add_settings},
     "--best-batch-up-to N": "name the effective batch up to N that works at the most of these counts",
@@ -68,19 +68,17 @@ def run(args: argparse.Namespace) -> int:
     """Prints the feasible counts and the reasons of the rest, or writes their page; 1 if none is feasible."""
     from isobatch.fleet.counts import counts
     from isobatch.fleet.good_counts import GoodCounts
+    from isobatch.fleet.rows import UNCAPPED
 
     _check_options(args)
     recipe_source = source(args)
     tool = target(args) if args.output and args.to else recipe_source.tool  # whose lines a page has to copy
     tuned, keywords = recipe_source.recipe, recipe_source.settings(options.settings(args))
     profiles, deadline = _take_profile_and_deadline(keywords)
-    each = args.gpus_per_node or options.PER_NODE
+    each = args.gpus_per_node or NODE_GPUS
     node = Cluster(gpus_per_node=each, **options.hardware(args))
     whole_nodes = bool(profiles or args.gpus_per_node)
-    left_out = _left_out(args, each) if whole_nodes else []
-    if left_out and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
-        say(_without(left_out, args))
-    if args.short and len(left_out) == len(args.gpus):
+    if not len(_counts_in_nodes(args)) and args.short:
         return _short(GoodCounts.none(each))
 
     def under(**settings: Any) -> Any:
@@ -112,12 +110,15 @@ def run(args: argparse.Namespace) -> int:
     elif feasible:
         _show(feasible, _TIMES if profiles else _SPLIT, args.currency, deadline)
     planned = [row for row in answers if row["status"] != "infeasible"]
-    say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} have a plan{_way_out(answers, args)}")
+    verb = "has" if len(planned) == 1 else "have"
+    say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} {verb} a plan{_way_out(answers, args)}")
     for line in _refused(answers, bool(profiles)):
         say(line)
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
-    for line in options.sheet_memory(profiles, args.memory_gib, node.gpu):
+    is_open = feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open"
+    sheets = options.sheet_memory(profiles, args.memory_gib, node.gpu)
+    for line in (*([UNCAPPED] if is_open else []), *recipe_source.recomputing(profiles), *sheets):
         say(line)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
@@ -154,22 +155,12 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InputError("--short goes with --json, and without --to and --output", field="--short")
 
 
-def _left_out(args: argparse.Namespace, each: int) -> list[int]:
-    """Lists the typed counts beside parts of a node and whole nodes of `each` GPUs."""
-    import numpy as np
-
-    from isobatch.fleet.counts import fills_nodes
-
-    gpus = np.array(args.gpus)
-    return [*map(int, gpus[~fills_nodes(gpus, each)])]
-
-
-def _without(left_out: list[int], args: argparse.Namespace) -> str:
-    each = args.gpus_per_node or options.PER_NODE
-    text = f"left out {counted(len(left_out), 'GPU count')} not of whole nodes of {each} GPUs"
-    if isinstance(args.gpus, range):
-        return text
-    return f"{text}: {few(map(str, left_out), 6)}; another --gpus-per-node lists them"
+def _counts_in_nodes(args: argparse.Namespace) -> Any:
+    """Returns the planned counts; of typed ones, and beside a table, a note names the others."""
+    planned, note = options.counts_in_nodes(args)
+    if note and (isinstance(args.gpus, list) or not (args.short or args.to or args.output)):
+        say(note)
+    return planned
 
 
 def _short(good: Any) -> int:

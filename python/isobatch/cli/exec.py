@@ -22,7 +22,7 @@ from isobatch.files.whole import write_whole
 from isobatch.launch.processes import count_gpus, read_counts
 from isobatch.planning.handed import environment_with
 from isobatch.planning.plan import Plan, plan
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.system import require_posix
 
@@ -54,7 +54,7 @@ OPTIONS = {
     "--tool NAME": "whose FILE is, where its content leaves that open",
     "--set FIELD=VALUE": ("a field of the recipe; overrides FILE", {"action": "append", "default": []}),
     "target cluster": {
-        "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
+        "--gpus-per-node N": f"GPUs per node (default: {NODE_GPUS})",
         **options.HARDWARE,
     },
     "how to plan": {"settings": options.add_settings},

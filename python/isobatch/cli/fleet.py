@@ -14,6 +14,7 @@ from isobatch.cli.terminal import heard_sigterm, progress, say
 from isobatch.errors import InputError
 from isobatch.files.whole import read_bytes
 from isobatch.reason import Reason
+from isobatch.recipes.cluster import NODE_GPUS
 
 DESCRIPTION = "Plans every job on every cluster. A row that cannot be planned says why and stops no other."
 EXAMPLES = (
@@ -46,7 +47,7 @@ OPTIONS = {
     "--columns A,B,…": ("compute and write only these columns of the result", {"type": options.names}),
     **options.DECIMAL,
     "target cluster, with --gpus": {
-        "--gpus-per-node N": f"GPUs per node (default: {options.PER_NODE})",
+        "--gpus-per-node N": f"GPUs per node (default: {NODE_GPUS})",
         **options.HARDWARE,
     },
     "how to plan": {"settings": options.add_settings},
@@ -123,7 +124,7 @@ def _planned(args: argparse.Namespace) -> int:
         raise
     for line in summary.lines():
         say(line)
-    models = [profile.model for profile in fleet_query.profiles if profile.model]
+    models = dict.fromkeys(profile.model for profile in fleet_query.profiles if profile.model)
     if models and Reason.OTHER_HARDWARE in summary.reasons:
         of = "; ".join(models)
         say(f"--profile is of {of}: jobs of another size or length have no times by it, nor memory")
@@ -150,28 +151,15 @@ def _what_is_left(output: str | None, *, is_folder: bool) -> str:
 def _clusters(args: argparse.Namespace) -> Any:
     """Returns the clusters of the options, or their file; None if each row of the jobs has its own."""
     if args.gpus is None:
-        about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
-        typed = options.typed(about, args)
-        project.drop(args, about)
-        for name in typed:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(f"{option} needs --gpus: a table of clusters has the column {name}")
+        project.refuse_hardware(args, "--gpus", "clusters")
         return args.clusters
     # Clusters are called by their GPU counts. Columns, as there may be millions of rows.
     import numpy as np
 
-    counts = np.array(args.gpus if isinstance(args.gpus, range) else list(dict.fromkeys(args.gpus)))
-    is_timed, each = bool(args.profile), args.gpus_per_node or options.PER_NODE
-    is_whole = (counts < each) | (counts % each == 0)
-    if not is_whole.all():
-        broken = (
-            f"{words.counted(int((~is_whole).sum()), 'GPU count')} that fill no whole nodes of {each:,} GPUs"
-        )
-        if is_timed or args.gpus_per_node:
-            say(f"left out {broken}: another --gpus-per-node plans them")
-            counts = counts[is_whole]
-        else:
-            say(f"planned as one node each: {broken}; --gpus-per-node {each} leaves them out")
+    counts, note = options.counts_in_nodes(args)
+    each = args.gpus_per_node or NODE_GPUS
+    if note:
+        say(note)
     if not counts.size:
         raise InputError(f"no count fills whole nodes of {each:,} GPUs", field="--gpus")
     per_node = np.where(counts % each, counts, np.minimum(counts, each))
@@ -237,8 +225,8 @@ def _into_one(args: argparse.Namespace, fleet_query: Any) -> Any:
     else:
         sink = rows_to_stdout(fleet_query.columns, json=args.json, **escape)
     with sink as write, progress("rows") as advance:
-        for fleet, table, status, reasons in plan_blocks(fleets):
+        for fleet, table, *counts in plan_blocks(fleets):
             write(table)
-            summary.add(fleet, status, reasons)
+            summary.add(fleet, *counts)
             advance(summary.rows, None)
     return summary

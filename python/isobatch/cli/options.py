@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from isobatch import _core
+from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing, right_form
 from isobatch.planning.settings import Settings
-from isobatch.recipes.cluster import Cluster
-from isobatch.words import figure, shown
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
+from isobatch.words import counted, few, figure, shown
 
 _GROUPED = re.compile(r"\s*\+?\d{1,3}(,\d{3})+(?![\d,])")
 """Commas between thousands; anywhere else they stand between the items of a list."""
@@ -193,10 +194,6 @@ DECIMAL: dict[str, Any] = {
 
 # ---- the cluster ----
 
-PER_NODE = 8
-"""GPUs of a node where nothing else is said."""
-
-
 HARDWARE: dict[str, Any] = {
     "--model-parallel N": "GPUs per model replica (default: as the recipe)",
     "--expert-parallel N": "GPUs per full set of experts (default: as the recipe)",
@@ -211,12 +208,13 @@ HARDWARE: dict[str, Any] = {
 }
 """The options of a cluster beside its GPU count."""
 GPUS: dict[str, Any] = {
-    "--gpus N": (f"number of GPUs: above {PER_NODE}, nodes of --gpus-per-node", {"type": gpu_count}),
+    "--gpus N": (f"number of GPUs: above {NODE_GPUS}, whole nodes of --gpus-per-node", {"type": gpu_count}),
     "--nodes N": "number of nodes, instead of --gpus",
-    "--gpus-per-node N": f"GPUs per node (default: {PER_NODE})",
+    "--gpus-per-node N": f"GPUs per node (default: {NODE_GPUS})",
 }
 """The options of a cluster's GPU count."""
 CLUSTER: dict[str, Any] = {**GPUS, **HARDWARE}
+CURRENCY: dict[str, Any] = {"--currency SIGN": ("of the price (default: $)", "$")}
 
 
 def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
@@ -226,7 +224,7 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
     if args.gpus is not None:
         return in_nodes(args.gpus, args)
     if args.nodes is not None:
-        per_node = PER_NODE if args.gpus_per_node is None else args.gpus_per_node
+        per_node = NODE_GPUS if args.gpus_per_node is None else args.gpus_per_node
         return Cluster(nodes=args.nodes, gpus_per_node=per_node, **hardware(args))
     if optional and not typed({"gpus_per_node": args.gpus_per_node, **hardware(args)}, args):
         return None
@@ -239,6 +237,9 @@ def cluster(args: argparse.Namespace, *, optional: bool = False) -> Any:
 def in_nodes(gpus: int, args: argparse.Namespace) -> Any:
     """The Cluster of this many GPUs: whole nodes of --gpus-per-node, or a part of one."""
     nodes, per_node = nodes_of(gpus, args.gpus_per_node, is_timed=bool(getattr(args, "profile", None)))
+    if per_node > (args.gpus_per_node or NODE_GPUS):
+        many = f"{gpus:,} GPUs fill no whole nodes of {NODE_GPUS}"
+        say(f"planned as one node: {many}; --gpus-per-node N makes nodes of N")
     return Cluster(nodes=nodes, gpus_per_node=per_node, **hardware(args))
 
 
@@ -252,7 +253,7 @@ def nodes_of(
     >>> nodes_of(4), nodes_of(512), nodes_of(12), nodes_of(12, 4)
     ((1, 4), (64, 8), (1, 12), (3, 4))
     """
-    each = min(gpus, per_node or PER_NODE)
+    each = min(gpus, per_node or NODE_GPUS)
     if gpus % each == 0:
         return gpus // each, each
     if per_node is None and not is_timed:
@@ -260,6 +261,28 @@ def nodes_of(
     below = gpus // each * each
     todo = f"use {below:,} or {below + each:,} GPUs, or another --gpus-per-node ({gpus:,}: one node)"
     raise InputError(f"{name} {gpus:,} fills no whole nodes of {each:,} GPUs: {todo}")
+
+
+def counts_in_nodes(args: argparse.Namespace) -> tuple[Any, str]:
+    """Returns the planned ones of the typed GPU counts, by the rule of `nodes_of`, and a note.
+
+    They are an array, each once; the note, on counts beside whole nodes, is empty without any.
+    """
+    import numpy as np
+
+    from isobatch.fleet.counts import fills_nodes
+
+    typed, each = args.gpus, args.gpus_per_node or NODE_GPUS
+    gpus = np.array(typed if isinstance(typed, range) else list(dict.fromkeys(typed)))
+    is_whole = fills_nodes(gpus, each)
+    if is_whole.all():
+        return gpus, ""
+    broken = gpus[~is_whole]
+    listed = "" if isinstance(typed, range) else f": {few(map(str, broken.tolist()), 6)}"
+    many = f"{counted(len(broken), 'GPU count')} not of whole nodes of {each:,} GPUs{listed}"
+    if args.profile or args.gpus_per_node:
+        return gpus[is_whole], f"left out {many}; another --gpus-per-node plans them"
+    return gpus, f"planned as one node each: {many}; --gpus-per-node {each} leaves them out"
 
 
 def hardware(args: argparse.Namespace) -> dict[str, Any]:
@@ -278,10 +301,15 @@ def typed(values: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]
 def sheet_memory(
     profiles: Iterable[Any], memory_gib: float | None = None, gpu: str | None = None
 ) -> Iterator[str]:
-    """Yields a note for each profile (of `gpu`, where known) with its GPU's memory by the data sheet."""
+    """Yields a note for each profile (of `gpu`, where known) with memory limited by a data sheet."""
     from isobatch.forecast.data_sheets import memory_gib_of
 
-    known_types = (profile.gpu for profile in profiles if memory_gib is None)
+    capping = (
+        profile
+        for profile in profiles
+        if None not in (profile.memory_fixed_gib, profile.memory_per_sample_gib)
+    )
+    known_types = (profile.gpu for profile in capping if memory_gib is None)
     for gpu in (each for each in known_types if gpu in (None, each)):
         if (known := memory_gib_of(gpu)) is not None:
             yield f"memory of {gpu}: {figure(known)} GiB by its data sheet; --memory-gib N replaces it"

@@ -54,7 +54,7 @@ OPTIONS = {
     "recipe": FROM,
     "another tool": TO,
     "--force": "with --to and -o: replace the tool's file where it is there",
-    "target cluster": options.CLUSTER,
+    "target cluster": {**options.CLUSTER, **options.CURRENCY},
     "how to plan": {"settings": options.add_settings},
     "--memory-of MODULE:FACTORY": "cap the micro-batch by what fits --memory-gib, worked out with fake "
     "tensors from your own model and optimizer: a function that returns an isobatch.validate.Workload",
@@ -96,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json or (args.output == "-" and tool is None):
         write_json(planned.to_json())
     elif args.output != "-" or export is None:
-        show_lines(explained(planned, tool or recipe_source.tool), planned.status)
+        show_lines(explained(planned, tool or recipe_source.tool, args), planned.status)
     sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib, where.gpu)
-    for line in (*_by_noise(planned, how), *sheet):
+    for line in (*_by_noise(planned, how), *recipe_source.recomputing(how.get("profile", ())), *sheet):
         say(line)
     if export is not None and args.output is not None:
         save_export(export, args.output, force=args.force)
@@ -262,7 +262,10 @@ def _division(request: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, A
             raise must_be("a list of objects, one a row", rows, field=name)
     settings = _settings(request, how)
     options = {name: question[name] for name in known[2:] if question.get(name) is not None}
-    return allocate(question["jobs"], question["nodes"], **options, **settings).to_json()
+    pool = question["nodes"]
+    if type(pool) is int and pool > 0:
+        pool = _nodes(pool, is_timed=True, name="nodes")
+    return allocate(question["jobs"], pool, **options, **settings).to_json()
 
 
 def _each(*parts: Callable[[], Any]) -> list[Any]:
@@ -310,13 +313,17 @@ def _cluster(request: Mapping[str, Any], where: Any, *, is_timed: bool) -> Any:
         gpus = request["gpus"]
         if type(gpus) is not int or not 1 <= gpus <= 2**31:
             raise must_be("a whole number from 1 to 2,147,483,648", gpus, field="gpus")
-        nodes, per_node = options.nodes_of(gpus, is_timed=is_timed, name="gpus")
-        return Cluster(nodes=nodes, gpus_per_node=per_node)
+        return _nodes(gpus, is_timed=is_timed)
     if "cluster" in request:
         return Cluster(**_table(request, "cluster"))
     if where is None:
         raise missing("cluster", 'give "gpus": N, or "cluster": {"nodes": N, "gpus_per_node": M}')
     return where
+
+
+def _nodes(gpus: int, *, is_timed: bool, name: str = "gpus") -> Cluster:
+    nodes, per_node = options.nodes_of(gpus, is_timed=is_timed, name=name)
+    return Cluster(nodes=nodes, gpus_per_node=per_node)
 
 
 def _table(request: Mapping[str, Any], name: str) -> dict[str, Any]:

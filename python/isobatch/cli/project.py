@@ -153,6 +153,16 @@ def drop(args: argparse.Namespace, names: Iterable[str] = KEYS) -> None:
         setattr(args, name, args.unset.get(name))
 
 
+def refuse_hardware(args: argparse.Namespace, needs: str, table: str) -> None:
+    """Refuses the options of a cluster beside a table with such columns; drops a project's."""
+    about = {"gpus_per_node": args.gpus_per_node, **options.hardware(args)}
+    own = options.typed(about, args)
+    drop(args, about)
+    for name in own:
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(f"{option} needs {needs}: a table of {table} has the column {name}")
+
+
 def note(args: argparse.Namespace) -> str:
     """Lists the project's values in a line; empty without any."""
     project = getattr(args, "project", {})

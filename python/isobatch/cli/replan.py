@@ -32,7 +32,7 @@ OPTIONS = {
     "--effective-batch N": "effective batch to move to",
     "recipe": FROM,
     "another tool": TO,
-    "target cluster": options.CLUSTER,
+    "target cluster": {**options.CLUSTER, **options.CURRENCY},
     "how to plan (default: as in the plan, policy included)": {"settings": options.add_settings},
     "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
+    for line in recipe_source.recomputing(how.get("profile", ())):
+        say(line)
     export = None
     if tool is not None and feasible:
         export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(moved.to_json())
     else:
-        show_lines(explained(moved, tool or recipe_source.tool), moved.status)
+        show_lines(explained(moved, tool or recipe_source.tool, args), moved.status)
     if moved.status == "infeasible":
         return 1
     if export is not None and args.to is not None and args.output is not None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -101,10 +102,37 @@ class Source(NamedTuple):
         tool = detect.tool_of(self.pages[0].tool)
         return tool.name if tool.writer is not None else tool.written_as or None
 
+    def recomputing(self, profiles: Iterable[Any]) -> Iterator[str]:
+        """Yields a note for each file with recomputed activations, if a profile is estimated without."""
+        if all(profile.recompute in (None, "full") for profile in profiles):
+            return
+        for page in self.pages:
+            if name := next(_recomputing(page.settings), None):
+                todo = "a step takes about a third longer, in less memory: isobatch estimate --recompute full"
+                yield f"{page.file}: {name} recomputes activations; the profile is estimated without: {todo}"
+
     def own(self, tool: str | None) -> Mapping[str, Any]:
         """Returns the settings of the last file of this tool; empty if there is none."""
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
+
+
+_RECOMPUTING = (
+    "gradient_checkpointing", "enable_gradient_checkpointing", "enable_activation_checkpointing",
+    "activation_checkpoint.mode", "recompute_granularity",
+)  # fmt: skip
+"""Settings of tools that recompute the activations of layers."""
+_ON = ("true", "1", "yes", "full", "offload", "unsloth")
+
+
+def _recomputing(settings: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Yields the settings for recomputing all activations, if they are on; nested ones are dotted."""
+    for key, value in settings.items():
+        name = f"{within}{key}"
+        if isinstance(value, Mapping):
+            yield from _recomputing(value, f"{name}.")
+        elif str(value).lower() in _ON and f".{name}".endswith(tuple(f".{each}" for each in _RECOMPUTING)):
+            yield name
 
 
 @contextmanager
@@ -192,13 +220,21 @@ def form(args: argparse.Namespace) -> str | None:
     return None if args.output is None else form_of(args.to, args.output)
 
 
-def explained(plan: Any, tool: str | None) -> str:
-    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them."""
+def explained(plan: Any, tool: str | None, args: argparse.Namespace) -> str:
+    """Explains a plan; the ways out leave out weighted splits if the training tool cannot run them.
+
+    They leave out larger nodes than of --gpus-per-node, which the command refuses.
+    """
     how = None if tool is None else detect.writer(tool).writer
-    ways = [option for option in plan.options if not option.layout.irregular]
-    if plan.status != "infeasible" or how is None or how.runs_ragged or len(ways) == len(plan.options):
-        return str(plan.explain())
-    text = plan.explanation(options=ways).text()
+    is_even = how is not None and not how.runs_ragged
+    most = args.gpus_per_node or math.inf
+    fitting = [option for option in plan.options if option.cluster.gpus_per_node <= most]
+    ways = [option for option in fitting if not (is_even and option.layout.irregular)]
+    if plan.status != "infeasible" or len(ways) == len(plan.options):
+        return str(plan.explain(args.currency))
+    text = plan.explanation(args.currency, ways).text()
+    if len(ways) == len(fitting):
+        return str(text)
     return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 

@@ -16,10 +16,9 @@ from isobatch.fleet.rows import Fleet, decimal_hint
 from isobatch.fleet.table import InputTable, input_table
 from isobatch.planning.settings import settings_of
 from isobatch.reason import Reason, reason_names
-from isobatch.words import count, counted, duration, figure, percent, printable, ranged, real
+from isobatch.recipes.cluster import NODE_GPUS
+from isobatch.words import count, counted, duration, figure, percent, price, printable, ranged, real
 
-_NODE = 8
-"""GPUs of a usual node: a table does not say how many its clusters' nodes have."""
 _MAX_SHOWN_ROWS = 4
 """Other rows of a job that are listed."""
 
@@ -143,9 +142,11 @@ def _causes(row: Mapping[str, Any], severity: str) -> Iterator[str]:
 
 def _infeasible(row: Mapping[str, Any], columns: Mapping[str, Any], inputs: Inputs | None) -> Iterator[str]:
     gpus, batch = row.get("nearest_world_size"), row.get("nearest_batch")
-    world_size = row.get("world_size") or 0
-    is_broken = gpus and gpus % _NODE and world_size > _NODE and world_size % _NODE == 0
-    ways = [counted(gpus, "GPU") + (f" (no whole nodes of {_NODE})" if is_broken else "")] if gpus else []
+    # A table does not say how many GPUs its clusters' nodes have: a usual node's.
+    whole = [
+        count <= NODE_GPUS or count % NODE_GPUS == 0 for count in (gpus or 0, row.get("world_size") or 0)
+    ]
+    ways = [counted(gpus, "GPU")] if gpus and (whole[0] or not whole[1]) else []
     ways += [f"a batch of {count(batch)}"] if batch else []
     if is_illegal(row["reasons"]):
         yield _what_is_illegal(row, inputs)
@@ -194,7 +195,7 @@ def _others(row: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]
         where = counted(gpus, "GPU") if gpus else "a row"
         where += "" if cluster is None else f" on cluster {printable(str(cluster))}"
         took = [duration(option["hours"] * 3600)] if option.get("hours") is not None else []
-        took += [f"cost {figure(option['cost'])}"] if option.get("cost") is not None else []
+        took += [f"cost {price(option['cost'], '$')}"] if option.get("cost") is not None else []
         yield where + (f" ({', '.join(took)})" if took else "")
 
 
@@ -223,9 +224,9 @@ def _spent(row: Mapping[str, Any]) -> Iterator[str]:
     hours, error = row.get("hours"), row.get("hours_error")
     share = error / hours if error and hours else None
     parts = [] if hours is None else [ranged(hours, error, lambda value: duration(value * 3600))]
-    for name, form in (("gpu_hours", "{} GPU-hours"), ("cost", "cost {}")):
+    for name, form, write in (("gpu_hours", "{} GPU-hours", figure), ("cost", "cost {}", _price)):
         if (value := row.get(name)) is not None:
-            parts.append(form.format(ranged(value, share and value * share)))
+            parts.append(form.format(ranged(value, share and value * share, write)))
     if not parts:
         return
     notes = [] if share is None else [f"± {percent(share)}"]
@@ -234,6 +235,10 @@ def _spent(row: Mapping[str, Any]) -> Iterator[str]:
     if row.get("cost", 0.0) is None:
         notes.append("cost not known, as the cluster has no price_per_gpu_hour")
     yield "; ".join([f"It takes {', '.join(parts)}", *notes]) + "."
+
+
+def _price(cost: float) -> str:
+    return price(cost, "$")
 
 
 # The illegal input of a row

@@ -152,10 +152,10 @@ def plan_file(work: Work, file: JobFile, stopped: Callable[[], bool] = lambda: F
                 lambda: {_MADE_OF: digest, _SUMMARY: msgspec.json.encode(summary)},
             ) as write,
         ):
-            for block, table, status, reasons in plan_blocks(fleets, overlap=overlap):
+            for block, table, *counts in plan_blocks(fleets, overlap=overlap):
                 if stopped():
                     raise CancelledError
-                summary.add(block, status, reasons)
+                summary.add(block, *counts)
                 write(table)
     except InputError as error:
         return Outcome(file, Summary(), why=str(error))

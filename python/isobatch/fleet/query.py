@@ -1,7 +1,7 @@
 """Questions about many jobs, and the fleets made of them, ready to be planned whole or block by block."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from isobatch.fleet import results
 from isobatch.fleet.columns import CLUSTER_FIELDS, SETTINGS_FIELDS
 from isobatch.fleet.rows import Fleet, Pairs, read_pairs
 from isobatch.fleet.table import FIELDS, InputTable, input_table
+from isobatch.forecast.data_sheets import memory_gib_of
 from isobatch.forecast.profile import Profile, as_profiles, workloads_of
 from isobatch.planning.settings import checked_settings
 from isobatch.words import few, nearest, printable
@@ -33,6 +34,8 @@ class Query:
     select: str = "all"
     top: int = 1
     decimal: str | None = None
+    given: frozenset[str] = frozenset()
+    """Names of the settings that were not left to their defaults."""
 
     @property
     def rows_per_job(self) -> int:
@@ -48,7 +51,7 @@ class Query:
     def tell_unknown_columns(
         self, names: Iterable[str], note: Callable[[str], None] | None = None, level: int = 3
     ) -> None:
-        """Notes the columns of the jobs and the clusters other than fields.
+        """Notes the columns of the jobs and the clusters other than fields, and columns in a setting's place.
 
         Without `note` it warns of likely slips, at the line `level` calls above.
         """
@@ -60,8 +63,10 @@ class Query:
         if note is None:
             every = tuple(name for name in every if name not in fields and _hint(name, fields))
         text = unknown_columns(every, fields, ids)
-        if text is not None and note is not None:
-            note(text)
+        if note is not None:
+            columns = {*names, *(name for name, _ in (self.clusters.fields if self.clusters else ()))}
+            for line in (*filter(None, [text]), *replaced(self.given & columns)):
+                note(line)
         elif text is not None:
             warnings.warn(text, stacklevel=level)
 
@@ -97,7 +102,8 @@ class Query:
         self.refuse_unknown_names(every, file)
         jobs, clusters = (table.with_defaults(self.settings) for table in (jobs, clusters))
         columns = every if self.columns is None else self.columns
-        fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads)
+        sheets = any(memory_gib_of(profile.gpu) is not None for profile in self.profiles)
+        fleet = Fleet(jobs, clusters, self.settings, rows, columns, self._workloads, sheets=sheets)
         if self.select == "all":
             return fleet
         assert self._workloads is not None  # `query` has seen to it
@@ -140,7 +146,8 @@ def query(
     if select == "cheapest" and table is not None and not table.has("price_per_gpu_hour"):
         lacks = "price_per_gpu_hour, of the clusters: without it no row has a cost"
         raise InputError(f"select='cheapest' needs {lacks}", field="select")
-    query = Query(table, shared, _column_names(columns), profiles, select, 1 if top is None else top, decimal)
+    names, most = _column_names(columns), 1 if top is None else top
+    query = Query(table, shared, names, profiles, select, most, decimal, frozenset(settings))
     _ = query._workloads  # two profiles for one GPU type are refused here
     return query
 
@@ -242,6 +249,12 @@ def unknown_columns(names: Iterable[str], fields: Collection[str], ids: Collecti
             hint = "job?" if name.lower() in ids else _hint(name, fields)
             hinted.append(f"{printable(name, 80)} ({hint})" if hint else printable(name, 80))
     return f"not fields, carried along: {few(hinted, 20)}" if hinted else None
+
+
+def replaced(names: Iterable[str]) -> Iterator[str]:
+    """Yields a note for each keyword of these names: in rows with a value of their own it is not used."""
+    for name in sorted(names):
+        yield f"--{name.replace('_', '-')} ({name}=) is only used in rows whose own column {name} is empty"
 
 
 def _hint(name: str, fields: Collection[str]) -> str | None:

@@ -67,6 +67,8 @@ class Fleet:
     """Marks the pairs of jobs whose rows could not all be compared; None: there are none."""
     left_out: int = 0
     """Rows that the choice left out, as they could not be compared."""
+    sheets: bool = False
+    """Tells whether a profile's GPU has its memory in a data sheet."""
 
     @property
     def rows(self) -> int:
@@ -153,10 +155,42 @@ class Fleet:
         """Returns a `pyarrow.Table`, or a dict of arrays where dicts came in."""
         return self._assembled(self._computed(name for name in self.columns if name in RESULTS))
 
-    def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64]]:
-        """Returns the plan, and the status codes and reason bits of its rows, even if they are no columns."""
-        arrays = self._computed({"status", "reasons", *self.columns} & RESULTS.keys())
-        return self._assembled(arrays), arrays["status"], arrays["reasons"]
+    def plan_with_status(self) -> tuple[Any, NDArray[np.uint8], NDArray[np.uint64], int]:
+        """Returns the plan, and the status codes and reason bits of its rows, even if they are no columns.
+
+        The last value counts the rows whose micro-batch nothing caps.
+        """
+        timed = set() if self.workloads is None else {"memory_gib"}
+        arrays = self._computed({"status", "reasons", *timed, *self.columns} & RESULTS.keys())
+        return self._assembled(arrays), arrays["status"], arrays["reasons"], self.uncapped(arrays)
+
+    def uncapped(self, arrays: Mapping[str, NDArray[Any]]) -> int:
+        """Counts the planned rows without a cap on the micro-batch by job, cluster, setting or memory."""
+        if self.settings.get("max_micro_batch") is not None:
+            return 0
+
+        def lacks(table: InputTable, name: str) -> NDArray[np.bool_]:
+            return np.isnan(table.reals(name))
+
+        job, cluster = (lacks(table, "max_micro_batch") for table in (self.jobs, self.clusters))
+        # The tuned micro-batch is also known by the GPUs and the accumulation.
+        job &= lacks(self.jobs, "micro_batch") & (lacks(self.jobs, "gpus") | lacks(self.jobs, "accumulation"))
+        if not job.any() or not cluster.any():
+            return 0
+        rows = arrays["status"] != _INFEASIBLE
+        if "memory_gib" in arrays:
+            by_sheet = np.full(self.clusters.rows, not self.sheets)
+            unlimited = lacks(self.clusters, "memory_gib") & by_sheet
+            rows &= np.isnan(arrays["memory_gib"]) | self._of(unlimited, 1)
+        return int(np.count_nonzero(rows & self._of(job, 0) & self._of(cluster, 1)))
+
+    def _of(self, values: NDArray[np.bool_], side: int) -> NDArray[np.bool_]:
+        """Spreads a mask of the jobs (side 0) or the clusters (1) over the rows of the result."""
+        if self.pairs is not None:
+            return values[self.pairs[side]]
+        crossed = (self.jobs.rows, self.clusters.rows)
+        shaped = values[:, None] if side == 0 else values[None, :]
+        return np.broadcast_to(shaped, crossed).reshape(-1)
 
     def _computed(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
         results = list(names)
@@ -280,6 +314,11 @@ def _ids_of(table: InputTable, ids: Sequence[Any], name_asked: Any) -> str:
 
 # Counts of rows by status and reason
 
+UNCAPPED = (
+    "nothing caps the micro-batch, so whether it fits in memory is not known: set max_micro_batch "
+    "(--max-micro-batch), or micro_batch of the recipe"
+)
+
 
 class Summary(msgspec.Struct):
     """Counts rows by status and reason, with the first row of each illegal or missing value in words."""
@@ -289,14 +328,15 @@ class Summary(msgspec.Struct):
     left_out: int = 0
     reasons: dict[str, int] = {}
     examples: dict[str, str] = {}
+    uncapped: int = 0
 
     @property
     def infeasible(self) -> int:
         """Rows without a plan."""
         return self.rows - self.feasible
 
-    def add(self, block: Fleet, status: Any, reasons: Any) -> None:
-        """Counts a block: its status codes and reason bits."""
+    def add(self, block: Fleet, status: Any, reasons: Any, uncapped: int) -> None:
+        """Counts a block: its status codes and reason bits, and its rows without a cap on the micro-batch."""
         present = int(np.bitwise_or.reduce(reasons, initial=0))
         for reason in reasons_in(present):
             hit = (reasons >> np.uint64(reason.bit) & np.uint64(1)).astype(bool)
@@ -304,6 +344,7 @@ class Summary(msgspec.Struct):
             if reason.value not in self.examples and (example := block.example(int(hit.argmax()), reason)):
                 self.examples[reason.value] = example
         self.rows += len(status)
+        self.uncapped += uncapped
         self.left_out += block.left_out
         self.feasible += int(np.count_nonzero(status != _INFEASIBLE))
 
@@ -311,6 +352,7 @@ class Summary(msgspec.Struct):
         """Adds the counts of another."""
         self.rows += summary.rows
         self.left_out += summary.left_out
+        self.uncapped += summary.uncapped
         self.feasible += summary.feasible
         for name, count in summary.reasons.items():
             self.reasons[name] = self.reasons.get(name, 0) + count
@@ -323,6 +365,8 @@ class Summary(msgspec.Struct):
             reason = Reason(name)
             detail = f"; first in {self.examples[name]}" if name in self.examples else ""
             lines.append(f"  {reason.severity:10} {count:>9,}  {name}: {reason.text}{detail}")
+        if self.uncapped:
+            lines.append(f"{counted(self.uncapped, 'row')}: {UNCAPPED}")
         if self.left_out:
             rows = counted(self.left_out, "row")
             lines.append(f"{rows} left out of the choice: their time, cost or noise scale is not known")

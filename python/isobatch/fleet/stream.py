@@ -20,7 +20,7 @@ BLOCK_ROWS = 1 << 17
 """Rows of the result that are planned and written at a time, about: a job is not divided."""
 
 T = TypeVar("T")
-PlannedBlock: TypeAlias = tuple[Fleet, Any, Any, Any]
+PlannedBlock: TypeAlias = tuple[Fleet, Any, Any, Any, int]
 """A block, its plans, and their status codes and reason bits."""
 
 

@@ -299,8 +299,9 @@ def _refuse_names(kind: str, names: Sequence[str], file: str | None) -> None:
 
 def _hint(kind: str, name: str, names: Sequence[str], needed: Sequence[str], file: str | None) -> str:
     """Returns a way out of a missing column: multiply others, rename one, or add it."""
-    unknown = [field for field in names if field not in FIELDS.get(kind, ())]
-    close = next((field for field in unknown if nearest(field, needed) == name), None)
+    unknown = [field for field in names if field not in FIELDS.get(kind, CLUSTER_FIELDS)]
+    meant = {"count": "gpus"} if kind == "node" else {}
+    close = next((field for field in unknown if meant.get(field) or nearest(field, needed) == name), None)
     if name == "effective_batch" and OURS.get(str(close).lower()) != name:
         product = how_to_multiply(names, in_python=file is None)
         if product:

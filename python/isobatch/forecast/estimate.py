@@ -6,16 +6,14 @@ the share of a link, what kernels keep beside what must be kept. `Estimate.missi
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, TypedDict, Unpack, get_args
 
 from isobatch import _core
 from isobatch.errors import missing, must_be
 from isobatch.forecast.data_sheets import DataSheet, peak_of, sheet_of
 from isobatch.forecast.decoder import Decoder, read_model
-from isobatch.forecast.profile import GIB, Constant, Profile, state_bytes
+from isobatch.forecast.profile import GIB, Constant, Profile, Recompute, state_bytes
 from isobatch.limits import one_of, real, whole
-
-Recompute: TypeAlias = Literal["attention", "none", "full"]
 
 UTILIZATION = (0.3, 0.5)
 STATES = "weights, gradients, optimizer"
@@ -73,7 +71,7 @@ class _Request(NamedTuple):
     pipeline_parallel: int = 1
     micro_batch: int = 1
     utilization: tuple[float, float] = UTILIZATION
-    recompute: str = "attention"
+    recompute: Recompute = "attention"
     shards: int = 1
     inter_gb_s: float | None = None
 
@@ -192,6 +190,7 @@ def _profile_of(request: _Request) -> Estimate:
         workload=f"{family} of {request.parameters:,} parameters, {request.seq_len:,} tokens",
         parameters=request.parameters,
         seq_len=request.seq_len,
+        recompute=request.recompute,
         gpu=request.sheet.name,
         gradient_bytes=float(request.parameters * request.width),
         compute_constant=Constant(value=latency, estimated=True),
@@ -285,6 +284,8 @@ def _missing(request: _Request) -> tuple[str, ...]:
             gaps.append("traffic of tensor parallelism: give the model's config.json")
     elif request.tensor_parallel > 1:
         gaps.append("activations that tensor parallelism does not split: sequence parallelism is assumed")
+    if request.recompute != "full":
+        gaps.append("recomputation of layers (gradient checkpointing): estimate with recompute full")
     if request.pipeline_parallel > 1:
         gaps.append("what stages send to each other; a bubble of other micro-batches than "
                      f"{request.micro_batch}")  # fmt: skip

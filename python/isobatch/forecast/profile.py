@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from operator import lt
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -94,6 +94,9 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return float(np.interp(sizes, self.bytes, self.seconds).sum())
 
 
+Recompute: TypeAlias = Literal["attention", "none", "full"]
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The constants of a workload on one kind of GPU and network.
 
@@ -109,13 +112,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     around the model, relative. ``noise_by_progress`` is a table of (progress from 0 to 1, noise scale from
     there on) for a noise scale that grows along the run. ``unidentified`` names what the measurements could
     not tell. ``parameters`` and ``seq_len`` (tokens) are the model's and a sample's: a recipe with others has
-    no time or memory by this profile, beyond a tenth of difference.
+    no time or memory by this profile, beyond a tenth of difference. ``recompute`` says which
+    activations an estimate recomputes: "attention" (its scores), "none" or "full" (those of every layer).
     """
 
     schema: int = SCHEMA
     workload: str = ""
     parameters: int | None = None
     seq_len: int | None = None
+    recompute: Recompute | None = None
     gpu: str | None = None
     link: str | None = None
     gradient_bytes: float
@@ -458,7 +463,12 @@ def workloads_of(profiles: Sequence[Profile]) -> _core.Workloads | None:
     names = [profile.gpu for profile in profiles]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two profiles are for {name or 'any GPU type'}", field="profile")
+            of = "; ".join(profile.model for profile in profiles if profile.gpu == name and profile.model)
+            why = f"two profiles are for {name or 'any GPU type'}{of and f' (of {of})'}"
+            todo = (
+                "plan the jobs of each model in a run of their own, with its profile (isobatch allocate takes"
+            )
+            raise InputError(f"{why}: {todo} a column profile)", field="profile")
     return _core.Workloads([profile._core_fields() for profile in profiles]) if profiles else None
 
 

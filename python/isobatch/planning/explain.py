@@ -93,7 +93,7 @@ def explanation(
     plan_legs: Legs,
     options: Sequence[PlanRecord],
     stages: Sequence[Stage],
-    currency: str = "",
+    currency: str = "$",
 ) -> Explanation:
     """Explains a plan: changes by formula and paper, and warnings; or why there is none, and the ways out."""
     cautions = [(reason, _warning(plan, reason)) for reason in plan.reasons if reason.severity == "caution"]
@@ -400,7 +400,10 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
         if plan.hours is None:
             yield "Time and cost of the run are not known: the recipe has no duration."
         if plan.memory_gib is None:
-            yield "Memory is not known: the profile has none."
+            yield (
+                "Memory is not known: the profile has none per sample (isobatch estimate of a model's "
+                "config, isobatch calibrate)."
+            )
     elif plan.memory_gib is not None:
         yield f"Time and cost are not known: {refusal.LINK_UNKNOWN}."
     elif plan.cluster.price_per_gpu_hour is not None:

@@ -181,7 +181,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         starts = [0, *(move.step for move in self.moves)]
         return [*zip(starts, [*(move.before for move in self.moves), self], strict=True)]
 
-    def explain(self, currency: str = "") -> str:
+    def explain(self, currency: str = "$") -> str:
         """Explains in plain words the changes, by formula and paper, the unchanged values and the warnings;
         of an infeasible plan the reasons and the ways out.
 
@@ -194,7 +194,7 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
         """
         return self.explanation(currency).text()
 
-    def explanation(self, currency: str = "", options: Sequence[PlanRecord] | None = None) -> Explanation:
+    def explanation(self, currency: str = "$", options: Sequence[PlanRecord] | None = None) -> Explanation:
         """Returns the sentences of `explain` by their topics, for pages and programs.
 
         Args:

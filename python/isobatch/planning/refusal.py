@@ -47,7 +47,7 @@ _COUPLINGS = {
 
 
 def refusal(
-    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = ""
+    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "$"
 ) -> Iterator[tuple[Reason, str]]:
     """Yields each reason of an infeasible plan, and why it is met here."""
     for reason in plan.reasons:
@@ -265,7 +265,7 @@ _WHY: dict[Reason, Callable[[PlanRecord], str | None]] = {
 
 
 def ways(
-    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = ""
+    plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "$"
 ) -> list[tuple[str, str, str, str]]:
     """Writes each way out: its batch, its split, its price and the flags to copy."""
     return [
@@ -274,7 +274,7 @@ def ways(
     ]
 
 
-def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "") -> Iterator[str]:
+def menu(plan: PlanRecord, options: Sequence[PlanRecord], currency: str = "$") -> Iterator[str]:
     """Lists the ways out in columns."""
     rows = ways(plan, options, currency)
     if not rows:

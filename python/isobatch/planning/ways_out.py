@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import msgspec
@@ -11,12 +11,10 @@ from isobatch.limits import within
 from isobatch.planning.record import PlanRecord, gpu_multiple, parallel_of
 from isobatch.planning.settings import DEFAULTS, Settings
 from isobatch.reason import Reason
-from isobatch.recipes.cluster import Cluster
+from isobatch.recipes.cluster import NODE_GPUS, Cluster
 
 MAX_NODES_AWAY = 64
 """How far other node counts are looked for, in each direction."""
-MAX_MORE_GPUS = 1024
-"""How many more GPUs on one node are looked at for a run that misses its deadline."""
 MAX_BATCH_CHANGE = 0.25
 """A larger change of the batch is no way out, but another recipe."""
 
@@ -28,8 +26,9 @@ def options(refused: PlanRecord, make: Make[P]) -> list[P]:
     """Plans the ways out of an infeasible plan, or of a coupled one with another micro-batch, best first.
 
     On the same GPUs, or as many of them as hold whole replicas and sets of experts, a batch that divides (the
-    smallest change first), the exact batch with weights, then the nearest other GPU counts, then plans
-    without one of the settings asked for; of a coupled recipe first those with the tuned micro-batch.
+    smallest change first), the exact batch with weights, then the nearest other GPU counts, then a batch that
+    grows with the GPUs, then plans without one of the settings asked for; of a coupled recipe first those
+    with the tuned micro-batch.
     """
     options: list[P] = []
     for cluster, settings in _candidates(refused, make):
@@ -50,8 +49,6 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
         return
     if cluster != refused.cluster:
         yield cluster, settings
-    if _outgrows_batch(refused):
-        yield cluster, settings._replace(policy="grow")
     yield from (
         (cluster, _without_smaller(settings)._replace(batch_tolerance=share))
         for share in _tolerances(refused, cluster, make)
@@ -62,6 +59,8 @@ def _candidates(refused: PlanRecord, make: Make[P]) -> Iterator[tuple[Cluster, S
         yield cluster, settings._replace(split="uneven")
     for neighbour in _clusters(refused, make):
         yield neighbour, settings
+    if _outgrows_batch(refused):
+        yield cluster, settings._replace(policy="grow")
     replicas = cluster.nodes * cluster.gpus_per_node // parallel_of(refused, "model_parallel")
     if settings.policy == "keep" and refused.recipe.effective_batch < replicas:
         # Fewer samples than replicas: who wants all of these GPUs needs a sample for each, and the rule's
@@ -158,21 +157,34 @@ def _clusters(refused: PlanRecord, make: Make[P]) -> Iterator[Cluster]:
     """Yields the nearest clusters below and above with a plan by the same settings."""
     nodes, gpus = refused.cluster.nodes, refused.cluster.gpus_per_node
 
-    def feasible(field: str, counts: Iterable[int]) -> Iterator[Cluster]:
-        clusters = (msgspec.structs.replace(refused.cluster, **{field: count}) for count in counts)
+    def feasible(shapes: Iterable[tuple[int, int]]) -> Iterator[Cluster]:
+        clusters = (
+            msgspec.structs.replace(refused.cluster, nodes=nodes, gpus_per_node=gpus)
+            for nodes, gpus in shapes
+        )
         return (cluster for cluster in clusters if make(cluster, refused.settings).status != "infeasible")
 
+    def larger(least: int) -> Iterator[tuple[int, int]]:
+        """Yields the shapes above one node: where times depend on it, a fuller node, then whole nodes."""
+        if refused.origin.workloads is None:
+            return iter([(1, least)])
+        size = max(gpus, NODE_GPUS)
+        whole = ((count, size) for count in range(2, MAX_NODES_AWAY + 2))
+        return chain(((1, count) for count in range(least, size + 1)), whole)
+
+    fewer, more = refused.nearest_world_sizes
     if nodes > 1:
         halves = (nodes >> times for times in range(1, nodes.bit_length()))
         below = [*range(nodes - 1, max(0, nodes - MAX_NODES_AWAY - 1), -1), *halves]
         above = range(nodes + 1, nodes + MAX_NODES_AWAY + 1)
         for counts in (below, above):
-            yield from islice(feasible("nodes", counts), 1)
+            yield from islice(feasible((count, gpus) for count in counts), 1)
     elif Reason.MISSES_DEADLINE in refused.reasons:
         # The fewest that meet it.
-        yield from islice(feasible("gpus_per_node", range(gpus + 1, gpus + MAX_MORE_GPUS + 1)), 1)
-    elif near := [count for count in refused.nearest_world_sizes if count is not None]:
-        yield from feasible("gpus_per_node", near)
+        yield from islice(feasible(larger(gpus + 1)), 1)
+    elif fewer or more:
+        yield from feasible([(1, fewer)] if fewer else [])
+        yield from islice(feasible(larger(more)), 1) if more else ()
     else:
         halves = (gpus >> times for times in range(1, gpus.bit_length()))
-        yield from islice(feasible("gpus_per_node", halves), 1)
+        yield from islice(feasible((1, count) for count in halves), 1)

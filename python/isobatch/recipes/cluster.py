@@ -19,6 +19,10 @@ else:
     StructMeta = type(msgspec.Struct)
 
 
+NODE_GPUS = 8
+"""GPUs of a node where nothing else is said."""
+
+
 class _Named(StructMeta):
     """Makes records with one InputError for all unknown and missing fields."""
 

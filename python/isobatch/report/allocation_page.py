@@ -69,10 +69,10 @@ def _answer(line: str, *, is_single: bool) -> Record | None:
         return None
 
 
-def allocation_page(records: Sequence[Record], *, title: str | None = None) -> HtmlPage:
+def allocation_page(records: Sequence[Record], *, title: str | None = None, currency: str = "$") -> HtmlPage:
     """Makes the page of a log; times are hours since its first line."""
     if len(records) == 1:
-        return _division_page(records[0], title)
+        return _division_page(records[0], title, currency)
     last, rows = records[-1], _held_rows(records)
     hours = (last["seconds"] - records[0]["seconds"]) / 3600
     running = [job for job in last["jobs"] if job["nodes"]]
@@ -97,14 +97,17 @@ def allocation_page(records: Sequence[Record], *, title: str | None = None) -> H
     return HtmlPage(title or f"The pool over {figure(hours)} hours: {answer}", "", headlines, [section])
 
 
-def _division_page(record: Record, title: str | None) -> HtmlPage:
+def _division_page(record: Record, title: str | None, currency: str) -> HtmlPage:
     """Makes the page of a single division: who has what, and why others wait."""
     jobs = record["jobs"]
     used, running = sum(map(_gpus, jobs)), sum(bool(job["nodes"]) for job in jobs)
+    figures = {"hours left": "hours_left", "deadline, hours": "deadline_hours", f"cost, {currency}": "cost"}
+    figures = {title: name for title, name in figures.items() if any(job.get(name) for job in jobs)}
     rows = [
         (
             str(job["job"]),
             count(_gpus(job)),
+            *(figure(job[name]) if job.get(name) is not None else "" for name in figures.values()),
             few([f"{node}: {gpus}" for node, gpus in job["nodes"].items()]),
             str(job.get("why") or ""),
         )
@@ -114,8 +117,9 @@ def _division_page(record: Record, title: str | None) -> HtmlPage:
         Headline("GPUs used", count(used), f"{count(record['idle'])} idle" if "idle" in record else ""),
         Headline("jobs with GPUs", count(running), f"of {count(len(jobs))}"),
     ]
-    columns = {"job": "text", "GPUs": "number", "nodes": "text", "why it waits": "text"}
-    table = HtmlTable("Each job", columns, rows, sortable=True)
+    columns = {"job": "text", "GPUs": "number", **dict.fromkeys(figures, "number"), "nodes": "text"}
+    columns |= {"why it waits": "text"} if any(job.get("why") for job in jobs) else {}
+    table = HtmlTable("Each job", columns, [row[: len(columns)] for row in rows], sortable=True)
     waiting = len(jobs) - running
     answer = f"{counted(running, 'job')} {'has' if running == 1 else 'have'} {counted(used, 'GPU')}"
     answer += f", {count(waiting)} {'waits' if waiting == 1 else 'wait'}"

@@ -16,7 +16,7 @@ from isobatch.report.levels import MEASURED
 from isobatch.report.page import Drawing, Headline, HtmlPage, Section
 from isobatch.report.table import INFEASIBLE, Plans, plans_of, rows_of
 from isobatch.report.what_if import LIMITS, choices_of, tuned_run
-from isobatch.report.within import VERDICTS, Limits, best_within, together, verdicts
+from isobatch.report.within import VERDICTS, Limits, best_within, missed, together, verdicts
 from isobatch.words import count, counted, few_gpus, figure, real
 
 _LISTED = (
@@ -57,7 +57,7 @@ def counts_page(
     headlines = list[Headline]()
     if times.times_known(plans):
         headlines += [_within(plans, limits, currency)] if limits.names() else []
-        headlines += [*_best(plans, currency), *times.knee_of(plans)]
+        headlines += [*_best(plans, limits, currency), *times.knee_of(plans, limits)]
     if counts.critical_batch is not None:
         headlines.append(Headline("critical batch", figure(counts.critical_batch), counts.definition))
     lead = times.how_sure(plans).strip() or f"No hours and cost: {_why_unknown(counts, plans)}."
@@ -162,8 +162,8 @@ def _split_section(plans: Plans) -> list[Section]:
 # ---- the first lines ----
 
 
-def _best(plans: Plans, currency: str) -> list[Headline]:
-    """Where a job is fastest and cheapest."""
+def _best(plans: Plans, limits: Limits, currency: str) -> list[Headline]:
+    """Where a job is fastest and cheapest, and the limits missed there."""
     headlines = []
     for label, name in (("fastest", "hours"), ("cheapest", "cost")):
         values = plans.spent(name)
@@ -171,7 +171,8 @@ def _best(plans: Plans, currency: str) -> list[Headline]:
             continue
         row = int(np.nanargmin(values))
         end = times.end_at(plans, row)
-        took = f"{times.spent(plans, row, currency)}{end and f'; {end}'}{times.left_out(plans, name)}"
+        took = f"{times.spent(plans, row, currency)}{missed(plans, limits, row)}"
+        took += f"{end and f'; {end}'}{times.left_out(plans, name)}"
         headlines.append(Headline(label, counted(plans.gpus[row], "GPU"), took))
     return headlines
 

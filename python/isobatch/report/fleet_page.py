@@ -41,7 +41,14 @@ def fleet_page(
         *_jobs_without_plan(plans),
         Section("All rows", tables=[rows_of(plans, "row", file, headings=headings)]),
     ]
-    lead = _lead(plans) + times.how_sure(plans) + _already_chosen(plans) + _of_model(plans) + _ALONE
+    lead = (
+        _lead(plans)
+        + times.how_sure(plans)
+        + _of_memory(plans)
+        + _already_chosen(plans)
+        + _of_model(plans)
+        + _ALONE
+    )
     headlines = _headlines(plans, currency, deadline)
     return HtmlPage(title or _answer(plans, headlines), lead, headlines, sections)
 
@@ -77,7 +84,10 @@ def _lead(plans: Plans) -> str:
 
 def _of_model(plans: Plans) -> str:
     """Names the model and the GPUs of the times, and counts the rows without; a sentence after a space."""
-    many, models = int(plans.has(Reason.OTHER_HARDWARE).sum()), [*filter(None, plans.provenance.profiles)]
+    many, models = (
+        int(plans.has(Reason.OTHER_HARDWARE).sum()),
+        [*dict.fromkeys(filter(None, plans.provenance.profiles))],
+    )
     of = printable("; ".join(models))
     gpus = (
         f" on {few(sorted({*plans.provenance.gpu_types.values()}), 3)}" if plans.provenance.gpu_types else ""
@@ -85,6 +95,13 @@ def _of_model(plans: Plans) -> str:
     if models and many:
         return f" {counted(many, 'row')} have no times by the profile, which is of {of}{gpus}."
     return f" Times of {of}{gpus}." if models and times.times_known(plans) else ""
+
+
+def _of_memory(plans: Plans) -> str:
+    """Counts the rows with times and without memory; a sentence after a space."""
+    unknown = int((~np.isnan(plans.spent("hours")) & np.isnan(plans.number("memory_gib"))).sum())
+    is_read = {"micro_batch", "memory_gib"} <= plans.numbers.keys()
+    return f" Whether {counted(unknown, 'row')} fit in memory is not known." if unknown and is_read else ""
 
 
 def _already_chosen(plans: Plans) -> str:
@@ -124,7 +141,7 @@ def _headlines(plans: Plans, currency: str, deadline: float | None) -> list[Head
         paid = _spent(plans, "cost", lambda cost: price(cost, currency))
         headlines.append(Headline("cost", paid, cheapest))
     if plans.compares:
-        headlines += times.knee_of(plans)
+        headlines += times.knee_of(plans, Limits(deadline))
     if deadline is not None:
         met, likely = jobs_within(plans, Limits(deadline))
         within = f"of {counted(jobs, 'job')}, within {duration(deadline * 3600)}"

@@ -50,7 +50,7 @@ def page_of_file(
     A fleet's may also be a folder, a glob or a URL, and has the deadline of its settings where none is given.
     """
     if PurePath(path).suffix.lower() == ".jsonl" and (divisions := log_in(path)) is not None:
-        return allocation_page(divisions, title=title)
+        return allocation_page(divisions, title=title, currency=currency)
     if PurePath(path).suffix.lower() != ".json":
         from isobatch.files.read import read_table
 
@@ -62,7 +62,7 @@ def page_of_file(
         raise InputError(f"cannot be read: {str(error)[:200]}", file=path) from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if is_division(content):
-        return allocation_page([read_division(text, path)], title=title)
+        return allocation_page([read_division(text, path)], title=title, currency=currency)
     if str(schema).startswith("isobatch.plan/"):
         return plan_page(Plan.load(path), title=title, currency=currency)
     if str(schema).startswith("isobatch.validation/"):

@@ -114,7 +114,7 @@ def _layout(plan: Plan) -> str:
     return f"{split} = {count(batch)} samples per step"
 
 
-def ways(plan: Plan, currency: str = "") -> HtmlTable | None:
+def ways(plan: Plan, currency: str = "$") -> HtmlTable | None:
     """Tables the alternatives to an infeasible plan, by the keywords of `ib.plan`."""
     menu = zip(plan.options, refusal.ways(plan, plan.options, currency), strict=True)
     rows = [(batch, _keywords(plan, option), split, price) for option, (batch, split, price, _) in menu]

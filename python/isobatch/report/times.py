@@ -1,5 +1,7 @@
 """Hours and cost over GPU counts, with the fastest, the cheapest and the knee, of a fleet or of one job."""
 
+from collections import Counter
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from isobatch.reason import Reason
 from isobatch.report.charts import MAX_LINES, Limit, by_cluster, over_gpus
 from isobatch.report.page import Drawing, Headline, HtmlTable, Section
 from isobatch.report.table import INFEASIBLE, Plans
-from isobatch.report.within import Limits, best_within, together
+from isobatch.report.within import Limits, best_within, missed, together
 from isobatch.words import count, counted, figure, percent, printable
 
 _MAX_POINTS = 200
@@ -98,8 +100,8 @@ def knees(plans: Plans) -> dict[int, int]:
     return {int(job[row]): int(row) for row in rows[first[several]].tolist()}
 
 
-def knee_of(plans: Plans) -> list[Headline]:
-    """Names the knee of a single job, or of the middle one of several."""
+def knee_of(plans: Plans, limits: Limits) -> list[Headline]:
+    """Names the knee of a single job, or of the middle one of several, and the limits missed there."""
     rows = sorted(knees(plans).values(), key=lambda row: float(plans.gpus[row]))
     if not rows:
         return []
@@ -107,7 +109,7 @@ def knee_of(plans: Plans) -> list[Headline]:
     end = end_at(plans, row)
     note = f"the best trade of time for GPU-hours; {end}" if end else ""
     note = note or "past it, more GPUs cost more than they save"
-    note += "; the middle job" if len(rows) > 1 else ""
+    note += "; the middle job" if len(rows) > 1 else missed(plans, limits, row)
     return [Headline("knee", counted(plans.gpus[row], "GPU"), note)]
 
 
@@ -124,9 +126,9 @@ def end_at(plans: Plans, row: int) -> str:
 
 def _drawing(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     """Draws a figure over GPUs, a line for each job and GPU type; of many, those with the most GPU-hours."""
-    lines, many = _lines(plans, name)
-    points = [point for line in lines for point in line]
-    drawn = {point["job"] for point in points}
+    lines, alike = _lines(plans, name)
+    points, many = [point for line in lines for point in line], sum(alike.values())
+    drawn = {point["first"] for point in points}
     known = ~np.isnan(plans.spent(name))
     marked = [_point(plans, name, row) for row in knees(plans).values() if known[row]]
     marked = [knee for knee in marked if knee["job"] in drawn]
@@ -134,8 +136,10 @@ def _drawing(plans: Plans, name: str, currency: str, limit: Limit) -> Drawing:
     drawn_lines = "a line for each job" + (" and GPU type" if len(plans.gpu_types()[0]) > 1 else "")
     is_counts = "gpus" in plans.numbers
     drawn_lines = "" if is_counts else f": {drawn_lines}"
-    if many > len(lines):
-        drawn_lines += f", the {len(lines)} of {count(many)} that take the most GPU-hours"
+    if len(alike) > len(lines):
+        drawn_lines += f", the {len(lines)} of {count(len(alike))} that take the most GPU-hours"
+    if many > len(alike):
+        drawn_lines += f" ({count(many)} lines, equal ones drawn as one)"
     described = f"{name.capitalize()} by number of GPUs (log scales){drawn_lines}; "
     described += f"{_ends(lines, name, currency)}."
     described += " The band is the 95 % interval." if _ranges(points) else ""
@@ -188,10 +192,10 @@ def _coincide(plans: Plans, name: str) -> bool:
     return bool(2 * dots.shape[1] <= known.sum())
 
 
-def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
-    """Returns the points of jobs on each GPU type, most GPU-hours first, and the number of such lines.
+def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], Counter[Any]]:
+    """Returns the points of jobs on each GPU type, most GPU-hours first, and how often each line is there.
 
-    Where several clusters have as many GPUs a job's least counts.
+    Where several clusters have as many GPUs a job's least counts. Equal lines are one, of the first job.
     """
     _, job = plans.text("job")
     types, kind = plans.gpu_types()
@@ -201,11 +205,18 @@ def _lines(plans: Plans, name: str) -> tuple[list[list[dict[str, Any]]], int]:
     rows = rows[np.lexsort((values[rows], gpus[rows], line[rows]))]
     lines = np.split(rows, np.flatnonzero(np.diff(line[rows])) + 1)
     lines.sort(key=lambda own: -float(work[own].min()))
+    firsts, alike = dict[Any, Any](), Counter[Any]()
+    for own in lines:
+        key = (int(kind[own[0]]), gpus[own].tobytes(), values[own].tobytes())
+        firsts.setdefault(key, own)
+        alike[key] += 1
     points = []
-    for own in lines[:MAX_LINES]:
+    for key, own in islice(firsts.items(), MAX_LINES):
         _, first = np.unique(gpus[own], return_index=True)
-        points.append([_point(plans, name, row) for row in at_most(own[first].tolist())])
-    return points, len(lines)
+        more = f" and {count(alike[key] - 1)} more" if alike[key] > 1 else ""
+        drawn = [_point(plans, name, row) for row in at_most(own[first].tolist())]
+        points.append([point | {"job": f"{point['job']}{more}", "first": point["job"]} for point in drawn])
+    return points, alike
 
 
 def _point(plans: Plans, name: str, row: int) -> dict[str, Any]:
@@ -273,7 +284,7 @@ def _ends_table(plans: Plans, limits: Limits, currency: str) -> HtmlTable:
     hours, work, cost = plans.spent("hours"), plans.spent("gpu_hours"), plans.spent("cost")
 
     def cell(row: int) -> str:
-        return f"{_where(plans, row)}, {spent(plans, row, currency)}"
+        return f"{_where(plans, row)}, {spent(plans, row, currency)}{missed(plans, limits, row)}"
 
     jobs, marks = list(dict.fromkeys(job[~np.isnan(hours)].tolist())), knees(plans)
     judged, rows = together(plans, limits) if limits.names() else [], []

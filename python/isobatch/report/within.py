@@ -62,6 +62,13 @@ def together(plans: Plans, limits: Limits) -> list[str | None]:
     return [next((each for each in ("missed", None, "likely") if each in row), "met") for row in rows]
 
 
+def missed(plans: Plans, limits: Limits, row: int) -> str:
+    """Names the limits missed by a row, after a semicolon; empty where it keeps all."""
+    verdict_by_limit = verdicts(plans.only(np.array([row])), limits)
+    names = [name for name, (verdict,) in verdict_by_limit.items() if verdict == "missed"]
+    return f"; misses the {' and the '.join(names)}" if names else ""
+
+
 def best_within(
     rows: NDArray[np.int64], by: NDArray[np.float64], judged: Sequence[str | None]
 ) -> tuple[int | None, str]:
