@@ -12,6 +12,7 @@ from isobatch.cli import main
 from isobatch.doctor.examine import examine
 from isobatch.tools.detect import reader, readers
 from isobatch.tools.page import Reading
+from isobatch.tools.read import read_file
 from isobatch.tools.tool import Case, Weight
 from tools.test_reading import PUBLISHED, written
 from tools.test_rl import stops
@@ -133,6 +134,28 @@ def test_published_configurations_have_a_batch(source, tmp_path):
     assert examine(written(tmp_path, name, text), gpus, **own).batch == fields["effective_batch"]
 
 
+TWO_NUMBERS = {
+    "DeepSpeed, micro-batch and accumulation": '{"train_micro_batch_size_per_gpu": 2, '
+    '"gradient_accumulation_steps": 8}',
+    "DeepSpeed, batch and accumulation": '{"train_batch_size": 4096, "gradient_accumulation_steps": 8, '
+    '"zero_optimization": {}}',
+    "DeepSpeed, micro-batch alone": '{"train_micro_batch_size_per_gpu": 2}',
+}
+
+
+@pytest.mark.parametrize("source", [*PUBLISHED, *TWO_NUMBERS])
+def test_a_typed_batch_is_the_tuned_runs_and_not_the_files(source, tmp_path):
+    """An unchanged file on more GPUs is no file that trains with the tuned batch."""
+    name, text, arguments, _ = PUBLISHED.get(source) or ("ds.json", TWO_NUMBERS[source], {}, {})
+    file = written(tmp_path, name, text)
+    beside = {field: value for field, value in arguments.items() if field not in ("gpus", "effective_batch")}
+    gpus = 4 * (read_file(file).fields.get("gpus") or arguments.get("gpus") or 8)
+    batch = examine(file, gpus, **beside).batch
+    changed = examine(file, gpus, effective_batch=batch // 4, **beside)
+    assert changed.batch == batch and not changed.healthy
+    assert any(finding.what.startswith(f"a step has {batch:,} samples") for finding in changed.findings)
+
+
 def test_the_command_exits_with_what_it_found(tmp_path, ran):
     path = written(tmp_path, "a.json", json.dumps(CLEAN))
     assert main(["doctor", str(path), "--gpus", "8", "--set", "gpus=8"]) == 0
@@ -170,6 +193,16 @@ def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path
     assert whats == ["the run stops", "the warmup is one step ahead"]
     fewer = examined(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
     assert "a step has 1,024 samples = 2 × 64 × 8 replicas." in fewer.text
+
+
+def test_a_warmup_that_is_a_share_of_the_run_is_no_number_of_steps_to_change(tmp_path):
+    """Megatron's fraction gives 10 steps of 1,000, and is left as it is."""
+    script = f"torchrun {MEGATRON} --train-iters 1000 --lr-warmup-fraction .01 --global-batch-size 64"
+    diagnosis = examined(tmp_path, script, 8, "a.sh", effective_batch=32)
+    assert [finding.field for finding in diagnosis.findings if finding.field in ("duration", "warmup")] == [
+        "duration"
+    ]
+    assert "--global-batch-size 32" in [finding.change for finding in diagnosis.findings]
 
 
 def test_the_doctors_steps_are_rounded_as_the_plans(tmp_path):

@@ -8,7 +8,7 @@ from isobatch.planning.plan import plan
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.tool import Case, Issue, Weight
-from isobatch.words import count, counted, figure, real
+from isobatch.words import count, counted, figure, number_of, real
 
 _OF_RULE = ("optimizer", "noise_scale")
 """Fields of a recipe by which `rule="auto"` chooses."""
@@ -92,18 +92,22 @@ def _too_long(case: Case) -> Iterator[Issue]:
 def _grown(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
-    plan = case.plan
-    change = ""
-    if plan is not None:
+    cause = f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed"
+    source = "torch, DistributedDataParallel: each process has its own loader"
+    change = f"no split of the tuned batch fits these GPUs: {case.command} lists what would"
+    if case.fields.get("effective_batch") is not None:
+        cause, source = f"{case.key('effective_batch')} counts all GPUs", "the same batch at every number"
+        change = case.line("effective_batch", case.tuned)
+    elif (plan := case.plan) is not None:
         by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
         f"a step has {counted(case.batch or 0, 'sample')}, {figure(case.growth)} × the "
         f"{count(case.tuned or 0)} that it was tuned with",
-        f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
-        "torch, DistributedDataParallel: each process has its own loader",
-        change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
+        cause,
+        source,
+        change,
         field="batch_per_gpu",
     )
 
@@ -137,8 +141,10 @@ def _lengths(case: Case) -> Iterator[Issue]:
         ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
     ):
         length = case.fields.get(field)
-        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
-        if isinstance(length, str) and length.endswith("st") and not counted_anew:
+        # A share of the run follows it, as a checkpoint's steps follow its epochs.
+        share = number_of(str(case.reading.value_of(case.key(field)))) or 1
+        is_counted = case.key(field) == "num_train_epochs" or share < 1
+        if isinstance(length, str) and length.endswith("st") and not is_counted:
             steps = float(length.removesuffix("st"))
             yield Issue(
                 f"{name} takes {figure(case.growth)} × the samples of the tuned one",

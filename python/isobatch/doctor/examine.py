@@ -21,7 +21,7 @@ from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import reader
-from isobatch.tools.page import Reading, value_at
+from isobatch.tools.page import Reading
 from isobatch.tools.read import count_of, joined_fields, missing_fields, read_file
 from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
 from isobatch.words import counted, printable
@@ -126,7 +126,9 @@ def examine(
     command = _plan_command(reading, own, cluster, tool)
     trial = _try_plan(reading, own, cluster, command)
     world, fields = cluster.nodes * cluster.gpus_per_node, {**reading.fields, **own}
-    batch = _batch(fields, world, trial.tuned) if _has_accumulation(reading, own) else None
+    if (total := reading.fields.get("effective_batch")) is not None:
+        fields["effective_batch"] = total  # one that is typed is the tuned run's
+    batch = _batch(fields, world, total, trial.tuned) if _has_accumulation(reading, own) else None
     known = reader(reading.tool)
     assert known.reader is not None
     nodes = cluster.nodes if isinstance(gpus, Cluster) else None
@@ -248,9 +250,7 @@ def _is_open(reading: Reading, error: InputError) -> bool:
     """Tells whether a refused setting lacks a value, or is "auto", to be filled in by the run."""
     if error.field in reading.gaps:
         return True
-    name = error.field or ""
-    plain = name[2:].replace("-", "_") if name.startswith("--") else name
-    return str(value_at(reading.settings, plain)).strip().lower() == "auto"
+    return str(reading.value_of(error.field or "")).strip().lower() == "auto"
 
 
 def _refused(to: str, error: InputError) -> Issue:
@@ -276,15 +276,17 @@ def _not_said_yet(
             yield issue
 
 
-def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Computes the samples in a step there: a global batch stays, a batch per GPU grows with the GPUs."""
-    if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
-        return int(fields["effective_batch"])
+def _batch(fields: Mapping[str, Any], gpus: int, total: int | None, tuned: int | None) -> int | None:
+    """Computes the samples in a step there: a file's `total` stays, a batch per GPU grows with the GPUs.
+
+    A batch that was typed is the tuned run's: it is the file's where the file leaves one to the run.
+    """
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
     replicas = gpus // (fields.get("model_parallel") or 1)
-    if micro is None or not replicas:
-        return tuned
-    return int(micro) * int(fields.get("accumulation") or 1) * replicas
+    is_typed = fields.get("effective_batch") is not None
+    if total is None and micro and replicas and ("accumulation" in fields or not is_typed):
+        return int(micro) * int(fields.get("accumulation") or 1) * replicas
+    return int(fields["effective_batch"]) if is_typed else tuned
 
 
 # ---- in words ----

@@ -140,6 +140,10 @@ class Reading:
         self.keys.pop(field, None)
         return self.fields.pop(field, None)
 
+    def value_of(self, name: str) -> Any:
+        """Returns the value of a setting by its name in the file, `--micro-batch-size` too; None without."""
+        return value_at(self.settings, name[2:].replace("-", "_") if name.startswith("--") else name)
+
     @property
     def demands(self) -> dict[str, Any]:
         """Returns the tool's own demands as settings of a plan."""

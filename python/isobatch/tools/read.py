@@ -279,9 +279,7 @@ def _merged(
 
 def _is_said(page: Reading, field: str) -> bool:
     """Tells whether a file sets a field itself, rather than taking its tool's default."""
-    key = page.keys.get(field, "")
-    plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
-    return plain != "" and value_at(page.settings, plain) is not None
+    return page.value_of(page.keys.get(field, "")) is not None
 
 
 def is_default(page: Reading, field: str) -> bool:
