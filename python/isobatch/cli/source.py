@@ -106,6 +106,12 @@ class Source(NamedTuple):
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
 
+    def elsewhere(self, plan: Any, tool: str) -> tuple[str, ...]:
+        """Returns the lines of the run's other files that a plan changes."""
+        from isobatch.tools.beside import changes_elsewhere
+
+        return tuple(changes_elsewhere(plan, self.pages, plain(tool)))
+
 
 @contextmanager
 def naming_set(typed: Mapping[str, Any]) -> Iterator[None]:
@@ -202,7 +208,12 @@ def explained(plan: Any, tool: str | None) -> str:
     return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
-def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:
+def job(
+    args: argparse.Namespace,
+    resume: str | None = None,
+    own: Mapping[str, Any] | None = None,
+    elsewhere: tuple[str, ...] = (),
+) -> Any:
     """Makes the Job of the launchers' options, and of the settings of a file of the same tool."""
     import shlex
 
@@ -213,6 +224,7 @@ def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, A
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
     how = {"image": args.image, "elastic": args.elastic, "resume": resume, "own": own or {}}
+    how["elsewhere"] = elsewhere
     return Job(name=args.name, command=command, again=shell_words(_again(args)), **how)
 
 

@@ -95,7 +95,7 @@ def _grown(case: Case) -> Iterator[Issue]:
     cause = f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed"
     source = "torch, DistributedDataParallel: each process has its own loader"
     change = f"no split of the tuned batch fits these GPUs: {case.command} lists what would"
-    if case.fields.get("effective_batch") is not None:
+    if case.reading.fields.get("effective_batch") is not None:
         cause, source = f"{case.key('effective_batch')} counts all GPUs", "the same batch at every number"
         change = case.line("effective_batch", case.tuned)
     elif (plan := case.plan) is not None:

@@ -55,9 +55,6 @@ def read(page: SettingsPage) -> None:
         inner.whole("gradient_accumulation_steps", "accumulation")
     if inner.raw("gradient_clipping") not in (None, "auto"):
         inner.clip("gradient_clipping")
-    if inner.has("deepspeed_config_file"):
-        text = "deepspeed_config_file is not read here: isobatch plan reads it as another --from"
-        page.note_until(text, lambda run: "deepspeed" in run.tools)
     sizes = (f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
     page.table("parallelism_config").read_parallel(*sizes)
     megatron = page.table("megatron_lm_config")

@@ -62,9 +62,9 @@ def export(
     sheet = how.write(plan, job)
     before = {} if was is None else leaves(how.write(was, job).settings)
     now = leaves(sheet.settings)
-    moved = [at for at in now if before and before.get(at) != now[at]]
+    moved = [at for at in now if before and before.get(at) != now[at] and not at.endswith("_port")]
     remarks = {at: f"was {_value_text(before[at]) if at in before else 'not set'}" for at in moved}
-    comments = [_KEEP] if how.is_part else []
+    comments = [*([_KEEP] if how.is_part else []), *job.elsewhere]
     comments += sheet.comments
     off = [at for at, value in now.items() if value == 0 and value is not False and _SWITCHES.search(at)]
     if off and not job.own:  # a file of the same tool has said so

@@ -73,9 +73,6 @@ def read_parallel(page: SettingsPage) -> None:
     """Reads the GPUs of a replica from older arguments, and Accelerate's and DeepSpeed's inside."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
-    if isinstance(file := page.raw("deepspeed"), str):
-        text = f"{page.name('deepspeed')} {file} is not read here: isobatch plan reads it as another --from"
-        page.note_until(text, lambda run: "deepspeed" in run.tools)
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
 
