@@ -4,6 +4,8 @@ The findings, with their cause and the line to change.
 """
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -78,7 +80,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
         ("a.json", {**CLEAN, "num_train_epochs": 3}, "num_train_epochs 3 has no effect",
          "remove num_train_epochs"),
         ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
-        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "unknown to transformers 5",
+        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "transformers from 5.15 on has no warmup_ratio",
          "warmup_steps: 0.1"),
         ("a.json", {**CLEAN, "max_grad_norm": None}, "clipped at norm 1", "max_grad_norm: 0.0"),
         ("a.json", {**CLEAN, "gradient_accumulation_steps": 4}, "mean of means", "transformers>=4.46"),
@@ -298,7 +300,7 @@ MICRO = "x --micro-batch-size 2 --lr 1e-4"
 RUN = f"{MICRO} --global-batch-size 64"
 HEALTHY = {
     "args.json": {
-        **HF, "gradient_accumulation_steps": 4, "warmup_ratio": 0.03, "bf16": True, "report_to": "wandb",
+        **HF, "gradient_accumulation_steps": 4, "warmup_steps": 0.03, "bf16": True, "report_to": "wandb",
     },
     "best.json": {**BEST, "save_steps": 100},
     "epochs.json": {**BEST, "eval_strategy": "epoch", "save_strategy": "epoch"},
@@ -446,3 +448,32 @@ def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
     assert stops(examined(tmp_path, MEGATRON, 7, name="a.sh")) == [expected]
     lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
     assert stops(examined(tmp_path, lowered, 7, name="b.sh")) == []
+
+
+SHELL = f"set -e\ntorchrun {MEGATRON} --train-iters 1000 --lr-warmup-iters 10 --lr-decay-style cosine\n"
+BOM = "\ufeff"
+PLAIN = {**CLEAN, "learning_rate": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.sh", SHELL.replace("\n", "\r\n").encode(), "line ends are CRLF, in 2 lines"),
+        ("launch", f"#!/bin/bash\r\n{SHELL}".encode(), "line ends are CRLF, in 1 line"),
+        ("a.sh", f"{BOM}{SHELL}".encode(), "byte order mark"),
+        ("a.json", f"{BOM}{json.dumps(CLEAN)}".encode(), "byte order mark"),
+        ("a.yaml", json.dumps(PLAIN).encode("utf-16"), "UTF-16"),
+        ("a.sh", SHELL.encode(), None),
+        ("a.yaml", f"{BOM}{json.dumps(PLAIN, indent=1)}".replace("\n", "\r\n").encode(), None),
+        ("a.json", json.dumps(CLEAN, indent=1).replace("\n", "\r\n").encode(), None),
+    ],
+)
+def test_bytes_at_which_bash_or_the_tool_stops_stop_the_run(tmp_path, name, data, says):
+    (tmp_path / name).write_bytes(data)
+    findings = examine(tmp_path / name, 8, tuned_gpus=8).findings
+    stops = [finding.what for finding in findings if finding.weight is Weight.STOPS]
+    assert [says in what for what in stops] == ([True] if says else [])
+    if name == "a.sh":
+        bash = [shutil.which("bash"), tmp_path / name]
+        ran = subprocess.run(bash, capture_output=True, text=True, check=False, env={"PATH": ""})
+        assert ("set" in ran.stderr) is (says is not None)

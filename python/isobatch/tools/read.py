@@ -37,7 +37,7 @@ _START = (
     "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
     "isobatch doctor -- {}"
 )
-_BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
+BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
 def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None = None) -> Reading:
@@ -66,7 +66,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
 
         return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _split_name(file)
-    if place.suffix.lower() in _BINARY:
+    if place.suffix.lower() in BINARY:
         raise InputError(
             "has weights, which do not describe the run: name the checkpoint folder of "
             "transformers' Trainer that it is in, or the configuration",
