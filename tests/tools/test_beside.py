@@ -1,12 +1,17 @@
 """Several files of one run: the files that one names, contradictions, and the lines of each that a plan changes."""
 
 import json
+import re
 
 import pytest
 
+import isobatch as ib
 from isobatch.doctor.examine import examine
+from isobatch.tools.detect import tool_of
+from isobatch.tools.read import read_file
+from isobatch.tools.sheet import Job
 from isobatch.tools.tool import Weight
-from tools.test_reading import written
+from tools.test_reading import PUBLISHED, written
 
 TRAINER = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "learning_rate": 2e-5}
 TRAINER |= {"max_steps": 100, "deepspeed": "ds.json"}
@@ -105,3 +110,76 @@ def test_doctor_compares_the_files_of_from(tmp_path, ran):
     out = ran(["doctor", str(first), "--from", str(second), "--gpus", "8"], 1).out
     assert "deepspeed_config.gradient_accumulation_steps is 8 in" in out
     assert "\nStops the run:\n" in out
+
+
+def nested(settings, changes):
+    """Settings with the lines of a plan among them."""
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(settings.get(key), dict)
+        settings = {**settings, key: nested(settings[key], value) if both else value}
+    return settings
+
+
+def without(settings, gone, inside=""):
+    return {
+        key: without(value, gone, f"{inside}{key}.") if isinstance(value, dict) else value
+        for key, value in settings.items()
+        if f"{inside}{key}" not in gone
+    }
+
+
+@pytest.mark.parametrize("source", PUBLISHED)
+def test_a_published_file_with_a_plans_lines_passes_doctor(source, tmp_path):
+    """A setting that the plan's lines contradict is one that the plan says to remove."""
+    name, text, arguments, _ = PUBLISHED[source]
+    file = written(tmp_path, name, text)
+    reading, recipe = read_file(file), ib.Recipe.read(file, **arguments)
+    tool = tool_of(reading.tool)
+    if tool.writer is None or tool.name in ("hyperpod", "accelerate"):
+        pytest.skip("its file is not written by a plan")
+    gpus = recipe.gpus or 8
+    plans = [ib.plan(recipe, count, **reading.demands) for count in (4 * gpus, 2 * gpus, gpus // 2, gpus)]
+    plan = next(plan for plan in plans if plan.status != "infeasible")
+    if plan.total_steps is None:
+        pytest.skip("the file has no length")
+    export = plan.to(tool.name, job=Job(own=reading.settings))
+    lists = [re.search(r"remove ([\w., -]+)$", note) for note in export.notes]
+    gone = {
+        name.lstrip("-").replace("-", "_")
+        for names in lists
+        if names
+        for name in re.split(", | and ", names[1])
+    }
+    settings = without(nested(reading.settings, export.settings), gone)
+    launch = ("nnodes", "nproc_per_node", "num_gpus", "master_port")
+    settings = {key: value for key, value in settings.items() if key not in launch}
+    beside = {key: value for key, value in arguments.items() if key not in ("gpus", "effective_batch")}
+    examination = examine(
+        written(tmp_path, "now.json", json.dumps(settings, default=str)),
+        plan.world_size,
+        tool=tool.name,
+        effective_batch=recipe.effective_batch,
+        **beside,
+    )
+    costly = [finding.what for finding in examination.findings if finding.weight is not Weight.NOTE]
+    costly = [what for what in costly if "since core 0.18 the batch does not ramp" not in what]
+    assert (examination.batch, costly) == (recipe.effective_batch, []), examination.text
+
+
+SBATCH = """#!/bin/bash
+#SBATCH --nodes=1
+#SBATCH --gpus-per-node=8
+srun torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES --master_port 6000 pretrain_gpt.py --micro-batch-size 4 \\
+  --global-batch-size 512 --lr 2.0e-4 --train-iters 1000 --lr-warmup-fraction .01 --lr-decay-style cosine
+"""
+
+
+def test_a_plan_names_a_launch_lines_script_nodes_and_refused_arguments(tmp_path, ran):
+    file = written(tmp_path, "megatron.sh", SBATCH)
+    command = ["plan", "--from", str(file), "--gpus", "64", "--to", "megatron"]
+    out = ran(command).out
+    assert f"# {file} changes too: #SBATCH --nodes=1 → 8\n" in out
+    assert "# remove --lr-warmup-fraction\n" in out and "\npretrain_gpt.py \\\n" in out
+    assert "\nmine.py -x \\\n" in ran([*command, "--script", "mine.py -x"]).out
+    written(tmp_path, "megatron.sh", SBATCH.replace("$SLURM_NNODES", "1").replace("#SBATCH", "#"))
+    assert f"# {file} changes too: --nnodes 1 → 8\n" in ran(command).out

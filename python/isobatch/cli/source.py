@@ -106,6 +106,13 @@ class Source(NamedTuple):
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
 
+    @property
+    def script(self) -> str | None:
+        """The training script that its files are or start; None where they do not say."""
+        from isobatch.tools.beside import launched_script
+
+        return launched_script(self.pages)
+
     def elsewhere(self, plan: Any, tool: str) -> tuple[str, ...]:
         """Returns the lines of the run's other files that a plan changes."""
         from isobatch.tools.beside import changes_elsewhere
@@ -213,6 +220,7 @@ def job(
     resume: str | None = None,
     own: Mapping[str, Any] | None = None,
     elsewhere: tuple[str, ...] = (),
+    script: str | None = None,
 ) -> Any:
     """Makes the Job of the launchers' options, and of the settings of a file of the same tool."""
     import shlex
@@ -220,7 +228,9 @@ def job(
     from isobatch.tools.sheet import Job
 
     try:
-        command = tuple(shlex.split(args.script))
+        words = shlex.split(args.script)
+        is_typed = any(word.partition("=")[0] == "--script" for word in args.words)
+        command = tuple(words if is_typed or script is None else [script])
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
     how = {"image": args.image, "elastic": args.elastic, "resume": resume, "own": own or {}}

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
+from isobatch.tools.launchers import layout
 from isobatch.tools.page import Reading, SettingsPage
+from isobatch.tools.parse import SHELLS
+from isobatch.tools.sheet import SettingsSheet
 from isobatch.tools.tool import ALIASES, Issue, Weight
-from isobatch.words import counted, number_of
+from isobatch.words import number_of
 
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
@@ -101,25 +104,56 @@ def merge(pages: Sequence[Reading], values: Mapping[str, Any] = {}, *, strict: b
 
 
 def changes_elsewhere(plan: Any, pages: Sequence[Reading], tool: str) -> Iterator[str]:
-    """Yields for each file of a run, but the one written for `tool`, the settings that a plan changes."""
-    batch = dict.fromkeys(("batch_per_gpu", "micro_batch"), plan.micro_batch)
-    now = {**batch, "accumulation": plan.accumulation, "effective_batch": plan.effective_batch, "lr": plan.lr}
-    now |= {"gpus": plan.world_size, "duration": plan.total_steps, "warmup": plan.warmup_steps}
+    """Yields for each file of a run the settings that a plan changes, but for those written for `tool`."""
     for page in pages:
-        if page.tool == tool and "Accelerator" not in page.settings:
-            continue
-        lines = []
-        for field, value in now.items():
-            key = page.keys.get(field, "")
-            said, planned = page.value_of(key), page.fields.get(field)
-            number = number_of(str(planned).removesuffix("st"))
-            if None in (said, number, value) or number == value:
-                continue
-            is_number = number_of(str(said)) == number
-            lines.append(f"{key} {said} → {value}" if is_number else f"{key}, for {counted(value, 'GPU')}")
+        is_written = page.tool == tool and "Accelerator" not in page.settings
+        lines = [] if is_written else [*_changed_settings(plan, page)]
+        if not (is_written and tool == "accelerate"):
+            lines += _changed_processes(plan, page)
         if lines:
             auto = ' (or "auto")' if page.tool == "deepspeed" else ""
             yield f"{page.file} changes too: {', '.join(lines)}{auto}"
+
+
+def _changed_settings(plan: Any, page: Reading) -> Iterator[str]:
+    now = dict.fromkeys(("batch_per_gpu", "micro_batch"), plan.micro_batch)
+    now |= {"accumulation": plan.accumulation, "effective_batch": plan.effective_batch, "lr": plan.lr}
+    now |= {"duration": plan.total_steps, "warmup": plan.warmup_steps}
+    for field, value in now.items():
+        key = page.keys.get(field, "")
+        said = number_of(str(page.value_of(key)))
+        number = number_of(str(page.fields.get(field)).removesuffix("st"))
+        if None not in (said, value) and said == number and number != value:
+            yield f"{key} {page.value_of(key)} → {value}"
+
+
+def _changed_processes(plan: Any, page: Reading) -> Iterator[str]:
+    """Yields the lines of a launcher, of its configuration or of Slurm for the plan's nodes and GPUs."""
+    nodes, each = layout(plan, SettingsSheet())
+    now = dict.fromkeys(("nnodes", "num_nodes", "num_machines"), nodes)
+    now |= {"num_processes": plan.world_size, "nproc_per_node": each, "num_gpus": each}
+    for key, value in now.items():
+        said = page.settings.get(key)
+        said = said[0] if isinstance(said, list) and said else said  # the script may follow
+        is_slurms = key in ("nnodes", "num_nodes") and said == page.job.get("nodes")
+        if number_of(str(said)) not in (None, value) and not is_slurms:
+            yield f"{'--' if Path(page.file).suffix in SHELLS else ''}{key} {said} → {value}"
+    for key, value in (("nodes", nodes), ("gpus-per-node", each)):
+        if int(page.job.get(key, value)) != value:
+            yield f"#SBATCH --{key}={page.job[key]} → {value}"
+
+
+def launched_script(pages: Sequence[Reading]) -> str | None:
+    """Returns the Python script of a run: one of its files, or the word behind a launch line's flags."""
+    files = [page.file.partition(":")[0] for page in pages]
+    words = [
+        word
+        for page in pages
+        for value in page.settings.values()
+        if isinstance(value, list)
+        for word in value
+    ]
+    return next((word for word in (*files, *words) if isinstance(word, str) and word.endswith(".py")), None)
 
 
 def is_said(page: Reading, field: str) -> bool:

@@ -114,6 +114,7 @@ class Reading:
         guessed: whether the tool was found by what is in the file.
         multiple, accumulation_multiple: of a batch, and of its micro-batches on a replica.
         gaps: settings among the faults that lack a value, such as a length that the script counts to.
+        job: the numbers that its #SBATCH lines ask for, by option.
         named: the files of DeepSpeed that it names, with the note on each.
         later: steps to take once all files and settings of the run are joined.
     """
@@ -134,6 +135,7 @@ class Reading:
     multiple: int = 1
     accumulation_multiple: int = 1
     gaps: set[str] = field(default_factory=set)
+    job: dict[str, str] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 

@@ -79,6 +79,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
         _refuse_script(reader(tool), aside.tool, file)
     reading = _found(settings, tool, file, suffix, aside.tool)
     reading.notes += aside.notes
+    reading.job = aside.job
     return reading
 
 
