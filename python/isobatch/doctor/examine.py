@@ -73,7 +73,7 @@ class Examination(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing stops the run, changes the training or cannot be planned."""
+        """Whether nothing stops the run, changes the training or is refused by isobatch plan."""
         return all(finding.weight is Weight.NOTE for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _FIELDS = (
     (r"nproc|nnodes|num_(nodes|machines|gpus)|n_gpus|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
     (r"(^|[._])(log|logging|eval|save)_(interval|steps|freq)$", "log_every"),
-    (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
+    (r"steps|epochs|iters|samples|MAX_ITER|T_max", "duration"),
     (r"(^|[._])optim(izer)?($|[._])", "optimizer"),
     (r"decay_style|sched", "schedule"),
     (r"precision|dtype|bf16|fp16", "precision"),
