@@ -477,3 +477,11 @@ def test_bytes_at_which_bash_or_the_tool_stops_stop_the_run(tmp_path, name, data
         bash = [shutil.which("bash"), tmp_path / name]
         ran = subprocess.run(bash, capture_output=True, text=True, check=False, env={"PATH": ""})
         assert ("set" in ran.stderr) is (says is not None)
+
+
+@pytest.mark.parametrize("value", [-8, 0])
+@pytest.mark.parametrize("key", ["gradient_accumulation_steps", "per_device_train_batch_size"])
+def test_a_number_below_1_makes_no_batch(tmp_path, key, value):
+    diagnosis = examined(tmp_path, {**CLEAN, key: value}, tuned_gpus=8)
+    assert diagnosis.batch is None and "samples" not in diagnosis.text.partition(":\n")[0]
+    assert f"{key} must be a whole number from 1, got {value}" in diagnosis.text

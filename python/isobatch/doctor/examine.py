@@ -332,12 +332,20 @@ def _batch(fields: Mapping[str, Any], gpus: int, total: int | None, tuned: int |
 
     A batch that was typed is the tuned run's: it is the file's where the file leaves one to the run.
     """
+    if _has_no_batch(fields):
+        return None
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
     replicas = gpus // (fields.get("model_parallel") or 1)
     is_typed = fields.get("effective_batch") is not None
     if total is None and micro and replicas and ("accumulation" in fields or not is_typed):
         return int(micro) * int(fields.get("accumulation") or 1) * replicas
     return int(fields["effective_batch"]) if is_typed else tuned
+
+
+def _has_no_batch(fields: Mapping[str, Any]) -> bool:
+    """Tells whether a number of the batch is below 1, which is refused elsewhere."""
+    names = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
+    return any(fields.get(name, 1) < 1 for name in names if fields.get(name) is not None)
 
 
 # ---- in words ----
@@ -350,7 +358,7 @@ def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
 
 def _of_the_batch(case: Case) -> Iterator[str]:
     """Yields the unknowns of the batch, and how to check the file once it is changed."""
-    if case.batch is None:
+    if case.batch is None and not _has_no_batch(case.fields):
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     if case.tuned is None and case.fields.get("gpus") is None:
         yield (

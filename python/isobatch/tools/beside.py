@@ -44,7 +44,7 @@ class Conflict(NamedTuple):
     @property
     def error(self) -> InputError:
         """The refusal of a plan."""
-        how = f"give {self.field} a value, such as --set {self.field}={self.first}"
+        how = f"give {self.field} a value, as in --set {self.field}={self.first}"
         return InputError(f"{self}: {how}", field=self.field)
 
     @property

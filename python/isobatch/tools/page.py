@@ -32,6 +32,10 @@ _ASKED = {"batch_per_gpu", *(name for name, record, _ in _core.fields() if recor
 _ASKED -= {"log_every", "eval_every", "save_every", "precision", "seq_len", "clip_norm"}
 """Fields that reach a number of a plan: a setting of no other is asked for (seq_len only by a length in
 tokens)."""
+_EXAMPLES = {"lr": "2e-5", "min_lr": "1e-6", "schedule": "cosine", "duration": "1000st", "warmup": "100st"}
+_EXAMPLES |= {"optimizer": "adamw", "betas": "0.9,0.95", "adapter": "lora", "coupled": "experts"}
+_EXAMPLES |= {"ramp": "'32 32 100000'"}
+"""Values of fields that are no whole numbers, as --set takes them."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _TRUE = ("true", "yes", "on", "1")
@@ -453,7 +457,9 @@ class SettingsPage:
             return self.note(f"{why}: not planned")
         if is_gap:
             self.reading.gaps.add(key)
-        return self.fault(field, InputError(f"{why}: give {field} a value", field=key))
+        example = _EXAMPLES.get(field, "N")
+        text = f"{why}: give {field} a value, as in --set {field}={example}"
+        return self.fault(field, InputError(text, field=key))
 
     def unsupported(self, key: str, text: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""
