@@ -138,7 +138,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
         with heard_sigterm():
             line = recorded_line(command, args.limit)
         if not args.start:
-            return _examine_line(args, script, line)
+            return _examine_line(args, command, script, line)
         command = line.command
         os.chdir(line.folder)
     cluster = options.cluster(args, optional=True)
@@ -176,13 +176,13 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     return 1 if planned.status == "infeasible" else code
 
 
-def _examine_line(args: argparse.Namespace, script: str, line: LaunchLine) -> int:
+def _examine_line(args: argparse.Namespace, typed: Sequence[str], script: str, line: LaunchLine) -> int:
     """Examines the recorded launch line of a shell script, and plans from it."""
     from isobatch.tools.read import read_file
 
     words = shlex.join(line.words)
     say(f"{script}: its launcher was recorded, not started: {printable(words, MAX_LINE_CHARACTERS)}")
-    again = f"isobatch doctor --start -- bash {shlex.quote(script)} starts it on a CPU, up to its second step"
+    again = f"isobatch doctor --start -- {shlex.join(typed)} starts it on a CPU, up to its second step"
     os.chdir(line.folder)
     with tempfile.TemporaryDirectory(prefix="isobatch-doctor-") as folder:
         file = Path(folder, f"{Path(script).stem}.launch.sh")
