@@ -1,4 +1,4 @@
-"""Several files of one run: the files that one names, contradictions, and the lines of each that a plan changes."""
+"""Several files of one run: named files, contradictions, and the lines of each that a plan changes."""
 
 import json
 import re
@@ -24,7 +24,7 @@ NAMING = {
     "a.json": json.dumps(TRAINER),
     "train.py": SCRIPT.format(", ".join(f"{key}={value!r}" for key, value in TRAINER.items())),
     "run.sh": f"torchrun --nproc_per_node 8 train.py {FLAGS}",
-    "axolotl.yml": "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 8\nlearning_rate: 0.00002\n"
+    "axolotl.yml": "base_model: m\nmicro_batch_size: 2\ngradient_accumulation_steps: 8\nlearning_rate: 2e-5\n"
     "max_steps: 100\ndeepspeed: ds.json\n",
     "sft.yaml": "stage: sft\nfinetuning_type: full\nper_device_train_batch_size: 2\nlearning_rate: 0.00002\n"
     "gradient_accumulation_steps: 8\nmax_steps: 100\ndeepspeed: ds.json\n",
@@ -169,8 +169,9 @@ def test_a_published_file_with_a_plans_lines_passes_doctor(source, tmp_path):
 SBATCH = """#!/bin/bash
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=8
-srun torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES --master_port 6000 pretrain_gpt.py --micro-batch-size 4 \\
-  --global-batch-size 512 --lr 2.0e-4 --train-iters 1000 --lr-warmup-fraction .01 --lr-decay-style cosine
+srun torchrun --nproc_per_node 8 --nnodes $SLURM_NNODES --master_port 6000 pretrain_gpt.py \\
+  --micro-batch-size 4 --global-batch-size 512 \\
+  --lr 2.0e-4 --train-iters 1000 --lr-warmup-fraction .01 --lr-decay-style cosine
 """
 
 

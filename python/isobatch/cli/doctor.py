@@ -33,9 +33,9 @@ DESCRIPTION = (
     "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
     "plan refuses, and what the tool does silently. With a training command after --, it starts the command, "
     "ends it before its second optimizer step, and compares what runs with what the command says. Exit "
-    "codes: 0 nothing found, or what the file leaves open, 1 something stops the run, changes the training, is "
-    "refused by isobatch plan, or differs "
-    "from the command, 2 cannot be read; of several files, each examined by itself (with --from together), the highest."
+    "codes: 0 nothing found, or what the file leaves open, 1 something stops the run, changes the training, "
+    "is refused by isobatch plan, or differs from the command, 2 cannot be read; of several files, each "
+    "examined by itself (with --from together), the highest."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",

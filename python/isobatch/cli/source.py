@@ -108,14 +108,14 @@ class Source(NamedTuple):
 
     @property
     def script(self) -> str | None:
-        """The training script that its files are or start; None where they do not say."""
-        from isobatch.tools.beside import launched_script
+        """The training script among its files or on a launch line; None without one."""
+        from isobatch.tools.elsewhere import launched_script
 
         return launched_script(self.pages)
 
     def elsewhere(self, plan: Any, tool: str) -> tuple[str, ...]:
-        """Returns the lines of the run's other files that a plan changes."""
-        from isobatch.tools.beside import changes_elsewhere
+        """Returns the changed lines of the run's other files."""
+        from isobatch.tools.elsewhere import changes_elsewhere
 
         return tuple(changes_elsewhere(plan, self.pages, plain(tool)))
 

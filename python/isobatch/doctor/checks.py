@@ -59,7 +59,7 @@ def _undivided(case: Case) -> Iterator[Issue]:
 
 
 def _bytes(file: str) -> Iterator[Issue]:
-    """Finds bytes that isobatch reads over, and at which bash or the tool's own reader stops."""
+    """Finds byte order marks, carriage returns and UTF-16, fatal to bash or to the tool."""
     path = Path(file if Path(file).exists() else file.rpartition(":")[0])
     if not path.is_file() or path.suffix.lower() in BINARY:
         return

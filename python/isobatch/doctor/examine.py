@@ -187,7 +187,7 @@ class _Trial(NamedTuple):
 
 
 def _join(reading: Reading, others: Sequence[Reading], gpus: int) -> Iterator[Issue]:
-    """Adds the fields of the run's other files to a file's; those that contradict it are left out, as issues."""
+    """Adds the fields of the run's other files to a file's; contradictions are left out, as issues."""
     if not others:
         return
     for conflict in merge([reading, *others], strict=True).conflicts:
@@ -343,7 +343,7 @@ def _batch(fields: Mapping[str, Any], gpus: int, total: int | None, tuned: int |
 
 
 def _has_no_batch(fields: Mapping[str, Any]) -> bool:
-    """Tells whether a number of the batch is below 1, which is refused elsewhere."""
+    """Tells whether a number of the batch is below 1: it is refused elsewhere."""
     names = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
     return any(fields.get(name, 1) < 1 for name in names if fields.get(name) is not None)
 

@@ -91,7 +91,7 @@ _KEYS = re.compile(rb'"[ \t\r\n]*:')
 
 
 class DoubledNameError(ValueError):
-    """A name that is listed twice in a table."""
+    """A name listed twice in a table."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{shown(name)} is listed twice")

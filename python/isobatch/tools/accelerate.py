@@ -248,13 +248,13 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     run = float(planned) if planned.isdecimal() else 0.0
     if steps == "a process" and kinds - {int, float, Multiple}:
         yield Issue.note(
-            f"{key}, which accelerator.prepare wraps, takes {case.gpus} steps for each step of the optimizer, and "
-            "its length is not read",
+            f"{key}, which accelerator.prepare wraps, takes {case.gpus} steps for each of the optimizer's, "
+            "and its length is not read",
             "Accelerate steps it once for every process",
             "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
             "leave it if its length counts the optimizer's steps of all processes: the batches of the loader "
-            f"before prepare{f', over {accumulation}' if accumulation > 1 else ''}; else multiply its steps by "
-            "accelerator.num_processes",
+            f"before prepare{f', over {accumulation}' if accumulation > 1 else ''}; else multiply its steps "
+            "by accelerator.num_processes",
         )
     elif steps == "unknown" or kinds - {int, float, Multiple}:
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)

@@ -1,16 +1,12 @@
-"""Several files of one run: the files that one names, their joined fields, and where they contradict."""
+"""Several files of one run: files named by another, their joined fields, and contradictions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from isobatch.errors import InputError
-from isobatch.tools.launchers import layout
 from isobatch.tools.page import Reading, SettingsPage
-from isobatch.tools.parse import SHELLS
-from isobatch.tools.sheet import SettingsSheet
 from isobatch.tools.tool import ALIASES, Issue, Weight
-from isobatch.words import number_of
 
 _ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
 """Fields in which two files of a run must agree also where one of them is a default."""
@@ -90,70 +86,17 @@ def merge(pages: Sequence[Reading], values: Mapping[str, Any] = {}, *, strict: b
             if name in values or own in values:
                 continue
             owner = run.owners.get(name, page)
-            said, before = is_said(page, own), is_said(owner, name)
-            both = (said and before) or name in _ALWAYS
+            is_own, is_before = is_said(page, own), is_said(owner, name)
+            both = (is_own and is_before) or name in _ALWAYS
             if strict and name in _COMPARED and _compares(page, owner):
-                both = name == "accumulation" or (said if page.tool in _ENGINES else before)
+                both = name == "accumulation" or (is_own if page.tool in _ENGINES else is_before)
             if both and run.fields.get(name, value) != value:
                 key, first_key = _key(page, name), _key(owner, name)
                 run.conflicts.append(Conflict(name, page, key, value, owner, first_key, run.fields[name]))
-            if owner is page or (said and not before):
+            if owner is page or (is_own and not is_before):
                 run.owners.pop(name, None)
                 run.fields[name], run.keys[name], run.owners[name] = value, page.keys.get(own, own), page
     return run
-
-
-def changes_elsewhere(plan: Any, pages: Sequence[Reading], tool: str) -> Iterator[str]:
-    """Yields for each file of a run the settings that a plan changes, but for those written for `tool`."""
-    for page in pages:
-        is_written = page.tool == tool and "Accelerator" not in page.settings
-        lines = [] if is_written else [*_changed_settings(plan, page)]
-        if not (is_written and tool == "accelerate"):
-            lines += _changed_processes(plan, page)
-        if lines:
-            auto = ' (or "auto")' if page.tool == "deepspeed" else ""
-            yield f"{page.file} changes too: {', '.join(lines)}{auto}"
-
-
-def _changed_settings(plan: Any, page: Reading) -> Iterator[str]:
-    now = dict.fromkeys(("batch_per_gpu", "micro_batch"), plan.micro_batch)
-    now |= {"accumulation": plan.accumulation, "effective_batch": plan.effective_batch, "lr": plan.lr}
-    now |= {"duration": plan.total_steps, "warmup": plan.warmup_steps}
-    for field, value in now.items():
-        key = page.keys.get(field, "")
-        said = number_of(str(page.value_of(key)))
-        number = number_of(str(page.fields.get(field)).removesuffix("st"))
-        if None not in (said, value) and said == number and number != value:
-            yield f"{key} {page.value_of(key)} → {value}"
-
-
-def _changed_processes(plan: Any, page: Reading) -> Iterator[str]:
-    """Yields the lines of a launcher, of its configuration or of Slurm for the plan's nodes and GPUs."""
-    nodes, each = layout(plan, SettingsSheet())
-    now = dict.fromkeys(("nnodes", "num_nodes", "num_machines"), nodes)
-    now |= {"num_processes": plan.world_size, "nproc_per_node": each, "num_gpus": each}
-    for key, value in now.items():
-        said = page.settings.get(key)
-        said = said[0] if isinstance(said, list) and said else said  # the script may follow
-        is_slurms = key in ("nnodes", "num_nodes") and said == page.job.get("nodes")
-        if number_of(str(said)) not in (None, value) and not is_slurms:
-            yield f"{'--' if Path(page.file).suffix in SHELLS else ''}{key} {said} → {value}"
-    for key, value in (("nodes", nodes), ("gpus-per-node", each)):
-        if int(page.job.get(key, value)) != value:
-            yield f"#SBATCH --{key}={page.job[key]} → {value}"
-
-
-def launched_script(pages: Sequence[Reading]) -> str | None:
-    """Returns the Python script of a run: one of its files, or the word behind a launch line's flags."""
-    files = [page.file.partition(":")[0] for page in pages]
-    words = [
-        word
-        for page in pages
-        for value in page.settings.values()
-        if isinstance(value, list)
-        for word in value
-    ]
-    return next((word for word in (*files, *words) if isinstance(word, str) and word.endswith(".py")), None)
 
 
 def is_said(page: Reading, field: str) -> bool:
@@ -167,7 +110,7 @@ def is_default(page: Reading, field: str) -> bool:
 
 
 def note_named(page: SettingsPage) -> None:
-    """Notes a file of DeepSpeed that a file names, unless the run has one."""
+    """Notes a named file of DeepSpeed, unless the run has one."""
     for key in _NAMING:
         if _is_file(file := page.raw(key)):
             text = f"{page.name(key)} {file} is not read here: isobatch plan reads it as another --from"
@@ -176,7 +119,7 @@ def note_named(page: SettingsPage) -> None:
 
 
 def named_files(reading: Reading) -> Iterator[Path]:
-    """Yields the files of DeepSpeed that a file names, where they lie beside it or in the working folder."""
+    """Yields the named files of DeepSpeed, beside the file or in the working folder."""
     for name, note in reading.named.items():
         folders = (Path(reading.file.partition(":")[0]).parent, Path())
         places = [folder / name for folder in folders if (folder / name).is_file()]
@@ -194,7 +137,7 @@ def _key(page: Reading, field: str) -> str:
     return next((page.keys[name] for name in names if page.keys.get(name)), field)
 
 
-def _compares(page: Reading, other: Reading) -> bool:
+def _compares(page: Reading, owner: Reading) -> bool:
     """Tells whether the Trainer has one file, and DeepSpeed or its launcher the other."""
-    tools = (page.tool, other.tool)
+    tools = (page.tool, owner.tool)
     return any(tool in _TRAINERS for tool in tools) and any(tool in _ENGINES for tool in tools)

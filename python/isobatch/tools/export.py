@@ -101,15 +101,15 @@ def export(
 
 
 def _replaced(tool: Tool, own: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lists a file's own settings of batch, length and warmup in whose place others are written."""
+    """Lists a file's own settings of batch, length and warmup, written by other names now."""
     from isobatch.tools.read import read_file
 
     if tool.reader is None or not own:
         return []
     places = {place.rpartition(".")[0] for place in now}
     keys = [read_file(own, tool.name).keys.get(field, "") for field in _LENGTHS_AND_BATCH]
-    said = [key for key in keys if key not in now and value_at(own, key) is not None]
-    return [key for key in dict.fromkeys(said) if key.rpartition(".")[0] in places]
+    gone = [key for key in keys if key not in now and value_at(own, key) is not None]
+    return [key for key in dict.fromkeys(gone) if key.rpartition(".")[0] in places]
 
 
 def _is_same(value: Any, now: Any) -> bool:

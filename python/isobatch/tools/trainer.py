@@ -258,8 +258,8 @@ def _without_effect(case: Case) -> Iterator[Issue]:
     if ratio and case.reading.tool in ("transformers", "trl"):
         yield Issue.stop(
             "transformers from 5.15 on has no warmup_ratio",
-            "TrainingArguments refuses it as an unexpected keyword, its parser as an unused argument; from 5.0 "
-            "on a warmup_steps below 1 is the ratio",
+            "TrainingArguments refuses it as an unexpected keyword, its parser as an unused argument; from "
+            "5.0 on a warmup_steps below 1 is the ratio",
             "transformers 5.14 and 5.15, training_args.py; measured on 5.24",
             f"warmup_steps: {ratio}, or transformers<5.15",
             "warmup",
@@ -307,7 +307,7 @@ def _undivided_loss(case: Case) -> Iterator[Issue]:
 
 
 def _loaded_otherwise(case: Case) -> Iterator[Issue]:
-    """Finds numbers and words that transformers' parser of JSON and YAML, which is 1.1, takes for others."""
+    """Finds numbers and words read otherwise by transformers' parser of JSON and YAML (1.1)."""
     for key, value in leaves(_as_loaded(case)).items():
         number = number_of(value) if isinstance(value, str) and key in case.reading.used else None
         if number is not None:

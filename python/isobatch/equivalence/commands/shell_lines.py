@@ -71,7 +71,7 @@ def shell_script(command: Sequence[str]) -> str | None:
 
     >>> shell_script(["bash", "-x", "train.sh", "8"]), shell_script(["bash", "-c", "ls"])
     ('train.sh', None)
-    >>> shell_script(["env", "GPUS=8", "bash", "train.sh"]), shell_script(["timeout", "-k", "9", "60", "./train.sh"])
+    >>> shell_script(["env", "GPUS=8", "bash", "train.sh"]), shell_script(["timeout", "60", "./train.sh"])
     ('train.sh', './train.sh')
     """
     words = list(command)
