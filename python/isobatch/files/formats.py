@@ -63,7 +63,7 @@ def parse_json(text: str) -> Any:
         places = re.finditer(rf"{re.escape(json.dumps(error.name))}\s*:", text)
         lines = dict.fromkeys(str(text.count("\n", 0, place.start()) + 1) for place in places)
         raise ValueError(
-            f"{error}, in lines {' and '.join(lines)}" if len(lines) > 1 else str(error)
+            f"{error}, in line {' and line '.join(lines)}" if len(lines) > 1 else str(error)
         ) from None
 
 

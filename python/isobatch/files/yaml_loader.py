@@ -104,7 +104,7 @@ class Loader(Composer, *_EVENTS, SafeConstructor, Resolver):  # type: ignore[mis
             for key in keys:
                 line = key.start_mark.line + 1
                 if key.value in first:
-                    text = f"{shown(key.value)} is listed twice, in lines {first[key.value]} and {line}"
+                    text = f"{shown(key.value)} is listed twice, in line {first[key.value]} and line {line}"
                     raise ConstructorError(None, None, text)
                 first[key.value] = line
         return super().construct_mapping(node, deep)
