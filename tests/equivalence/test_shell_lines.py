@@ -93,7 +93,23 @@ def test_python_runs_where_it_computes_for_the_script():
         assert not starts_training(words), words
 
 
+@pytest.mark.parametrize("variables", [["env", "LR=3e-4"], ["LR=3e-4"]])
+def test_variables_in_front_of_the_shell_are_the_scripts(tmp_path, variables):
+    (tmp_path / "own.sh").write_text("torchrun t.py --lr ${LR:-1}")
+    line = recorded_line([*variables, "bash", str(tmp_path / "own.sh")], 60)
+    assert line.words == ("torchrun", "t.py", "--lr", "3e-4") and line.variables["LR"] == "3e-4"
+
+
 def test_a_shells_file_is_told_from_its_text():
     assert shell_script(["/bin/bash", "-ex", "run.sh", "8"]) == "run.sh"
     assert shell_script(["bash", "-c", "torchrun t.py"]) is None
+    for words in (
+        "env GPUS=64 bash",
+        "GPUS=64 bash",
+        "env timeout -k 5 60 bash -e",
+        "nohup",
+        "nice -n 5 bash",
+    ):
+        assert shell_script([*words.split(), "./run.sh"]) == "./run.sh"
+    assert shell_script(["env", "GPUS=64", "torchrun", "t.py"]) is None
     assert shell_script(["torchrun", "t.py"]) is None

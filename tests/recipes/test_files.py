@@ -91,7 +91,7 @@ def test_yaml_numbers_are_numbers(tmp_path):
             "effective_batch: 1:30\nlr: 0.1\n",
             "effective_batch must be a whole number .*, got the text '1:30'",
         ),
-        ("effective_batch: 8\nlr: 0.1\nlr: 0.2\n", "'lr' is listed twice"),
+        ("effective_batch: 8\nlr: 0.1\n\nlr: 0.2\n", "'lr' is listed twice, in line 2 and line 4"),
         ("effective_batch: 8\nlr: .nan\n", "lr must be a finite number above 0, got nan"),
         ("effective_batch: 8\nlr: 0.1\nbatch_norm: yes\n", "batch_norm must be true or false, got 'yes'"),
         ("5: 8\n", "a field's name must be a text, got 5"),
@@ -125,6 +125,7 @@ def test_a_bomb_of_aliases_stays_small(tmp_path, name):
     [
         (".json", '{"lr": ' + "[" * 100_000, "deeper|cannot be read"),
         (".json", '{"lr": 1, "lr": 2}', "'lr' is listed twice"),
+        (".json", '{"lr": 1,\n\n"lr" : 2}', "'lr' is listed twice, in line 1 and line 3"),
         (".json", '{"lr": ' + "[" * 100 + "]" * 100 + "}", "deeper"),
         (".toml", "lr = " + "[" * 100_000, "deeper|cannot be read"),
         (".toml", "x = [" + "0," * 200_000 + "]", "more than 200,000 values"),

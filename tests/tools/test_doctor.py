@@ -4,6 +4,8 @@ The findings, with their cause and the line to change.
 """
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -12,6 +14,7 @@ from isobatch.cli import main
 from isobatch.doctor.examine import examine
 from isobatch.tools.detect import reader, readers
 from isobatch.tools.page import Reading
+from isobatch.tools.read import read_file
 from isobatch.tools.tool import Case, Weight
 from tools.test_reading import PUBLISHED, written
 from tools.test_rl import stops
@@ -77,7 +80,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
         ("a.json", {**CLEAN, "num_train_epochs": 3}, "num_train_epochs 3 has no effect",
          "remove num_train_epochs"),
         ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
-        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "unknown to transformers 5",
+        ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "from 5.15 on has no warmup_ratio",
          "warmup_steps: 0.1"),
         ("a.json", {**CLEAN, "max_grad_norm": None}, "clipped at norm 1", "max_grad_norm: 0.0"),
         ("a.json", {**CLEAN, "gradient_accumulation_steps": 4}, "mean of means", "transformers>=4.46"),
@@ -133,6 +136,28 @@ def test_published_configurations_have_a_batch(source, tmp_path):
     assert examine(written(tmp_path, name, text), gpus, **own).batch == fields["effective_batch"]
 
 
+TWO_NUMBERS = {
+    "DeepSpeed, micro-batch and accumulation": '{"train_micro_batch_size_per_gpu": 2, '
+    '"gradient_accumulation_steps": 8}',
+    "DeepSpeed, batch and accumulation": '{"train_batch_size": 4096, "gradient_accumulation_steps": 8, '
+    '"zero_optimization": {}}',
+    "DeepSpeed, micro-batch alone": '{"train_micro_batch_size_per_gpu": 2}',
+}
+
+
+@pytest.mark.parametrize("source", [*PUBLISHED, *TWO_NUMBERS])
+def test_a_typed_batch_is_the_tuned_runs_and_not_the_files(source, tmp_path):
+    """An unchanged file on more GPUs is no file that trains with the tuned batch."""
+    name, text, arguments, _ = PUBLISHED.get(source) or ("ds.json", TWO_NUMBERS[source], {}, {})
+    file = written(tmp_path, name, text)
+    beside = {field: value for field, value in arguments.items() if field not in ("gpus", "effective_batch")}
+    gpus = 4 * (read_file(file).fields.get("gpus") or arguments.get("gpus") or 8)
+    batch = examine(file, gpus, **beside).batch
+    changed = examine(file, gpus, effective_batch=batch // 4, **beside)
+    assert changed.batch == batch and not changed.healthy
+    assert any(finding.what.startswith(f"a step has {batch:,} samples") for finding in changed.findings)
+
+
 def test_the_command_exits_with_what_it_found(tmp_path, ran):
     path = written(tmp_path, "a.json", json.dumps(CLEAN))
     assert main(["doctor", str(path), "--gpus", "8", "--set", "gpus=8"]) == 0
@@ -170,6 +195,16 @@ def test_a_global_batch_stays_where_the_tool_works_out_the_accumulation(tmp_path
     assert whats == ["the run stops", "the warmup is one step ahead"]
     fewer = examined(tmp_path, settings, 8, name="a.toml", tuned_gpus=16)
     assert "a step has 1,024 samples = 2 × 64 × 8 replicas." in fewer.text
+
+
+def test_a_warmup_that_is_a_share_of_the_run_is_no_number_of_steps_to_change(tmp_path):
+    """Megatron's fraction gives 10 steps of 1,000, and is left as it is."""
+    script = f"torchrun {MEGATRON} --train-iters 1000 --lr-warmup-fraction .01 --global-batch-size 64"
+    diagnosis = examined(tmp_path, script, 8, "a.sh", effective_batch=32)
+    assert [finding.field for finding in diagnosis.findings if finding.field in ("duration", "warmup")] == [
+        "duration"
+    ]
+    assert "--global-batch-size 32" in [finding.change for finding in diagnosis.findings]
 
 
 def test_the_doctors_steps_are_rounded_as_the_plans(tmp_path):
@@ -265,7 +300,7 @@ MICRO = "x --micro-batch-size 2 --lr 1e-4"
 RUN = f"{MICRO} --global-batch-size 64"
 HEALTHY = {
     "args.json": {
-        **HF, "gradient_accumulation_steps": 4, "warmup_ratio": 0.03, "bf16": True, "report_to": "wandb",
+        **HF, "gradient_accumulation_steps": 4, "warmup_steps": 0.03, "bf16": True, "report_to": "wandb",
     },
     "best.json": {**BEST, "save_steps": 100},
     "epochs.json": {**BEST, "eval_strategy": "epoch", "save_strategy": "epoch"},
@@ -413,3 +448,40 @@ def test_megatron_lowers_a_batch_where_it_is_allowed_to(tmp_path):
     assert stops(examined(tmp_path, MEGATRON, 7, name="a.sh")) == [expected]
     lowered = f"{MEGATRON} --decrease-batch-size-if-needed"
     assert stops(examined(tmp_path, lowered, 7, name="b.sh")) == []
+
+
+SHELL = f"set -e\ntorchrun {MEGATRON} --train-iters 1000 --lr-warmup-iters 10 --lr-decay-style cosine\n"
+BOM = "\ufeff"
+PLAIN = {**CLEAN, "learning_rate": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.sh", SHELL.replace("\n", "\r\n").encode(), "line ends are CRLF, in 2 lines"),
+        ("launch", f"#!/bin/bash\r\n{SHELL}".encode(), "line ends are CRLF, in 1 line"),
+        ("a.sh", f"{BOM}{SHELL}".encode(), "byte order mark"),
+        ("a.json", f"{BOM}{json.dumps(CLEAN)}".encode(), "byte order mark"),
+        ("a.yaml", json.dumps(PLAIN).encode("utf-16"), "UTF-16"),
+        ("a.sh", SHELL.encode(), None),
+        ("a.yaml", f"{BOM}{json.dumps(PLAIN, indent=1)}".replace("\n", "\r\n").encode(), None),
+        ("a.json", json.dumps(CLEAN, indent=1).replace("\n", "\r\n").encode(), None),
+    ],
+)
+def test_bytes_at_which_bash_or_the_tool_stops_stop_the_run(tmp_path, name, data, says):
+    (tmp_path / name).write_bytes(data)
+    findings = examine(tmp_path / name, 8, tuned_gpus=8).findings
+    stops = [finding.what for finding in findings if finding.weight is Weight.STOPS]
+    assert [says in what for what in stops] == ([True] if says else [])
+    if name == "a.sh":
+        bash = [shutil.which("bash"), tmp_path / name]
+        ran = subprocess.run(bash, capture_output=True, text=True, check=False, env={"PATH": ""})
+        assert ("set" in ran.stderr) is (says is not None)
+
+
+@pytest.mark.parametrize("value", [-8, 0])
+@pytest.mark.parametrize("key", ["gradient_accumulation_steps", "per_device_train_batch_size"])
+def test_a_number_below_1_makes_no_batch(tmp_path, key, value):
+    diagnosis = examined(tmp_path, {**CLEAN, key: value}, tuned_gpus=8)
+    assert diagnosis.batch is None and "samples" not in diagnosis.text.partition(":\n")[0]
+    assert f"{key} must be a whole number from 1, got {value}" in diagnosis.text

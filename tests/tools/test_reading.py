@@ -231,7 +231,7 @@ def test_two_files_of_one_run(tmp_path):
     assert ib.Recipe.read([arguments, written(tmp_path, "b.yaml", text)]).effective_batch == 64
     text = "num_processes: 8\ndistributed_type: DEEPSPEED\ndeepspeed_config: {gradient_accumulation_steps: 4}"
     second = written(tmp_path, "c.yaml", text)
-    with pytest.raises(ib.InputError, match=r"4 in .*c\.yaml, but 1 in .*a\.json: give accumulation a value"):
+    with pytest.raises(ib.InputError, match="accumulation_steps is 1 in .*: give accumulation a value"):
         ib.Recipe.read([arguments, second])
 
 

@@ -354,6 +354,24 @@ def test_a_scheduler_of_torch_is_that_of_the_real_class(tmp_path, source, peak):
     assert [plan.lr_at(step) for step in range(500)] == pytest.approx(rates, rel=1e-9, abs=1e-15)
 
 
+@pytest.mark.parametrize("listed", ['[{"scheduler": s, "interval": "step"}]', "[s]", '[{"scheduler": s}]'])
+def test_schedulers_in_a_list_are_read_as_in_a_table(tmp_path, listed):
+    """Lightning takes both; a scheduler alone, or without an interval, is stepped once an epoch."""
+    table = IN_LIGHTNING.format("CosineAnnealingLR(o, 500)")
+    start, _, _ = table.partition("return {")
+    text = f"{start}return [o], {listed}{table[table.rindex('}}') + 2 :]}"
+    if "interval" in listed:
+        assert ib.Recipe.read(script(tmp_path, text), gpus=4) == ib.Recipe.read(
+            script(tmp_path, table), gpus=4
+        )
+    else:
+        refused(
+            tmp_path,
+            text,
+            "whose steps the script decides: give schedule a value, as in --set schedule=cosine",
+        )
+
+
 STEPS = "self.trainer.estimated_stepping_batches"
 
 

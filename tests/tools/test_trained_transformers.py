@@ -89,3 +89,45 @@ def test_a_checkpoint_resumes_on_other_gpus(tmp_path, two, monkeypatch, ran):
     assert report["lr"] == pytest.approx([plan.lr_at(step) for step in range(7, 20)], rel=1e-9)
     # 7 of the 10 steps of the first epoch are done: 3 and the 10 of the second are left, all of them whole.
     assert report["samples"] == [16] * 13
+
+
+PLAIN = "per_device_train_batch_size: 4\nlearning_rate: 2.0e-5\nmax_steps: 9\nwarmup_steps: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "written"),
+    [
+        ("learning_rate: 2e-5", "learning_rate: 2.0e-05"),
+        ("max_steps: 1e3", "max_steps: 1000"),
+        ("weight_decay: '0.1'", "weight_decay: 0.1"),
+        ("save_strategy: no", 'save_strategy: "no"'),
+        ("warmup_ratio: 0.03", "warmup_steps: 0.03"),
+        ("learning_rate: 2.0e-5", None),
+        ("learning_rate: .00002", None),
+        ('save_strategy: "no"', None),
+        ("bf16: no", None),
+    ],
+)
+def test_a_line_that_stops_transformers_own_parser_stops_doctor(tmp_path, line, written):
+    """HfArgumentParser reads YAML 1.1, and converts nothing; the line that doctor gives passes."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    from isobatch.doctor.examine import examine
+
+    def starts(text):
+        key = text.partition(":")[0]
+        rest = [each for each in PLAIN.splitlines() if not each.startswith((key, "warmup"))]
+        file.write_text("\n".join([*rest, text, f"output_dir: {tmp_path}"]))
+        try:
+            (arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file(str(file))
+        except (TypeError, ValueError):
+            return False
+        return not isinstance(getattr(arguments, key), str) or key == "save_strategy"
+
+    file = tmp_path / "args.yaml"
+    assert starts(line) is (written is None)
+    stops = [
+        finding for finding in examine(file, 8, tuned_gpus=8).findings if finding.weight == "Stops the run"
+    ]
+    assert [finding.change.partition(", or")[0] for finding in stops] == ([written] if written else [])
+    assert written is None or starts(written)

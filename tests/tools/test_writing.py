@@ -263,7 +263,10 @@ class TestCommand:
         assert ran(words, 2).err.count("--set ") == 2
         out = ran([*words, "--set", "gpus=8", "--set", "dataset_size=52000"]).out
         assert "per_device_train_batch_size: 4  # was 8\n" in out
-        assert "warmup_steps: 19\nmax_steps: 612\n" in out  # the Trainer's ceiling of 3 %
+        assert (
+            "warmup_steps: 19\nmax_steps: 612  # was -1\n" in out
+            and "# remove num_train_epochs, warmup_ratio\n" in out
+        )  # the Trainer's ceiling of 3 %
         assert main([*words, "--set", "gpu=8"]) == 2 and "did you mean 'gpus'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -273,7 +276,10 @@ class TestCommand:
         text = f"compute_environment: LOCAL_MACHINE\ndistributed_type: {kind}\nnum_processes: 8\n"
         line = "plan --gpus 4 --to accelerate --set effective_batch=64 --set lr=1 --set duration=9st --from"
         out = ran([*line.split(), str(written(tmp_path, "a.yaml", text))]).out
-        assert f"distributed_type: {written_as}\n" in out and "keep distributed_type" not in out
+        assert (
+            f"distributed_type: {written_as}{'  # was NO' if kind == 'NO' else ''}\n" in out
+            and "keep distributed_type" not in out
+        )
 
     def checkpoint(self, folder, ranks):
         state = {"global_step": 500, "max_steps": 2000, "train_batch_size": 4, "log_history": []}

@@ -33,8 +33,9 @@ DESCRIPTION = (
     "Checks another tool's configuration before it runs: the batch, the learning rate's rule, what isobatch "
     "plan refuses, and what the tool does silently. With a training command after --, it starts the command, "
     "ends it before its second optimizer step, and compares what runs with what the command says. Exit "
-    "codes: 0 nothing found, 1 something stops the run, changes the training, cannot be planned, or differs "
-    "from the command, 2 cannot be read; of several files, each examined by itself, the highest."
+    "codes: 0 nothing found, or what the file leaves open, 1 something stops the run, changes the training, "
+    "is refused by isobatch plan, or differs from the command, 2 cannot be read; of several files, each "
+    "examined by itself (with --from together), the highest."
 )
 EXAMPLES = (
     "isobatch doctor training_args.json --gpus 32",
@@ -52,6 +53,10 @@ OPTIONS = {
         {"nargs": "*"},
     ),
     "GPUs to run on (default: every row of a HyperPod recipe; of a command, none)": options.GPUS,
+    "--from FILE": (
+        "another file of the same run, compared with each: again for a second",
+        {"dest": "source", "action": "append", "default": []},
+    ),
     **TOOL,
     "--limit SECONDS": (f"time of a command until its second step (default {LIMIT:.0f})", LIMIT),
     "--start": "of a shell script behind --: start what it launches; else its launcher is recorded, and the "
@@ -99,11 +104,11 @@ def _examine_file(
     """Prints the findings on one file, by another name if `shown`; 1 where one is more than good to know."""
     tuned_gpus = getattr(args, "tuned_gpus", None)
     with naming_set(recipe_fields):
-        examination = examine(file, cluster, tool=args.tool, **recipe_fields)
+        examination = examine(file, cluster, tool=args.tool, beside=args.source, **recipe_fields)
         lacks_gpus = examination.tuned is None and examination.reading.fields.get("gpus") is None
         if tuned_gpus is not None and cluster is not None and lacks_gpus:
             own = {"tuned_gpus": tuned_gpus, **recipe_fields}
-            examination = examine(file, cluster, tool=args.tool, **own)
+            examination = examine(file, cluster, tool=args.tool, beside=args.source, **own)
     if args.json:
         write_json({**examination.to_json(), **({"file": shown} if shown else {})})
     else:
@@ -133,7 +138,7 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
         with heard_sigterm():
             line = recorded_line(command, args.limit)
         if not args.start:
-            return _examine_line(args, script, line)
+            return _examine_line(args, command, script, line)
         command = line.command
         os.chdir(line.folder)
     cluster = options.cluster(args, optional=True)
@@ -169,13 +174,13 @@ def _run_command(args: argparse.Namespace, command: Sequence[str]) -> int:
     return 1 if planned.status == "infeasible" else code
 
 
-def _examine_line(args: argparse.Namespace, script: str, line: LaunchLine) -> int:
+def _examine_line(args: argparse.Namespace, typed: Sequence[str], script: str, line: LaunchLine) -> int:
     """Examines the recorded launch line of a shell script, and plans from it."""
     from isobatch.tools.read import read_file
 
     words = shlex.join(line.words)
     say(f"{script}: its launcher was recorded, not started: {printable(words, MAX_LINE_CHARACTERS)}")
-    again = f"isobatch doctor --start -- bash {shlex.quote(script)} starts it on a CPU, up to its second step"
+    again = f"isobatch doctor --start -- {shlex.join(typed)} starts it on a CPU, up to its second step"
     os.chdir(line.folder)
     with tempfile.TemporaryDirectory(prefix="isobatch-doctor-") as folder:
         file = Path(folder, f"{Path(script).stem}.launch.sh")

@@ -90,7 +90,12 @@ def run(args: argparse.Namespace) -> int:
     planned = plan(tuned, where, **how)
     export = None
     if tool is not None and planned.status != "infeasible":
-        export = planned.to(tool, form=suffix, job=job(args, own=recipe_source.own(tool)))
+        run: dict[str, Any] = {
+            "own": recipe_source.own(tool),
+            "elsewhere": recipe_source.elsewhere(planned, tool),
+        }
+        how_to_start = job(args, script=recipe_source.script, **run)
+        export = planned.to(tool, form=suffix, job=how_to_start)
     if args.output and args.output != "-" and tool is None:
         planned.save(args.output)
     if args.json or (args.output == "-" and tool is None):

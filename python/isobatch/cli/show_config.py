@@ -13,7 +13,7 @@ from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.names import with_our_names
 from isobatch.recipes.recipe import Recipe
 from isobatch.schedules.schedule import Schedule
-from isobatch.tools.read import is_default
+from isobatch.tools.beside import is_default
 
 DEFAULT = "default"
 

@@ -116,6 +116,19 @@ class Source(NamedTuple):
         own = [page.settings for page in self.pages if tool is not None and page.tool == plain(tool)]
         return own[-1] if own else {}
 
+    @property
+    def script(self) -> str | None:
+        """The training script among its files or on a launch line; None without one."""
+        from isobatch.tools.elsewhere import launched_script
+
+        return launched_script(self.pages)
+
+    def elsewhere(self, plan: Any, tool: str) -> tuple[str, ...]:
+        """Returns the changed lines of the run's other files."""
+        from isobatch.tools.elsewhere import changes_elsewhere
+
+        return tuple(changes_elsewhere(plan, self.pages, plain(tool)))
+
 
 _RECOMPUTING = (
     "gradient_checkpointing", "enable_gradient_checkpointing", "enable_activation_checkpointing",
@@ -238,17 +251,26 @@ def explained(plan: Any, tool: str | None, args: argparse.Namespace) -> str:
     return f"{text}\nLeft out: weighted splits; {tool} gives every replica the same micro-batches."
 
 
-def job(args: argparse.Namespace, resume: str | None = None, own: Mapping[str, Any] | None = None) -> Any:
+def job(
+    args: argparse.Namespace,
+    resume: str | None = None,
+    own: Mapping[str, Any] | None = None,
+    elsewhere: tuple[str, ...] = (),
+    script: str | None = None,
+) -> Any:
     """Makes the Job of the launchers' options, and of the settings of a file of the same tool."""
     import shlex
 
     from isobatch.tools.sheet import Job
 
     try:
-        command = tuple(shlex.split(args.script))
+        words = shlex.split(args.script)
+        is_typed = any(word.partition("=")[0] == "--script" for word in args.words)
+        command = tuple(words if is_typed or script is None else [script])
     except ValueError as error:
         raise InputError(f"--script cannot be read: {error}", field="--script") from None
     how = {"image": args.image, "elastic": args.elastic, "resume": resume, "own": own or {}}
+    how["elsewhere"] = elsewhere
     return Job(name=args.name, command=command, again=shell_words(_again(args)), **how)
 
 

@@ -1,14 +1,19 @@
 """Checks for the configurations of every tool: batch, learning rate and lengths, names, epochs."""
 
+import codecs
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from isobatch import _core
+from isobatch.files.whole import read_bytes
 from isobatch.planning.plan import plan
 from isobatch.reason import Reason
 from isobatch.recipes.recipe import Recipe
+from isobatch.tools.parse import SHELLS
+from isobatch.tools.read import BINARY
 from isobatch.tools.tool import Case, Issue, Weight
-from isobatch.words import count, counted, figure, real
+from isobatch.words import count, counted, figure, number_of, real
 
 _OF_RULE = ("optimizer", "noise_scale")
 """Fields of a recipe by which `rule="auto"` chooses."""
@@ -17,6 +22,7 @@ _SOURCES = {name: source for name, _, _, source in _core.rules()}
 
 def check_any_tool(case: Case) -> Iterator[Issue]:
     """Finds issues of any tool: batch, learning rate, lengths, names, uneven steps."""
+    yield from _bytes(case.reading.file)
     yield from _undivided(case)
     yield from _misspelt(case)
     yield from _too_long(case)
@@ -50,6 +56,39 @@ def _undivided(case: Case) -> Iterator[Issue]:
                 f"{case.gpus // gpus * gpus or gpus} GPUs",
                 field,
             )
+
+
+def _bytes(file: str) -> Iterator[Issue]:
+    """Finds byte order marks, carriage returns and UTF-16, fatal to bash or to the tool."""
+    path = Path(file if Path(file).exists() else file.rpartition(":")[0])
+    if not path.is_file() or path.suffix.lower() in BINARY:
+        return
+    data = read_bytes(path)
+    head = data.removeprefix(codecs.BOM_UTF8)
+    is_shell = path.suffix.lower() in SHELLS or (head.startswith(b"#!") and b"sh" in head.splitlines()[0])
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield Issue.stop(
+            "the file is in UTF-16",
+            "bash and the tools read UTF-8; PowerShell's > writes UTF-16",
+            "Python, Path.read_text; measured on transformers 5.24",
+            f"iconv -f UTF-16 -t UTF-8 {path.name} > NEW",
+        )
+    elif data.startswith(codecs.BOM_UTF8) and (is_shell or path.suffix.lower() in (".json", ".toml")):
+        yield Issue.stop(
+            "the file begins with a byte order mark",
+            "bash takes it as a part of the first command, so that `#!` and `set -e` are unknown and sbatch "
+            "refuses the script; JSON and TOML may not have one",
+            "bash 5.2; Python, json.loads, tomllib.loads",
+            f"sed -i '1s/^\\xEF\\xBB\\xBF//' {path.name}",
+        )
+    if is_shell and b"\r" in data:
+        yield Issue.stop(
+            f"line ends are CRLF, in {counted(data.count(bytes([13])), 'line')}",
+            "bash takes the carriage return as a part of the line's last word: `set -e` and a line that goes "
+            "on with \\ fail, and sbatch refuses the script",
+            "bash 5.2; Slurm, sbatch: DOS line breaks",
+            f"sed -i 's/\\r$//' {path.name}",
+        )
 
 
 def _misspelt(case: Case) -> Iterator[Issue]:
@@ -92,18 +131,22 @@ def _too_long(case: Case) -> Iterator[Issue]:
 def _grown(case: Case) -> Iterator[Issue]:
     if case.growth == 1:
         return
-    plan = case.plan
-    change = ""
-    if plan is not None:
+    cause = f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed"
+    source = "torch, DistributedDataParallel: each process has its own loader"
+    change = f"no split of the tuned batch fits these GPUs: {case.command} lists what would"
+    if case.reading.fields.get("effective_batch") is not None:
+        cause, source = f"{case.key('effective_batch')} counts all GPUs", "the same batch at every number"
+        change = case.line("effective_batch", case.tuned)
+    elif (plan := case.plan) is not None:
         by_total = "global" in case.key("accumulation")  # the tool works the accumulation out
         parts = plan.effective_batch if by_total else plan.accumulation
         change = "; ".join((case.line("batch_per_gpu", plan.micro_batch), case.line("accumulation", parts)))
     yield Issue(
         f"a step has {counted(case.batch or 0, 'sample')}, {figure(case.growth)} × the "
         f"{count(case.tuned or 0)} that it was tuned with",
-        f"{case.key('batch_per_gpu')} counts per GPU, and the GPUs changed",
-        "torch, DistributedDataParallel: each process has its own loader",
-        change or f"no split of the tuned batch fits these GPUs: {case.command} lists what would",
+        cause,
+        source,
+        change,
         field="batch_per_gpu",
     )
 
@@ -137,8 +180,10 @@ def _lengths(case: Case) -> Iterator[Issue]:
         ("warmup", "the warmup", lambda steps: math.floor(steps + 0.5)),
     ):
         length = case.fields.get(field)
-        counted_anew = case.key(field) == "num_train_epochs"  # a checkpoint's steps, which its epochs make
-        if isinstance(length, str) and length.endswith("st") and not counted_anew:
+        # A share of the run follows it, as a checkpoint's steps follow its epochs.
+        share = number_of(str(case.reading.value_of(case.key(field)))) or 1
+        is_counted = case.key(field) == "num_train_epochs" or share < 1
+        if isinstance(length, str) and length.endswith("st") and not is_counted:
             steps = float(length.removesuffix("st"))
             yield Issue(
                 f"{name} takes {figure(case.growth)} × the samples of the tuned one",

@@ -20,11 +20,12 @@ from isobatch.planning.refusal import refusal
 from isobatch.reason import Reason
 from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
+from isobatch.tools.beside import merge, named_files
 from isobatch.tools.detect import reader
-from isobatch.tools.page import Reading, value_at
+from isobatch.tools.page import Reading
 from isobatch.tools.read import count_of, joined_fields, missing_fields, read_file
-from isobatch.tools.tool import MAX_LINE_CHARACTERS, Case, Issue, Weight
-from isobatch.words import counted, printable
+from isobatch.tools.tool import ALIASES, MAX_LINE_CHARACTERS, Case, Issue, Weight
+from isobatch.words import count, counted, printable
 
 _OF_THE_SPLIT = (
     Reason.NOT_DIVISIBLE,
@@ -72,7 +73,7 @@ class Examination(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing stops the run, changes the training or cannot be planned."""
+        """Whether nothing stops the run, changes the training or is refused by isobatch plan."""
         return all(finding.weight is Weight.NOTE for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +91,12 @@ class Examination(NamedTuple):
 
 
 def examine(
-    path: str | os.PathLike[str], gpus: int | Cluster | None = None, *, tool: str | None = None, **values: Any
+    path: str | os.PathLike[str],
+    gpus: int | Cluster | None = None,
+    *,
+    tool: str | None = None,
+    beside: Sequence[str | os.PathLike[str]] = (),
+    **values: Any,
 ) -> Examination:
     """Examines a configuration on a given number of GPUs.
 
@@ -99,6 +105,8 @@ def examine(
         gpus: where it is to run: their number, or a cluster; None: every row of a file that has one for each
             number of them.
         tool: whose it is; None: found by what is in it.
+        beside: other files of the same run, which must not contradict it; DeepSpeed's file that it names is
+            read by itself.
         values: what the file does not say, as fields of a recipe; `gpus` of the tuned run are `tuned_gpus`.
 
     Raises:
@@ -120,19 +128,26 @@ def examine(
             values[name] = count_of(name, values[name])
     reading = read_file(path, tool)
     own = {("gpus" if name == "tuned_gpus" else name): value for name, value in values.items()}
+    world = cluster.nodes * cluster.gpus_per_node
+    others = [read_file(file, "deepspeed") for file in named_files(reading)]
+    others += [read_file(file) for file in beside]
+    issues = [*_join(reading, others, world)]
     reading.notes += [
         error.message for to, error in reading.faults if to not in own and _is_open(reading, error)
     ]
-    command = _plan_command(reading, own, cluster, tool)
-    trial = _try_plan(reading, own, cluster, command)
-    world, fields = cluster.nodes * cluster.gpus_per_node, {**reading.fields, **own}
-    batch = _batch(fields, world, trial.tuned) if _has_accumulation(reading, own) else None
+    command = _plan_command([reading, *others], own, cluster, tool)
+    trial = _try_plan([reading, *others], own, cluster, command)
+    reading.notes += [f"{page.file}: {note}" for page in others for note in ("read too", *page.notes)]
+    fields = {**reading.fields, **own}
+    if (total := reading.fields.get("effective_batch")) is not None:
+        fields["effective_batch"] = total  # one that is typed is the tuned run's
+    batch = _batch(fields, world, total, trial.tuned) if _has_accumulation(reading, own) else None
     known = reader(reading.tool)
     assert known.reader is not None
     nodes = cluster.nodes if isinstance(gpus, Cluster) else None
     case = Case(known, reading, fields, world, batch, trial.tuned, trial.plan, command, nodes)
     reading.notes[:0] = _of_the_batch(case)
-    issues = [*check_any_tool(case), *known.reader.check(case)]
+    issues += [*check_any_tool(case), *known.reader.check(case)]
     findings = _ranked([*issues, *_not_said_yet(trial.refusals, issues, case)])
     text = "\n".join(_lines(case, findings))
     return Examination(reading, world, batch, trial.tuned, findings, text)
@@ -171,19 +186,56 @@ class _Trial(NamedTuple):
     refusals: list[tuple[Reason | None, Issue]]
 
 
-def _plan_command(reading: Reading, own: Mapping[str, Any], cluster: Cluster, tool: str | None) -> str:
-    """Writes the command to plan the file there, with placeholders for missing fields."""
+def _join(reading: Reading, others: Sequence[Reading], gpus: int) -> Iterator[Issue]:
+    """Adds the fields of the run's other files to a file's; contradictions are left out, as issues."""
+    if not others:
+        return
+    for conflict in merge([reading, *others], strict=True).conflicts:
+        yield conflict.issue or _refused(conflict.field, conflict.error)
+        for name in (conflict.field, ALIASES.get(conflict.field, "")):
+            conflict.page.drop(name)
+    run = merge([reading, *others])
+    names = ("effective_batch", "batch_per_gpu", "accumulation")
+    total, micro, parts = (run.fields.get(name) for name in names)
+    replicas = gpus // (run.fields.get("model_parallel") or 1)
+    if total and micro and parts and total != micro * parts * replicas:
+        yield Issue.stop(
+            f"{count(total)} samples are not {micro} × {parts} × {counted(replicas, 'replica')}",
+            f"{run.keys['effective_batch']} must be their product on these GPUs",
+            "transformers, integrations/deepspeed.py: train_batch_size (calculated)",
+            f'{run.keys["effective_batch"]}: {micro * parts * replicas}, or "auto", in '
+            f"{run.owners['effective_batch'].file}",
+            "effective_batch",
+        )
+        run.owners["effective_batch"].drop("effective_batch")
+        run = merge([reading, *others])
+    reading.fields, reading.keys = run.fields, run.keys
+    reading.faults += [
+        (to, error)
+        for page in others
+        for to, error in page.faults
+        if to not in run.fields and not _is_open(page, error)
+    ]
+
+
+def _plan_command(
+    pages: Sequence[Reading], own: Mapping[str, Any], cluster: Cluster, tool: str | None
+) -> str:
+    """Writes the command to plan the files there, with placeholders for missing fields."""
+    reading = pages[0]
     where = f"--gpus {cluster.gpus_per_node}"
     if cluster.nodes > 1:
         where = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
     words = ["--tool", tool] if tool else []
     needs = {name: example for name, example, _ in missing_fields({**reading.fields, **own}, reading.keys)}
     words += [word for name, value in {**own, **needs}.items() for word in ("--set", f"{name}={value}")]
-    return " ".join(["isobatch plan --from", *map(shlex.quote, (reading.file, *words)), where])
+    files = [word for page in pages for word in ("--from", page.file)]
+    return " ".join(["isobatch plan", *map(shlex.quote, (*files, *words)), where])
 
 
-def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, command: str) -> _Trial:
-    """Plans the file as `isobatch plan` does, past refused settings, and with stand-ins for gaps."""
+def _try_plan(pages: Sequence[Reading], own: Mapping[str, Any], cluster: Cluster, command: str) -> _Trial:
+    """Plans the files as `isobatch plan` does, past refused settings, and with stand-ins for gaps."""
+    reading = pages[0]
     refusals: list[tuple[Reason | None, Issue]] = [
         (None, _refused(to, error))
         for to, error in reading.faults
@@ -197,19 +249,20 @@ def _try_plan(reading: Reading, own: Mapping[str, Any], cluster: Cluster, comman
     gaps = [(to, error) for to, error in reading.faults if to not in own and error.field in reading.gaps]
     reading.notes += [f"A plan also needs --set {to}=VALUE: {error.message}" for to, error in gaps]
     values = {**_stand_ins(needs, {**reading.fields, **own}, cluster), **own}
-    sound = replace(reading, faults=[], fields=dict(reading.fields))
+    sound = [replace(page, faults=[], fields=dict(page.fields)) for page in pages]
     while True:
         try:
-            recipe = Recipe(**joined_fields([sound], values))
+            recipe = Recipe(**joined_fields(sound, values))
             break
         except InputError as error:
             if error.field in own and error.is_illegal_value:
                 raise  # what was typed is no finding in the file
             refusals += [(None, _refused(cause.field or "", cause)) for cause in error.causes or (error,)]
             wrong = {*error.fields} - {*_SPLITTING}
-            if wrong.isdisjoint({*sound.fields, *values}):
+            given = [*(page.fields for page in sound), values]
+            if wrong.isdisjoint(set().union(*given)):
                 return _Trial(None, None, refusals)
-            for fields in (sound.fields, values):
+            for fields in given:
                 for name in wrong:
                     fields.pop(name, None)
     if "effective_batch" in needs or not _has_accumulation(reading, own):
@@ -248,9 +301,7 @@ def _is_open(reading: Reading, error: InputError) -> bool:
     """Tells whether a refused setting lacks a value, or is "auto", to be filled in by the run."""
     if error.field in reading.gaps:
         return True
-    name = error.field or ""
-    plain = name[2:].replace("-", "_") if name.startswith("--") else name
-    return str(value_at(reading.settings, plain)).strip().lower() == "auto"
+    return str(reading.value_of(error.field or "")).strip().lower() == "auto"
 
 
 def _refused(to: str, error: InputError) -> Issue:
@@ -276,15 +327,25 @@ def _not_said_yet(
             yield issue
 
 
-def _batch(fields: Mapping[str, Any], gpus: int, tuned: int | None) -> int | None:
-    """Computes the samples in a step there: a global batch stays, a batch per GPU grows with the GPUs."""
-    if fields.get("effective_batch") is not None and not {"batch_per_gpu", "accumulation"} <= fields.keys():
-        return int(fields["effective_batch"])
+def _batch(fields: Mapping[str, Any], gpus: int, total: int | None, tuned: int | None) -> int | None:
+    """Computes the samples in a step there: a file's `total` stays, a batch per GPU grows with the GPUs.
+
+    A batch that was typed is the tuned run's: it is the file's where the file leaves one to the run.
+    """
+    if _has_no_batch(fields):
+        return None
     micro = fields.get("batch_per_gpu") or fields.get("micro_batch")
     replicas = gpus // (fields.get("model_parallel") or 1)
-    if micro is None or not replicas:
-        return tuned
-    return int(micro) * int(fields.get("accumulation") or 1) * replicas
+    is_typed = fields.get("effective_batch") is not None
+    if total is None and micro and replicas and ("accumulation" in fields or not is_typed):
+        return int(micro) * int(fields.get("accumulation") or 1) * replicas
+    return int(fields["effective_batch"]) if is_typed else tuned
+
+
+def _has_no_batch(fields: Mapping[str, Any]) -> bool:
+    """Tells whether a number of the batch is below 1: it is refused elsewhere."""
+    names = ("batch_per_gpu", "micro_batch", "accumulation", "effective_batch")
+    return any(fields.get(name, 1) < 1 for name in names if fields.get(name) is not None)
 
 
 # ---- in words ----
@@ -297,7 +358,7 @@ def _ranked(issues: Iterable[Issue]) -> tuple[Issue, ...]:
 
 def _of_the_batch(case: Case) -> Iterator[str]:
     """Yields the unknowns of the batch, and how to check the file once it is changed."""
-    if case.batch is None:
+    if case.batch is None and not _has_no_batch(case.fields):
         yield "The file does not say the batch: give --set batch_per_gpu=N or effective_batch=N."
     if case.tuned is None and case.fields.get("gpus") is None:
         yield (

@@ -10,6 +10,7 @@ from typing import Any
 
 from isobatch.errors import InputError, must_be, needs_extra, unreadable
 from isobatch.files.limits import (
+    DoubledNameError,
     refuse_large,
     refuse_long_keys,
     refuse_many_names,
@@ -56,7 +57,14 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def parse_json(text: str) -> Any:
     """Reads JSON; a ValueError if it is none, or an object has a key twice."""
-    return json.loads(text, object_pairs_hook=unique_pairs)
+    try:
+        return json.loads(text, object_pairs_hook=unique_pairs)
+    except DoubledNameError as error:
+        places = re.finditer(rf"{re.escape(json.dumps(error.name))}\s*:", text)
+        lines = dict.fromkeys(str(text.count("\n", 0, place.start()) + 1) for place in places)
+        raise ValueError(
+            f"{error}, in line {' and line '.join(lines)}" if len(lines) > 1 else str(error)
+        ) from None
 
 
 def parse_toml(text: str, file: str = "") -> dict[str, Any]:

@@ -90,12 +90,20 @@ _KEYS = re.compile(rb'"[ \t\r\n]*:')
 """Where a key ends, and maybe a quote inside of a text."""
 
 
+class DoubledNameError(ValueError):
+    """A name listed twice in a table."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{shown(name)} is listed twice")
+        self.name = name
+
+
 def refuse_duplicates(names: Iterable[str]) -> None:
     """Refuses a table with a name listed twice, by a ValueError."""
     listed: set[str] = set()
     for name in names:
         if name in listed:
-            raise ValueError(f"{shown(name)} is listed twice")
+            raise DoubledNameError(name)
         listed.add(name)
 
 

@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from isobatch.errors import InputError
-from isobatch.files.limits import MAX_DEPTH_LEVELS, MAX_TABLE_VALUES, refuse_duplicates, too_deep, too_large
+from isobatch.files.limits import MAX_DEPTH_LEVELS, MAX_TABLE_VALUES, too_deep, too_large
 from isobatch.words import printable, shown
 
 MAX_MERGE_KEYS = 20
@@ -100,10 +100,13 @@ class Loader(Composer, *_EVENTS, SafeConstructor, Resolver):  # type: ignore[mis
             for key in keys:
                 if key.tag == _TAG + "int" and len(key.value) > _MAX_KEY_DIGITS:
                     raise ConstructorError(None, None, "a key is too large a number", key.start_mark)
-            try:
-                refuse_duplicates(key.value for key in keys)
-            except ValueError as error:
-                raise ConstructorError(None, None, str(error), node.start_mark) from None
+            first: dict[str, int] = {}
+            for key in keys:
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    text = f"{shown(key.value)} is listed twice, in line {first[key.value]} and line {line}"
+                    raise ConstructorError(None, None, text)
+                first[key.value] = line
         return super().construct_mapping(node, deep)
 
     def construct_whole(self, node: Any) -> int:

@@ -44,6 +44,7 @@ class Job:
         elastic: whether the script trains with ElasticRun: then it may start on any number of GPUs.
         again: the command to plan anew, without the GPUs, for the message of a start on other GPUs.
         own: the settings of the file that the plan was made from, if it is of the same tool.
+        elsewhere: the lines of the run's other files that the plan changes.
     """
 
     name: str = "isobatch"
@@ -53,6 +54,7 @@ class Job:
     elastic: bool = False
     again: str = "isobatch plan RECIPE"
     own: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for text in (self.name, *self.command, self.image or "", self.resume or "", self.again):

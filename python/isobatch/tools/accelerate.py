@@ -55,9 +55,6 @@ def read(page: SettingsPage) -> None:
         inner.whole("gradient_accumulation_steps", "accumulation")
     if inner.raw("gradient_clipping") not in (None, "auto"):
         inner.clip("gradient_clipping")
-    if inner.has("deepspeed_config_file"):
-        text = "deepspeed_config_file is not read here: isobatch plan reads it as another --from"
-        page.note_until(text, lambda run: "deepspeed" in run.tools)
     sizes = (f"parallelism_config_{name}_size" for name in ("tp", "cp", "sp"))
     page.table("parallelism_config").read_parallel(*sizes)
     megatron = page.table("megatron_lm_config")
@@ -249,7 +246,17 @@ def _check_loop(case: Case) -> Iterator[Issue]:
     kinds = {type(argument) for argument in arguments}
     planned = str(case.fields.get("duration", "")).removesuffix("st")
     run = float(planned) if planned.isdecimal() else 0.0
-    if steps == "unknown" or kinds - {int, float, Multiple}:
+    if steps == "a process" and kinds - {int, float, Multiple}:
+        yield Issue.note(
+            f"{key}, which accelerator.prepare wraps, takes {case.gpus} steps for each of the optimizer's, "
+            "and its length is not read",
+            "Accelerate steps it once for every process",
+            "accelerate, scheduler.py; huggingface/accelerate#2926, huggingface/diffusers#3954",
+            "leave it if its length counts the optimizer's steps of all processes: the batches of the loader "
+            f"before prepare{f', over {accumulation}' if accumulation > 1 else ''}; else multiply its steps "
+            "by accelerator.num_processes",
+        )
+    elif steps == "unknown" or kinds - {int, float, Multiple}:
         yield _scheduler_issue(case, f"{key}, if accelerator.prepare wraps it,", Weight.NOTE)
     elif kinds - {Multiple} and arguments[-1] != run * case.gpus:
         yield _scheduler_issue(case, f"{key}, which accelerator.prepare wraps,", Weight.CHANGES)

@@ -193,7 +193,7 @@ def check(case: Case) -> Iterator[Issue]:
     if autos:
         yield Issue.note(
             f'{", ".join(autos)}: "auto"',
-            "another program fills these in when the run starts; alone DeepSpeed refuses them",
+            "the Trainer or Accelerate fills these in when the run starts; alone DeepSpeed refuses them",
             "transformers, integrations/deepspeed.py: HfTrainerDeepSpeedConfig",
             "write the numbers down, or plan it with the file that has them",
         )

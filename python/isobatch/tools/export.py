@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,17 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.planning.export import Export
 from isobatch.tools.detect import writer
-from isobatch.tools.page import leaves
+from isobatch.tools.page import leaves, value_at
 from isobatch.tools.sheet import Job, Planned
 from isobatch.tools.tool import Tool, Writer
-from isobatch.words import count, counted, few
+from isobatch.words import count, counted, few, number_of
 
 _KEEP = "only what the plan decides: set these in your own file and keep its other settings"
 
 _SWITCHES = re.compile(r"clip|grad_norm|weight.decay")
 """Settings that 0 switches off."""
+_LENGTHS_AND_BATCH = ("batch_per_gpu", "micro_batch", "accumulation", "duration", "warmup")
+"""Fields of a recipe that a writer may say by another setting than the file."""
 _SUFFIXES = {f".{form}": form for form in ("yaml", "json", "toml", "sh", "py")}
 _SUFFIXES |= {".yml": "yaml", ".sbatch": "sh"}
 
@@ -62,10 +65,15 @@ def export(
     sheet = how.write(plan, job)
     before = {} if was is None else leaves(how.write(was, job).settings)
     now = leaves(sheet.settings)
-    moved = [at for at in now if before and before.get(at) != now[at]]
+    for at, value in leaves(job.own).items() if before else ():
+        if at in now and isinstance(value, str | int | float):
+            before[at] = now[at] if _is_same(value, now[at]) else value
+    moved = [at for at in now if before and before.get(at) != now[at] and not at.endswith("_port")]
     remarks = {at: f"was {_value_text(before[at]) if at in before else 'not set'}" for at in moved}
-    comments = [_KEEP] if how.is_part else []
-    comments += sheet.comments
+    gone = _replaced(known, job.own, now)
+    flags = [f"--{key.replace('_', '-')}" if form == "sh" else key for key in gone]
+    comments = [*([_KEEP] if how.is_part else []), *job.elsewhere]
+    comments += [*([f"remove {', '.join(flags)}"] if flags else []), *sheet.comments]
     off = [at for at, value in now.items() if value == 0 and value is not False and _SWITCHES.search(at)]
     if off and not job.own:  # a file of the same tool has said so
         comments.append(
@@ -91,6 +99,24 @@ def export(
         comments.insert(0, split)  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
     return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
+
+
+def _replaced(tool: Tool, own: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Lists a file's own settings of batch, length and warmup, written by other names now."""
+    from isobatch.tools.read import read_file
+
+    if tool.reader is None or not own:
+        return []
+    places = {place.rpartition(".")[0] for place in now}
+    keys = [read_file(own, tool.name).keys.get(field, "") for field in _LENGTHS_AND_BATCH]
+    gone = [key for key in keys if key not in now and value_at(own, key) is not None]
+    return [key for key in dict.fromkeys(gone) if key.rpartition(".")[0] in places]
+
+
+def _is_same(value: Any, now: Any) -> bool:
+    """Tells whether two texts, numbers or flags are one: 2e-5 and 2.0e-05, True and true."""
+    texts = str(value).lower(), str(now).lower()
+    return texts[0] == texts[1] or None is not number_of(texts[0]) == number_of(texts[1])
 
 
 def _value_text(value: Any) -> str:

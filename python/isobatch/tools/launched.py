@@ -27,7 +27,7 @@ def read_launch(paths: Sequence[Any]) -> tuple[int, Reading, dict[str, Any]] | N
         settings = parse(read_whole(Path(file)), file=file, suffix=Path(file).suffix, aside=aside, name=line)
         if aside.tool or _is_of_a_tool(settings, file):
             continue
-        reading = Reading("launcher", "a launch line", str(path), settings, notes=aside.notes)
+        reading = Reading("launcher", "a launch line", str(path), settings, notes=aside.notes, job=aside.job)
         SettingsPage(settings, reading, dashes=True).read_launch_line()
         flags = {key: value for key, value in settings.items() if not is_everywhere(key)}
         return place, reading, {key: value for key, value in flags.items() if key not in reading.used}

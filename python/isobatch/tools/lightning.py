@@ -6,7 +6,7 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.constructs import CALLBACKS
 from isobatch.tools.launchers import layout
-from isobatch.tools.page import SettingsPage, length
+from isobatch.tools.page import SettingsPage, length, value_at
 from isobatch.tools.run_schedules import Multiple, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
@@ -184,7 +184,7 @@ def _run_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:
         page.give("warmup", length(run.warmup, "st"), "num_warmup_steps")
 
 
-def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launcher
+def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the Trainer, the optimizer, and the batch of the data module."""
     sheet, line = SettingsSheet(), curve(plan)
     nodes, each = layout(plan, sheet)
@@ -210,13 +210,18 @@ def write(plan: Planned, job: Job) -> SettingsSheet:  # noqa: ARG001 - no launch
         sheet.note('for tf32: torch.set_float32_matmul_precision("high")')
     if plan.recipe.clip_norm is not None:
         trainer |= {"gradient_clip_val": plan.recipe.clip_norm, "gradient_clip_algorithm": "norm"}
-    sheet.settings = {"trainer": trainer, **_optimizer(plan, sheet), "data": {"batch_size": plan.micro_batch}}
-    sheet.comments += [
-        "data.batch_size goes to the data module by its own name for it: the batch of one GPU",
+    data: dict[str, Any] = {"batch_size": plan.micro_batch}
+    is_inside = isinstance(value_at(job.own, "data.init_args"), Mapping)
+    data = {"init_args": data} if is_inside else data
+    sheet.settings = {"trainer": trainer, **_optimizer(plan, sheet), "data": data}
+    if value_at(job.own, "data.init_args.batch_size") is None:
+        place = "data.init_args" if is_inside else "data"
+        sheet.note(f"{place}.batch_size goes to the data module by its own name for it: the batch of one GPU")
+    sheet.note(
         f"schedule {plan.recipe.schedule}, {line.warmup} steps of warmup: LightningCLI would step a "
         "scheduler once an epoch; return isobatch.integrations.lightning.configure_optimizers(optimizer, "
-        "plan) instead",
-    ]
+        "plan) instead"
+    )
     return sheet
 
 
@@ -246,7 +251,7 @@ def check(case: Case) -> Iterator[Issue]:
             "the scheduler moves once an epoch", cause, f"lightning, pytorch/{place}: interval", change
         )
     steps, epochs = case.at("trainer", "max_steps"), case.at("trainer", "max_epochs")
-    if number(steps) > 0 and epochs is not None:
+    if number(steps) > 0 and epochs not in (None, -1):
         yield Issue.note(
             "the run ends at max_steps or max_epochs, whichever is first",
             "both are given",

@@ -20,7 +20,7 @@ _FIELDS = (
     (r"nproc|nnodes|num_(nodes|machines|gpus)|n_gpus|devices|WORLD_SIZE", "gpus"),
     (r"decay_(iters|samples|steps|ratio)|cycles|timescale|power|GAMMA", "schedule"),
     (r"(^|[._])(log|logging|eval|save)_(interval|steps|freq)$", "log_every"),
-    (r"steps|epochs|iters|samples|MAX_ITER", "duration"),
+    (r"steps|epochs|iters|samples|MAX_ITER|T_max", "duration"),
     (r"(^|[._])optim(izer)?($|[._])", "optimizer"),
     (r"decay_style|sched", "schedule"),
     (r"precision|dtype|bf16|fp16", "precision"),
@@ -32,6 +32,10 @@ _ASKED = {"batch_per_gpu", *(name for name, record, _ in _core.fields() if recor
 _ASKED -= {"log_every", "eval_every", "save_every", "precision", "seq_len", "clip_norm"}
 """Fields that reach a number of a plan: a setting of no other is asked for (seq_len only by a length in
 tokens)."""
+_EXAMPLES = {"lr": "2e-5", "min_lr": "1e-6", "schedule": "cosine", "duration": "1000st", "warmup": "100st"}
+_EXAMPLES |= {"optimizer": "adamw", "betas": "0.9,0.95", "adapter": "lora", "coupled": "experts"}
+_EXAMPLES |= {"ramp": "'32 32 100000'"}
+"""Values of fields that are no whole numbers, as --set takes them."""
 _OPTIMIZERS = ("adamw", "adafactor", "rmsprop", "lamb", "lars", "lion", "muon", "adam", "sgd")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
 _TRUE = ("true", "yes", "on", "1")
@@ -114,6 +118,8 @@ class Reading:
         guessed: whether the tool was found by what is in the file.
         multiple, accumulation_multiple: of a batch, and of its micro-batches on a replica.
         gaps: settings among the faults that lack a value, such as a length that the script counts to.
+        job: the numbers that its #SBATCH lines ask for, by option.
+        named: the files of DeepSpeed that it names, with the note on each.
         later: steps to take once all files and settings of the run are joined.
     """
 
@@ -133,12 +139,18 @@ class Reading:
     multiple: int = 1
     accumulation_multiple: int = 1
     gaps: set[str] = field(default_factory=set)
+    job: dict[str, str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
     later: list[Callable[[Joined], None]] = field(default_factory=list)
 
     def drop(self, field: str) -> Any:
         """Takes a field out again, and returns its value; None for a missing one."""
         self.keys.pop(field, None)
         return self.fields.pop(field, None)
+
+    def value_of(self, name: str) -> Any:
+        """Returns the value of a setting by its name in the file, `--micro-batch-size` too; None without."""
+        return value_at(self.settings, name[2:].replace("-", "_") if name.startswith("--") else name)
 
     @property
     def demands(self) -> dict[str, Any]:
@@ -445,7 +457,9 @@ class SettingsPage:
             return self.note(f"{why}: not planned")
         if is_gap:
             self.reading.gaps.add(key)
-        return self.fault(field, InputError(f"{why}: give {field} a value", field=key))
+        example = _EXAMPLES.get(field, "N")
+        text = f"{why}: give {field} a value, as in --set {field}={example}"
+        return self.fault(field, InputError(text, field=key))
 
     def unsupported(self, key: str, text: str) -> None:
         """Adds the fault of a schedule beyond a recipe's texts."""

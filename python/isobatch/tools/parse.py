@@ -103,10 +103,12 @@ def _read(text: str, file: str, suffix: str, aside: Aside, name: str) -> Any:
 def _command_line(text: str, file: str, aside: Aside, line: str = "") -> dict[str, Any]:
     """Reads the settings of a shell script's training."""
     from isobatch.tools.shells.configs import SWIFT
+    from isobatch.tools.shells.directives import job_components
     from isobatch.tools.shells.training import FileNamedError, arguments
 
     refuse_many_names(text, file, "=")
     refuse_many_names(text, file, "--")
+    aside.job = job_components(text)[0]
     try:
         number = int(line) if line else None
         settings = _nested(arguments(text, line=number, notes=aside.notes, beside=aside.beside))
@@ -175,9 +177,11 @@ class Aside:
             settings tell it.
         flags: the settings of the command that starts a Python script; those that it declares are taken out.
         beside: the names of other files of the run.
+        job: the numbers of a shell script's #SBATCH lines, by option.
     """
 
     notes: list[str] = field(default_factory=list)
     tool: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    job: dict[str, str] = field(default_factory=dict)

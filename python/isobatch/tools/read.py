@@ -13,6 +13,7 @@ from isobatch.errors import InputError, missing, must_be, raise_all, together
 from isobatch.files.limits import refuse_large
 from isobatch.files.whole import read_whole
 from isobatch.recipes.recipe import Recipe, with_notes
+from isobatch.tools.beside import is_default, is_said, merge, note_named
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_slime
 from isobatch.tools.installed import plain
 from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
@@ -22,8 +23,6 @@ from isobatch.tools.tool import Tool
 from isobatch.tools.unread import guess_field, note_unread
 
 _Kind = TypeVar("_Kind", bound=Recipe)
-_ALWAYS = ("lr", "accumulation", "effective_batch", "gpus")
-"""Fields in which two files of a run must agree also where one of them is a default."""
 _BATCHES = ("batch_per_gpu", "micro_batch", "effective_batch")
 _ENOUGH = {
     "effective_batch": ("batch_per_gpu", "micro_batch"),
@@ -38,7 +37,7 @@ _START = (
     "Give each with --set (in Python as a keyword), or have all of it read exactly by starting the script: "
     "isobatch doctor -- {}"
 )
-_BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
+BINARY = (".bin", ".pt", ".pth", ".ckpt", ".safetensors")
 
 
 def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None = None) -> Reading:
@@ -67,7 +66,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
 
         return _found(attributes(Path(path)), tool or "transformers", file, ".json")
     place, name = _split_name(file)
-    if place.suffix.lower() in _BINARY:
+    if place.suffix.lower() in BINARY:
         raise InputError(
             "has weights, which do not describe the run: name the checkpoint folder of "
             "transformers' Trainer that it is in, or the configuration",
@@ -80,6 +79,7 @@ def read_file(path: Any, tool: str | None = None, flags: dict[str, Any] | None =
         _refuse_script(reader(tool), aside.tool, file)
     reading = _found(settings, tool, file, suffix, aside.tool)
     reading.notes += aside.notes
+    reading.job = aside.job
     return reading
 
 
@@ -144,6 +144,7 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
         if not isinstance(value := value_at(settings, section), Mapping | Unknown | None)
     )
     known.reader.read(page)
+    note_named(page)
     unknown = note_unread(page, known.reader)
     if _has_another_batch(unknown, reading) and reading.guessed:
         raise no_tool_error(settings, file)
@@ -156,20 +157,20 @@ def _ask_for_batches(page: SettingsPage, unknown: Sequence[str]) -> None:
     reading = page.reading
     for key in unknown:
         kind = guess_field(key)
-        has_batch = any(_is_said(reading, field) for field in _BATCHES)
+        has_batch = any(is_said(reading, field) for field in _BATCHES)
         text = f"{page.name(key)} {value_at(reading.settings, key)} is not a setting of {reading.title}"
         if kind in ("batch", "batch_per_gpu", "effective_batch") and not has_batch:
             for field in ("batch_per_gpu", "accumulation"):
-                if not _is_said(reading, field):
+                if not is_said(reading, field):
                     reading.fields.pop(field, None)
             page.ask("effective_batch", text, page.name(key))
-        elif kind in ("accumulation", "effective_batch") and not _is_said(reading, "accumulation"):
+        elif kind in ("accumulation", "effective_batch") and not is_said(reading, "accumulation"):
             reading.fields.pop("accumulation", None)
             page.ask("accumulation", text, page.name(key))
         elif kind == "duration" and "samples" not in key and is_default(reading, "duration"):
             del reading.fields["duration"]
             page.ask("duration", text, page.name(key))
-        elif kind in ("schedule", "warmup") and not _is_said(reading, kind):
+        elif kind in ("schedule", "warmup") and not is_said(reading, kind):
             page.ask(kind, text, page.name(key))
 
 
@@ -198,8 +199,9 @@ def joined_fields(
     faults = [
         error for page in pages for to, error in page.faults if by_hand.isdisjoint({to, *_ENOUGH.get(to, ())})
     ]
-    fields, keys, owners = _merged(pages, values, faults)
-    fields.update(values)
+    run = merge(pages, values)
+    faults += [conflict.error for conflict in run.conflicts]
+    fields, keys = {**run.fields, **values}, run.keys
     answered = {to: None for page in pages for to, _ in page.faults} | fields
     needed = list(missing_fields(answered, keys))
     if ends and "duration" not in answered:
@@ -215,7 +217,7 @@ def joined_fields(
         raise fault
     try:
         joined = Joined(
-            fields if needed else complete(fields, keys), owners, frozenset(page.tool for page in pages)
+            fields if needed else complete(fields, keys), run.owners, frozenset(page.tool for page in pages)
         )
         for page in pages:
             for step in page.later:
@@ -254,39 +256,6 @@ def read_recipe(
         ), pages
     except InputError as error:
         raise (error if error.field in values else error.at(file=pages[0].file)) from None
-
-
-def _merged(
-    pages: Sequence[Reading], values: Mapping[str, Any], faults: list[InputError]
-) -> tuple[dict[str, Any], dict[str, str], dict[str, Reading]]:
-    """Joins the fields of all files, with their names and files; a value wins over another file's default."""
-    fields: dict[str, Any] = {}
-    keys: dict[str, str] = {}
-    owners: dict[str, Reading] = {}
-    for page in pages:
-        for name, value in page.fields.items():
-            if name in values:
-                continue
-            owner = owners.get(name, page)
-            is_said, before = (_is_said(each_page, name) for each_page in (page, owner))
-            if fields.get(name, value) != value and (name in _ALWAYS or (is_said and before)):
-                text = f"{value} in {page.file}, but {fields[name]} in {owner.file}"
-                faults.append(InputError(f"{text}: give {name} a value", field=name))
-            if owner is page or (is_said and not before):
-                fields[name], keys[name], owners[name] = value, page.keys.get(name, name), page
-    return fields, keys, owners
-
-
-def _is_said(page: Reading, field: str) -> bool:
-    """Tells whether a file sets a field itself, rather than taking its tool's default."""
-    key = page.keys.get(field, "")
-    plain = key.removeprefix("--").replace("-", "_") if key.startswith("--") else key
-    return plain != "" and value_at(page.settings, plain) is not None
-
-
-def is_default(page: Reading, field: str) -> bool:
-    """Tells whether a field has a value without a word in the file."""
-    return field in page.fields and not _is_said(page, field)
 
 
 def missing_fields(fields: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
@@ -338,7 +307,7 @@ def _has_another_batch(unknown: Sequence[str], reading: Reading) -> bool:
     """Tells whether a batch in the file was not read, and the tool's default was taken."""
     if not any(guess_field(key) in ("batch", "batch_per_gpu", "effective_batch") for key in unknown):
         return False
-    return not any(_is_said(reading, field) for field in _BATCHES)
+    return not any(is_said(reading, field) for field in _BATCHES)
 
 
 def count_of(name: str, value: Any) -> int:

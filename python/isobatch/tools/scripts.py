@@ -206,7 +206,11 @@ def _is_stepped(script: Script, scheduler: Configuring) -> bool | None:
                 value = script.value(table["lr_scheduler"])
                 answers += [False] if isinstance(value, Unknown) or value is scheduler.settings else []
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
-            answers += [False] if all(isinstance(item, ast.List) for item in node.value.elts) else []
+            lists = [item.elts for item in node.value.elts if isinstance(item, ast.List)]
+            is_all = len(lists) == len(
+                node.value.elts
+            )  # optimizers and schedulers; tables have their own answer
+            answers += [False for item in lists[-1] if not isinstance(item, ast.Dict)] if is_all else []
     return all(answers) if answers else None
 
 

@@ -150,7 +150,7 @@ class Issue(NamedTuple):
         return f"{what}\n  cause: {cause} [{source}]\n  change: {change}"
 
 
-_ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}
+ALIASES = {"batch_per_gpu": "micro_batch", "micro_batch": "batch_per_gpu"}
 _WORDS = {
     "accumulation": "micro-batches in a step",
     "batch_per_gpu": "the batch per GPU",
@@ -199,7 +199,7 @@ class Case(NamedTuple):
 
     def key(self, field: str) -> str:
         """Returns the file's name of a recipe's field, even of a missing one; else plain words."""
-        names = (field, _ALIASES.get(field, field))
+        names = (field, ALIASES.get(field, field))
         tables = (self.reading.keys, self.reading.absent)
         return next((table[name] for table in tables for name in names if table.get(name)), _WORDS[field])
 

@@ -3,13 +3,16 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from isobatch.errors import InputError
+from isobatch.files.texts import scalar_text
+from isobatch.files.whole import read_whole
 from isobatch.schedules.schedule import Schedule
-from isobatch.tools.page import Joined, SettingsPage, Unknown, epochs_of, length
+from isobatch.tools.page import Joined, SettingsPage, Unknown, epochs_of, leaves, length
 from isobatch.tools.tool import Case, Issue, Weight, number
-from isobatch.words import count, share
+from isobatch.words import count, number_of, share
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
@@ -73,9 +76,6 @@ def read_parallel(page: SettingsPage) -> None:
     """Reads the GPUs of a replica from older arguments, and Accelerate's and DeepSpeed's inside."""
     page.read_parallel("tp_size")
     page.table("parallelism_config").read_parallel("tp_size", "cp_size", "sp_size")
-    if isinstance(file := page.raw("deepspeed"), str):
-        text = f"{page.name('deepspeed')} {file} is not read here: isobatch plan reads it as another --from"
-        page.note_until(text, lambda run: "deepspeed" in run.tools)
     page.table("deepspeed").read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
 
 
@@ -255,12 +255,14 @@ def _without_effect(case: Case) -> Iterator[Issue]:
             "transformers 4, training_args.py: get_warmup_steps",
             "remove warmup_ratio",
         )
-    elif ratio and case.reading.tool == "transformers":
-        yield Issue.note(
-            "warmup_ratio is unknown to transformers 5",
-            "a warmup_steps below 1 is the ratio there",
-            "transformers 5, training_args.py: get_warmup_steps",
-            f"warmup_steps: {ratio}",
+    if ratio and case.reading.tool in ("transformers", "trl"):
+        yield Issue.stop(
+            "transformers from 5.15 on has no warmup_ratio",
+            "TrainingArguments refuses it as an unexpected keyword, its parser as an unused argument; from "
+            "5.0 on a warmup_steps below 1 is the ratio",
+            "transformers 5.14 and 5.15, training_args.py; measured on 5.24",
+            f"warmup_steps: {ratio}, or transformers<5.15",
+            "warmup",
         )
     if case.at("lr_scheduler_type") == "constant" and (ratio or case.at("warmup_steps")):
         yield Issue(
@@ -304,12 +306,49 @@ def _undivided_loss(case: Case) -> Iterator[Issue]:
     )
 
 
+def _loaded_otherwise(case: Case) -> Iterator[Issue]:
+    """Finds numbers and words read otherwise by transformers' parser of JSON and YAML (1.1)."""
+    for key, value in leaves(_as_loaded(case)).items():
+        number = number_of(value) if isinstance(value, str) and key in case.reading.used else None
+        if number is not None:
+            yield Issue.stop(
+                f"{key} {value} is a text there, and no number",
+                "HfArgumentParser converts nothing, and its YAML takes a number with an exponent for a text "
+                "unless it has a point and a sign",
+                "transformers 5.24, hf_argparser.py: parse_yaml_file, parse_json_file; measured",
+                f"{key}: {scalar_text(number)}",
+            )
+        elif isinstance(value, bool) and key.endswith("_strategy"):
+            yield Issue.stop(
+                f"{key} {case.at(key)} is {value} there",
+                "HfArgumentParser's YAML is 1.1, in which no, off, yes and on are flags",
+                "transformers 5.24, hf_argparser.py: parse_yaml_file; measured",
+                f'{key}: "{case.at(key)}"',
+            )
+
+
+def _as_loaded(case: Case) -> Mapping[str, Any]:
+    """Returns the settings of a JSON or YAML file as transformers' parser loads them."""
+    suffix = Path(case.reading.file).suffix.lower()
+    if suffix not in (".yaml", ".yml") or not Path(case.reading.file).is_file():
+        return case.reading.settings if suffix == ".json" else {}
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(read_whole(case.reading.file))
+    except yaml.YAMLError:  # a tag of Python's
+        return {}
+    return loaded if isinstance(loaded, Mapping) else {}
+
+
 def check(case: Case) -> Iterator[Issue]:
     """Finds silent behaviour of the Trainer, and of tools built on it."""
     if case.reading.tool in ("transformers", "trl", "llama_factory", "ms_swift"):
         yield from _best_model(case)
     if case.reading.tool in ("transformers", "checkpoint"):
         yield from _undivided_loss(case)
+    if case.reading.tool == "transformers":
+        yield from _loaded_otherwise(case)
     if case.at("accelerator_config", "split_batches") in (True, "true"):
         batch = case.at("per_device_train_batch_size") or DEFAULTS["per_device_train_batch_size"]
         yield from undivided_loader(batch, "per_device_train_batch_size", case.replicas)

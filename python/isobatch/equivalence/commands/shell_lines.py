@@ -24,6 +24,10 @@ LAUNCHERS = (
     *("python", "python3", "sbatch", "qsub", "bsub"),
 )
 """Commands that are recorded; Python only where it starts a script."""
+_WRAPPERS = ("env", "nohup", "time", "timeout", "nice", "stdbuf", "setsid")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_OPTION = re.compile(r"-\w.*|--\w.*|\d+(\.\d+)?[smhd]?")
+"""Options of a wrapper, and their numbers."""
 _OWN = re.compile(r"PATH|BASH_ENV|SHLVL|_|PWD|OLDPWD|BASH_FUNC_.*|.*(TOKEN|KEY|SECRET|PASSWORD|PASSWD).*")
 """Variables of the recording and of the shell, and secrets."""
 
@@ -63,14 +67,25 @@ class LaunchLine(msgspec.Struct, frozen=True):
 
 
 def shell_script(command: Sequence[str]) -> str | None:
-    """Returns a shell's script; None for another command.
+    """Returns a shell's script, also behind `env` and variables; None for another command.
 
     >>> shell_script(["bash", "-x", "train.sh", "8"]), shell_script(["bash", "-c", "ls"])
     ('train.sh', None)
+    >>> shell_script(["env", "GPUS=8", "bash", "train.sh"]), shell_script(["timeout", "60", "./train.sh"])
+    ('train.sh', './train.sh')
     """
-    if not command or PurePath(command[0]).name not in SHELLS:
+    words = list(command)
+    while words and (_VARIABLE.match(words[0]) or PurePath(words[0]).name in _WRAPPERS):
+        wrapper = PurePath(words.pop(0)).name
+        while words and wrapper in ("timeout", "nice", "env") and _OPTION.fullmatch(words[0]):
+            words.pop(0)
+    if not words:
         return None
-    rest = [word for word in command[1:] if not re.fullmatch(r"-[a-bd-z]+|--\w+", word)]
+    if words[0].endswith((".sh", ".bash")):
+        return words[0]
+    if PurePath(words[0]).name not in SHELLS:
+        return None
+    rest = [word for word in words[1:] if not re.fullmatch(r"-[a-bd-z]+|--\w+", word)]
     return rest[0] if rest and not rest[0].startswith("-") else None
 
 
@@ -148,7 +163,7 @@ def _run(command: Sequence[str], folder: Path, limit: float) -> tuple[str, int |
     log = folder / "output.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
+            ["env", *command] if _VARIABLE.match(command[0]) else command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
