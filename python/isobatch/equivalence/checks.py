@@ -152,7 +152,7 @@ def check_rates(recording: Recording, reference: Recording, event: Event) -> Ite
 
 
 def _times(split: Split, rates: Sequence[float], reference: Sequence[float]) -> str:
-    """Names the numbers of the split by which all learning rates are multiplied; empty: there are none."""
+    """Names the numbers of the split among the factors of all learning rates; empty: there are none."""
     counts = {"ranks": split.ranks, "accumulation": split.accumulation}
     if min(counts.values()) > 1:
         counts["ranks × accumulation"] = split.ranks * split.accumulation

@@ -130,14 +130,14 @@ class Epochs:
             self.stop(served, planned, unique=unique, every=all(every for _, every in answers))
 
     def leaves_rest(self, served: int) -> bool:
-        """Tells whether a loader has less than a step more than the plan, which drops it: the loop may too."""
+        """Tells whether a loader has less than a step more than the plan: the loop may leave it out too."""
         plan = self._run.plan
         rest = served - (plan.samples_per_epoch or 0)
         return self._drops_steps and 0 < rest < (plan.effective_batch or 0)
 
     @property
     def _drops_steps(self) -> bool:
-        """Whether the plan drops passes that make no whole step, not only a loader's last samples."""
+        """Whether the plan drops the passes of no whole step, not only a loader's last samples."""
         return self._run.plan.recipe.convention == "exact" and bool(self._run.plan.dropped_samples)
 
     @property

@@ -8,7 +8,7 @@ from isobatch.recipes.foreign import hand_down
 
 
 def _when_called(module: str, name: str) -> Callable[..., Any]:
-    """Returns a function that imports its module when it is called."""
+    """Makes a function with a late import: of its module, at the first call."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(import_module(f"{__name__}.{module}"), name)(*args, **kwargs)
