@@ -105,6 +105,7 @@ def test_a_moved_run_has_the_range_of_its_legs():
             "the recipe has no duration",
         ),
         (NODE, profile(memory_fixed_gib=None), RECIPE, "Memory is not known"),
+        (ib.Cluster(gpus_per_node=8, memory_gib=0.001), None, RECIPE, "The GPU's memory limits nothing here"),
         (
             ib.Cluster(nodes=2, gpus_per_node=8),
             profile(inter_gb_s=None),

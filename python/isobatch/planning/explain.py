@@ -411,6 +411,11 @@ def _unknown(plan: PlanRecord) -> Iterator[str]:
             "Cost is not known: besides a price it needs a profile of these GPUs and links "
             "(isobatch estimate, isobatch calibrate)."
         )
+    if plan.step_seconds is None and plan.memory_gib is None and plan.cluster.memory_gib is not None:
+        yield (
+            "The GPU's memory limits nothing here: besides it a plan needs a profile with memory per sample "
+            "(isobatch estimate of a model's config, isobatch calibrate)."
+        )
 
 
 # ---- a batch that grows ----
