@@ -311,6 +311,13 @@ def test_the_command_of_a_comparison_writes_each_form_of_its_answer(suffix, tmp_
     assert capsys.readouterr().out.startswith("Not the same training")
 
 
+def test_an_answer_of_no_format_is_refused_before_the_question(monkeypatch, capsys):
+    pytest.importorskip("torch", reason="the command asks scripts of torch")
+    monkeypatch.setattr("isobatch.cli.same.same", lambda *_, **__: pytest.fail("the question was asked"))
+    assert main(["same", "-o", "answer.txt", "--", "python", "train.py"]) == 2
+    assert "cannot tell the format: use .html, .svg or .png" in capsys.readouterr().err
+
+
 def test_a_comparison_names_each_cause_once_with_its_splits(tmp_path):
     comparison().save(tmp_path / "same.json")
     text, parsed = shown(comparison())

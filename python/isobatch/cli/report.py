@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--{name} needs --to: a page is made of the plans alone")
     if args.deadline_hours is not None and not args.deadline_hours > 0:
         raise InputError(f"--deadline-hours must be above 0, got {args.deadline_hours:g}")
-    require_extra()
+    require_extra(args.output)
     if args.output != "-":
         check_place(args.output)
     with stdin_as_file(args, "source"):

@@ -86,7 +86,7 @@ def _ask(args: argparse.Namespace) -> int:
         if not args.output.endswith(".json"):
             from isobatch.report.pages import require_extra, write
 
-            require_extra()
+            require_extra(args.output)
     further = {name: getattr(args, name) for name in FURTHER}
     answer = same(
         args.command, args.split, across=args.across, as_is=args.as_is, say=say, **question, **further

@@ -29,9 +29,13 @@ from isobatch.schedules import Schedule, Units, extent, resolve
 from isobatch.validate.report import Report
 from isobatch.words import count, counted, printable, real
 
+_FORMATS = (".html", ".htm", *charts.PICTURES)
 
-def require_extra() -> None:
-    """Refuses where the drawing packages are missing, or the docstrings for altair."""
+
+def require_extra(output: str | None = None) -> None:
+    """Refuses an output of no format, and where the drawing packages or altair's docstrings are missing."""
+    if output not in (None, "-") and PurePath(str(output)).suffix.lower() not in _FORMATS:
+        raise InputError("cannot tell the format: use .html, .svg or .png", file=output)
     if sys.flags.optimize > 1:
         raise InputError("pages need docstrings, which -OO leaves out: run without it (PYTHONOPTIMIZE=2)")
     try:
@@ -97,11 +101,10 @@ def page_of_value(value: Any, **keywords: Any) -> HtmlPage:
 
 def content(page: HtmlPage, output: str) -> bytes:
     """Returns the bytes of a file by its name: the page as .html, or its charts as .svg or .png."""
+    require_extra(output)
     suffix = PurePath(output).suffix.lower()
-    if output == "-" or suffix in (".html", ".htm"):
+    if output == "-" or suffix not in charts.PICTURES:
         return html(page).encode("utf-8", "backslashreplace")
-    if suffix not in charts.PICTURES:
-        raise InputError("cannot tell the format: use .html, .svg or .png", file=output)
     return charts.picture(output, charts.svg(picture(page)))
 
 
