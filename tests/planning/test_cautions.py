@@ -1,5 +1,6 @@
 """Every caution and infeasibility at its edge: one step before it is silent."""
 
+import msgspec
 import pytest
 
 import isobatch as ib
@@ -133,3 +134,13 @@ def test_every_reason_has_its_words():
         assert len(reason.text) > 10
         assert reason.severity in ("caution", "infeasible")
         assert reason.source == "" or any(c.isdigit() for c in reason.source)
+
+
+def test_a_little_larger_batch_does_not_end_a_recipes_own_warmup():
+    tuned = ib.Recipe(effective_batch=24, lr=0.02, optimizer="sgd", duration="200st", warmup="20st", gpus=2)
+    starts = [ib.plan(tuned, 1, policy=batch, rule="linear") for batch in (24, 25, 36, 48, 96)]
+    assert [plan.lr_at(0) for plan in starts] == pytest.approx([0, 0.02 / 24, 0.01, 0.02, 0.02])
+    assert "the warmup starts at 0.01, (k − 1) × the tuned learning rate" in starts[2].explain()
+    assert "the warmup starts at 0.02, the tuned learning rate (Goyal" in starts[4].explain()
+    bare = msgspec.structs.replace(tuned, warmup=None)
+    assert "the warmup starts" not in ib.plan(bare, 1, policy=96, rule="linear").explain()

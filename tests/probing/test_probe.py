@@ -317,3 +317,10 @@ def test_trials_at_other_batches_move_what_the_plan_moves():
     for name in ("lr", "weight_decay", "beta1", "beta2", "eps"):
         assert getattr(own_plan, name) == getattr(expected, name), name
     assert own_plan.weight_decay != recipe.weight_decay
+
+
+def test_an_exponent_that_tells_no_growth_from_a_square_root_is_not_written(grown):
+    probe = ib.probe(grown, tiny.bowl, **SMALL)
+    wide = msgspec.structs.replace(probe.lr, exponent_interval=(-0.9, 1.1))
+    with pytest.raises(ib.InputError, match="holds 0 and 0.5: .* try more seeds"):
+        msgspec.structs.replace(probe, lr=wide).to_recipe()

@@ -252,7 +252,7 @@ def _lr(row: dict[str, Any], recipe: dict[str, Any], options: dict[str, Any], ba
     scale *= by_length
     row["lr_scale"], row["lr"] = scale, recipe["lr"] * scale
     row["min_lr"] = recipe.get("min_lr", 0.0) * scale
-    row["warmup_lr"] = recipe["lr"] * by_length if rule == "linear" and k > 1 else 0.0
+    row["warmup_lr"] = recipe["lr"] * by_length * min(1.0, k - 1) if rule == "linear" and k > 1 else 0.0
     row["weight_decay"] = recipe.get("weight_decay", 0.0)
     row["ema_decay"] = recipe.get("ema_decay")
     keep = options.get("policy", "keep") == "keep"

@@ -151,6 +151,6 @@ def weight_decay(
 
 def warmup_start(rule: str, k: float, tuned_lr: float) -> float:
     """The first learning rate of a warmup: 0, or the tuned one (Goyal et al. 2017, arXiv 1706.02677, section
-    2.2).
+    2.2); below k = 2 a part of it, since a run tuned with a warmup starts at 0.
     """
-    return tuned_lr if rule == "linear" and k > 1 else 0.0
+    return tuned_lr * min(1.0, k - 1) if rule == "linear" and k > 1 else 0.0

@@ -278,11 +278,10 @@ def _others(plan: PlanRecord, *, moved: bool) -> Iterator[str]:
     elif plan.settings.beta2_rule.startswith("half_life"):
         why = "keeps its half-life in samples, Marek et al., arXiv 2507.07101"
         yield f"beta2 → {exact(plan.beta2)} ({why}){_floored(plan)}"
-    if plan.warmup_lr and not moved:
-        yield (
-            f"the warmup starts at {exact(plan.warmup_lr)}, the tuned learning rate (Goyal et al., section "
-            "2.2)"
-        )
+    if plan.warmup_lr and plan.warmup_steps and not moved:
+        is_whole = (plan.effective_batch or 0) >= 2 * recipe.effective_batch
+        start = f"{'' if is_whole else '(k − 1) × '}the tuned learning rate"
+        yield f"the warmup starts at {exact(plan.warmup_lr)}, {start} (Goyal et al., section 2.2)"
     if recipe.min_lr:
         yield f"min_lr {exact(recipe.min_lr)} → {exact(plan.min_lr)}, with the peak"
 

@@ -305,10 +305,11 @@ class LrFinding(msgspec.Struct, frozen=True, kw_only=True):
         """Advises the next step."""
         low, high = self.interval
         if self.within and high > WIDE_INTERVAL * low:
+            longer = "" if self.whole_run else " or longer trials (--samples)"
             return (
                 "train with the plan as it is, or ask for more: the interval spans a factor of "
                 f"{figure(high / low, 2)}, in which these trials can hardly tell one learning rate from "
-                "another. More --seeds, longer trials (--samples) or a larger --budget narrow it."
+                f"another. More --seeds{longer} narrow it."
             )
         if self.within:
             return "train with the plan as it is; these trials give no reason to change its learning rate."

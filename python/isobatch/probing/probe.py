@@ -24,6 +24,10 @@ NEEDED = 1.25
 """Times the budget that was spent: less is not advised."""
 
 
+_SQUARE_ROOT = 0.5
+"""The exponent of rule `sqrt`."""
+
+
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the finding, `lr`, and how it was measured, in `seconds` from the call to the answer.
 
@@ -60,13 +64,21 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         Trials as long as the run also give it the best learning rate at the tuned batch.
 
         Raises:
-            InputError: no exponent was measured, or the trials name no learning rate (`lr.doubt`).
+            InputError: no exponent was measured, its interval tells too little, or the trials name no learning rate
+                (`lr.doubt`).
         """
         if self.lr.exponent is None:
             why = "no exponent was measured: that needs trials at two batches or more"
             raise InputError(why, field="batches")
         if self.lr.doubt is not None:
             why = "these trials name no learning rate, so that no recipe is written from them"
+            raise InputError(why, field="recipe")
+        low, high = self.lr.exponent_interval or (1.0, 1.0)
+        if low <= 0 and high >= _SQUARE_ROOT:
+            why = (
+                f"the exponent's 95 % interval, {low:.3g} to {high:.3g}, holds 0 and 0.5: a rate that stays "
+                "cannot be told from one that grows as √k; try more seeds"
+            )
             raise InputError(why, field="recipe")
         best = {"lr": self.lr.batches[0].best_lr} if self.lr.whole_run else {}
         return msgspec.structs.replace(self.recipe, **best, power=self.lr.exponent)
@@ -86,6 +98,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
             f"# power: measured by isobatch probe on {self.workload}, 95 % interval {low:.3g} to {high:.3g}, "
             f'batches {batches}; plan with rule "power"\n'
         )
+        if self.lr.whole_run:
+            comment += f"# lr: the best of trials as long as the run, {self.recipe.lr:g} before\n"
         write_whole(path, comment.encode() + Path(path).read_bytes())
 
     def to_json(self) -> str:

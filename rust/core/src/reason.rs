@@ -205,7 +205,7 @@ reasons! {
     SgdScaleUp "sgd_scale_up" Caution
         "SGD's learning rate more than doubles: that held on ResNet-50 and diverged in small networks from k \
         = 4 on; watch the first steps, or measure it (isobatch probe)"
-        "Goyal et al. 2017, arXiv 1706.02677, table 3; bench/results/science.md"
+        "Goyal et al. 2017, arXiv 1706.02677, table 2(a); bench/results/science.md"
     InvalidId "invalid_id" Infeasible
         "job is empty: each row needs an id" ""
     NotCompared "not_compared" Caution

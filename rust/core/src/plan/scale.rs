@@ -42,7 +42,10 @@ pub(super) fn scale(
         return Err(Reason::TooLarge);
     }
     row.min_lr = recipe.min_lr * lr_scale;
-    row.warmup_lr = if rule == Rule::Linear && k > 1.0 { recipe.lr * by_length } else { 0.0 };
+    // Goyal's start is the rate of a run tuned without a warmup. Below k = 2 it falls to the 0 of the tuned
+    // run, so that a little larger batch does not end a recipe's own warmup.
+    let start = recipe.lr * by_length * (k - 1.0).min(1.0);
+    row.warmup_lr = if rule == Rule::Linear && k > 1.0 { start } else { 0.0 };
 
     let tuned = recipe.moments();
     let moments = match rule {

@@ -40,8 +40,9 @@ rules! {
         "SGD, up to the noise scale; it broke above 8192 images a step"
         "Goyal et al. 2017, arXiv 1706.02677, section 2.1"
     Sqrt "sqrt" "η' = √k·η"
-        "the Adam family; a safe start for all"
-        "Krizhevsky 2014, arXiv 1404.5997; Granziol et al. 2020, arXiv 2006.09092"
+        "the Adam family; not SGD below k = 1"
+        "Granziol et al. 2020, arXiv 2006.09092; Malladi et al. 2022, arXiv 2205.10287; for SGD by its \
+        variance Krizhevsky 2014, arXiv 1404.5997"
     Sde "sde" "η' = √k·η, β' = 1−k(1−β), ε' = ε/√k"
         "Adam and RMSprop while noise dominates; k(1−β) < 1"
         "Malladi et al. 2022, arXiv 2205.10287"

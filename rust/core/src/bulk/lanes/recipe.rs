@@ -114,7 +114,8 @@ impl ScalarRecipe {
     /// The learning rate where the warmup starts, at k times the tuned batch.
     #[inline(always)]
     pub fn warmup_lr(&self, k: f64) -> f64 {
-        if (self.linear == 1.0) & (k > 1.0) & !self.is_bent() { self.lr } else { 0.0 }
+        let start = self.lr * (k - 1.0).min(1.0);
+        if (self.linear == 1.0) & (k > 1.0) & !self.is_bent() { start } else { 0.0 }
     }
 }
 
