@@ -111,7 +111,8 @@ def main() -> None:
         print("\n".join(rows(sys.argv[1])))
         return
     print("# Written files, checked by the tools\n")
-    print(f"Made by `scripts/check-exports`, Python {sys.version.split()[0]}. \"Off\": at most, of the peak. The cases:\n")
+    print(f"Made by `scripts/check-exports`, Python {sys.version.split()[0]}. LR off: at most, of the peak.")
+    print("The cases:\n")
     for name, (plan, start) in cases().items():
         split = f"{plan.effective_batch} = {plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
         print(f"- {name}: batch {split}, steps {start} to {plan.total_steps}, peak LR {plan.lr:.3g}, linear")

@@ -183,7 +183,7 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
         check = (script.check or script.open) if script in right else ""
         check = "reading" if check.startswith("reading:") else check  # the file of scripts says of what
-        named = f"{script.name}: " if script.name != script.head else ""
+        named = f"{script.name}: " if script.name not in script.head else ""
         cells = (f"{named}`{script.head}`", script.names_added, answer.verdict)
         cells += (
             f"{place}: {check}" if check else place,
