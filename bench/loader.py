@@ -304,18 +304,19 @@ HEAD = f"""\
 Made by `PYTHONPATH=TORCHTITAN TITAN=COMMIT python bench/loader.py`; torch {version("torch")},
 Python {sys.version.split()[0]}, CPUs and gloo.
 
-{SIZE} samples in batches of {BATCH}, shuffled, micro-batches of {MICRO}, two epochs (torchtitan: `drop_last`).
-Undisturbed on 2 ranks; moved: 2 ranks until step 3, 3 until step 6, then 1, by the trainer's own checkpoints.
+{SIZE} samples in batches of {BATCH}, shuffled, micro-batches of {MICRO}, two epochs (torchtitan:
+`drop_last`). Undisturbed on 2 ranks; moved: 2 ranks until step 3, 3 until step 6, then 1, by
+the trainer's own checkpoints.
 
 | trainer | by | steps undisturbed | steps moved | steps with the same samples | samples of the first epoch \
 twice | never |
 |---|---|---|---|---|---|---|"""
 
 NOTES = """
-- Without `accelerator.step = 0` after `load_state`, and without the callback of Lightning's page, steps differ
-  (Lightning: 3 of 10 the same).
-- torchtitan: attention of its graph trainer's tests (FlexAttention has no backward on CPUs), plain sums in gloo
-  (`set_force_sum_reduction_for_comms`). Its own loader refuses another number of ranks.
+- Without `accelerator.step = 0` after `load_state`, and without the callback of Lightning's page, steps
+  differ (Lightning: 3 of 10 the same).
+- torchtitan: attention of its graph trainer's tests (FlexAttention has no backward on CPUs), plain sums in
+  gloo (`set_force_sum_reduction_for_comms`). Its own loader refuses another number of ranks.
 - torchdata: each rank loads its own state, a new one rank 0's."""
 
 

@@ -198,9 +198,9 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()} (*: asked at an earlier commit). bench/same_field.toml has commands, "
-            "as documents write them, commits, packages, and the code that was read. Seconds are of all "
-            "splits, two scripts at a time.",
+            f"{platform.python_version()} (*: asked at an earlier commit). bench/same_field.toml has "
+            "commands as documents write them, commits, packages, and the code that was read. Seconds are of "
+            "all splits, two scripts at a time.",
             "",
             "| script | what was added | verdict | checked by | s |",
             "|---|---|---|---|---|",

@@ -29,9 +29,9 @@ HEAD = f"""# Held against the long way
 > Verdict and cause are those of the census; where they are not, the row says why.
 
 `python bench/census.py long`: `isobatch same --steps 1 --split 1x1x8 --split {PASSES} --split {RANKS}` on
-`bench/census/plain.py`. Causes of passes / ranks; =: as the census. "Equal rows": eight copies of a row, where
-no law of weights explains unequal ones. Alike: one verdict, cause and, where known, weight of each sample; not
-the scale of a term.
+`bench/census/plain.py`. Causes of passes / ranks; =: as the census. "Equal rows": eight copies of a row,
+where no law of weights explains unequal ones. Alike: one verdict, cause and, where known, weight of each
+sample; not the scale of a term.
 
 | head | census | isobatch same | equal rows | alike | seconds |
 |---|---|---|---|---|---|
