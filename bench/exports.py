@@ -111,7 +111,8 @@ def main() -> None:
         print("\n".join(rows(sys.argv[1])))
         return
     print("# Written files, checked by the tools\n")
-    print(f"Made by `scripts/check-exports`, Python {sys.version.split()[0]}. The cases:\n")
+    print(f"Made by `scripts/check-exports`, Python {sys.version.split()[0]}. LR off: at most, of the peak.")
+    print("The cases:\n")
     for name, (plan, start) in cases().items():
         split = f"{plan.effective_batch} = {plan.micro_batch} × {plan.accumulation} × {plan.data_parallel}"
         print(f"- {name}: batch {split}, steps {start} to {plan.total_steps}, peak LR {plan.lr:.3g}, linear")
@@ -119,10 +120,9 @@ def main() -> None:
     for tool, check in CHECKS.items():
         print("\n".join(beside(tool) if check.beside else rows(tool)), flush=True)
     print(
-        "\nDeepSpeed's WarmupLR and WarmupDecayLR, and the warmup of its WarmupCosineLR, use the step before;"
-        " torchtitan warms up by\n(step + 1)/warmup. Both are what `isobatch plan --to` itself computes of "
-        "them, and says in its notes, as it does where a\ntool has no curve for a run that moved to another "
-        "batch."
+        "\nDeepSpeed's WarmupLR, WarmupDecayLR and warmup of WarmupCosineLR use the step before; torchtitan "
+        "warms up by\n(step + 1)/warmup. `isobatch plan --to` says so in its notes, and where a tool has no "
+        "curve for a moved run."
     )
 
 

@@ -62,7 +62,7 @@ def rates(case: Case, rate_at: Callable[[int], float]) -> str:
     """Compares the learning rate of every step that is left with the plan's."""
     steps = range(case.start, case.plan.total_steps)
     worst = max(abs(rate_at(step) - case.plan.lr_at(step)) for step in steps) / case.plan.lr
-    return "LR at each step as planned" if worst < 1e-9 else f"LR differs by up to {worst:.2%} of the peak"
+    return "LR as planned" if worst < 1e-9 else f"LR off by {worst:.2%}"
 
 
 def stepped(case: Case, optimizer: Any, scheduler: Any) -> str:

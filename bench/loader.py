@@ -304,22 +304,19 @@ HEAD = f"""\
 Made by `PYTHONPATH=TORCHTITAN TITAN=COMMIT python bench/loader.py`; torch {version("torch")},
 Python {sys.version.split()[0]}, CPUs and gloo.
 
-{SIZE} samples in batches of {BATCH}, shuffled, micro-batches of {MICRO}, two epochs; in torchtitan, whose
-steps are all full, with `drop_last`. Undisturbed on 2 ranks; moved: 2 ranks until step 3, in the middle of
-the first epoch, 3 ranks until step 6, then 1. The checkpoints are the trainer's own.
+{SIZE} samples in batches of {BATCH}, shuffled, micro-batches of {MICRO}, two epochs (torchtitan:
+`drop_last`). Undisturbed on 2 ranks; moved: 2 ranks until step 3, 3 until step 6, then 1, by
+the trainer's own checkpoints.
 
 | trainer | by | steps undisturbed | steps moved | steps with the same samples | samples of the first epoch \
 twice | never |
 |---|---|---|---|---|---|---|"""
 
 NOTES = """
-- Accelerate counts micro-batches over a restart: without `accelerator.step = 0` after `load_state` it steps
-  in the middle of a step of ours where their number is another.
-- Lightning counts batches of the epoch over a restart: without the callback of three lines that the page on
-  Lightning has, the steps after the first move were others (3 of 10 the same).
-- torchtitan's FlexAttention has no backward on CPUs: the attention of its graph trainer's tests stands in;
-  gloo reduces by plain sums (`set_force_sum_reduction_for_comms`). Its device detection and memory log are
-  told of CPUs. Nothing else of it was changed, and its own loader refuses another number of ranks.
+- Without `accelerator.step = 0` after `load_state`, and without the callback of Lightning's page, steps
+  differ (Lightning: 3 of 10 the same).
+- torchtitan: attention of its graph trainer's tests (FlexAttention has no backward on CPUs), plain sums in
+  gloo (`set_force_sum_reduction_for_comms`). Its own loader refuses another number of ranks.
 - torchdata: each rank loads its own state, a new one rank 0's."""
 
 

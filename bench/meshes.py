@@ -135,19 +135,20 @@ def write_results(rows: dict[str, tuple[str, str, float]]) -> str:
         f"`python bench/meshes.py` on {os.cpu_count()} cores, Python {platform.python_version()}, torch "
         f"{version('torch')}, gloo. The faults are rebuilt in `bench/same/mesh_by_hand.py`, one at a time.",
         "",
-        "| right script | across | verdict | seconds |",
-        "|---|---|---|---|",
+        "| right script, the same | across | seconds |",
+        "|---|---|---|",
     ]
     for case in RIGHT:
         verdict, causes, seconds = rows[case.name]
-        text = verdict + (f": {causes}" if verdict != "the same" else "")
-        lines.append(f"| {case.name} | {case.across} | {text} | {seconds:.0f} |")
-    lines += ["", "| thread | across | verdict | named | seconds |", "|---|---|---|---|---|"]
+        text = f": {verdict}: {causes}" if verdict != "the same" else ""
+        lines.append(f"| {case.name}{text} | {case.across} | {seconds:.0f} |")
+    lines += ["", "| thread, not the same | across | named | seconds |", "|---|---|---|---|"]
     for case in FAULTS:
         verdict, causes, seconds = rows[case.name]
-        shown = "; ".join(cause if len(cause) < 70 else f"{cause[:60]} …" for cause in causes.split("; "))
+        shown = "; ".join(cause.replace(",", " …,").split(",")[0] for cause in causes.split("; "))
+        shown = shown if verdict == "not the same" else f"{verdict}: {shown}"
         missed = "" if case.cause in causes else " (not named)"
-        lines.append(f"| {case.thread} | {case.across} | {verdict} | {shown}{missed} | {seconds:.0f} |")
+        lines.append(f"| {case.thread} | {case.across} | {shown}{missed} | {seconds:.0f} |")
     return "\n".join([*lines, ""])
 
 

@@ -44,6 +44,7 @@ def _lines(folder: Path, only: str) -> Iterator[str]:
     """Yields the tables, and prints each row as it is known."""
     rows = [row for thread in THREADS if (row := _thread_row(folder, thread, only))]
     yield f"Made by `python bench/rl_losses.py FOLDER`: eight completions at {', '.join(SPLITS)} and 2x1x4."
+    yield "Both means: of passes and of ranks."
     yield from ("", "| thread | loss | fix | before the fix | after |", "|---|---|---|---|---|", *rows)
     yield from ("", *(f"Not asked, {why}: {', '.join(threads)}." for why, threads in NOT_HERE.items()))
     yield from ("", "Modes at the newest stored commit:", "")
@@ -82,7 +83,7 @@ def _answer(make: Make, source: Source) -> str:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"not asked: {last.filename}:{last.lineno}: {type(error).__name__}: {error}"
-    return SAME if same else causes.replace(OF_BOTH, "means of passes and of ranks") or "not measured"
+    return SAME if same else causes.replace(OF_BOTH, "both means") or "not measured"
 
 
 def _said(row: str) -> str:

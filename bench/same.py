@@ -28,6 +28,7 @@ RESULTS = HERE / "results" / "same.md"
 ZERO_RELEASES = ("deepspeed==0.19.8", "deepspeed==0.18.4")
 ZERO_SPLITS = ("1x4x3", "1x3x4", "2x3x2")
 BATCH = ("--per_device_train_batch_size", "{micro_batch}", "--gradient_accumulation_steps", "{accumulation}")
+UNNAMED = "(not named:"
 CAUSES = {  # a cause of the table, and what names it in an answer
     "means of passes": r"micro-batch(es)?\b.*mean|pass(es)?('s?)?\b.*mean|mean.*(micro-batch|pass)",
     "means of ranks": r"ranks?\b.*mean|mean.*rank",
@@ -145,7 +146,7 @@ def ask_side(case: Case, side: str, releases: list[str], folder: Path, limit: in
         return Answer(None, f"exit {process.returncode}: {words[-300:]}", [], 0.0, seconds)
     answer = json.loads(process.stdout)
     split = next(part for part in answer["splits"] if part["split"] == case.split)
-    causes = "; ".join(f"{cause['name']}: {cause['text']}" for cause in split["causes"])
+    causes = "; ".join(cause["name"] for cause in split["causes"])
     return Answer(split["same"], causes, split["weights"] or [], split["residual"] or 0.0, seconds)
 
 
@@ -186,24 +187,24 @@ def write_verdict(answer: Answer) -> str:
 def write_row(case: Case, buggy: Answer, mended: Answer) -> list[str]:
     """Returns the cells of a case."""
     cells = [case.name, case.thread, f"{case.buggy} → {case.mended}", case.split]
-    cells += [write_verdict(buggy), buggy.causes, ""]  # the cause expected, which is filled in later
-    cells += [write_weights(buggy), write_verdict(mended) + ("" if mended.same else f": {mended.causes}")]
-    cells += [write_weights(mended), f"{buggy.seconds:.0f} + {mended.seconds:.0f}"]
+    cells += [write_verdict(buggy), buggy.causes, write_weights(buggy)]
+    cells += [write_verdict(mended) + ("" if mended.same else f": {mended.causes}")]
+    cells += [f"{buggy.seconds:.0f} + {mended.seconds:.0f}"]
     return [cell.replace("|", "/") for cell in cells]
 
 
 def write_results(cases: list[Case], answered: dict[str, list[str]]) -> str:
     rows = [answered[case.name] for case in cases if case.name in answered]
     for row, case in zip(rows, (case for case in cases if case.name in answered), strict=True):
-        is_named = row[4] == "not the same" and re.search(CAUSES[case.cause], row[5], re.IGNORECASE)
-        row[6] = case.cause + ("" if is_named else " (not named)")
-    verdicts = [(row[4], row[8]) for row in rows]
+        causes = row[5].partition(UNNAMED)[0].strip()
+        is_named = row[4] == "not the same" and re.search(CAUSES[case.cause], causes, re.IGNORECASE)
+        row[5] = causes if is_named else f"{causes} {UNNAMED} {case.cause})".strip()
+    verdicts = [(row[4], row[7]) for row in rows]
     located = sum(buggy == "not the same" for buggy, _ in verdicts)
-    named = sum(not row[6].endswith("(not named)") for row in rows)
+    named = sum(UNNAMED not in row[5] for row in rows)
     alarms = sum(mended.startswith("not the same") for _, mended in verdicts)
     unasked = sum(side.startswith("cannot be asked") for pair in verdicts for side in pair)
-    columns = "case|thread|with the bug → mended|split|verdict|cause named|cause expected|weights"
-    columns += "|mended|weights|seconds"
+    columns = "case|thread|with the bug → mended|split|verdict|cause named|weights|mended|seconds"
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
     return "\n".join(
         [
@@ -212,11 +213,10 @@ def write_results(cases: list[Case], answered: dict[str, list[str]]) -> str:
             f"> `isobatch same` found {located} of {len(rows)} published bugs and named {named}, with "
             f"{alarms} false alarms on the fixed releases; {unasked} could not be tested.",
             "",
-            f"`python bench/same.py run` on {machine}. Each case is a script of `bench/same/` with a release",
-            "that has the bug, and with one that fixes it. What is “rebuilt” has a thread's fault alone.",
+            f"`python bench/same.py run` on {machine}. “Rebuilt” scripts have a thread's fault alone.",
             "",
             "| " + columns.replace("|", " | ") + " |",
-            "|" + "---|" * 11,
+            "|" + "---|" * 9,
             *("| " + " | ".join(row) + " |" for row in rows),
             "",
         ]

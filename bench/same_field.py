@@ -182,7 +182,8 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
         answer = answers[script.name]
         place = "right" if script in right else "WRONG" if script in wrong else script.stopped or "not tested"
         check = (script.check or script.open) if script in right else ""
-        named = f"{script.name}: " if script.name != script.head else ""
+        check = "reading" if check.startswith("reading:") else check  # the file of scripts says of what
+        named = f"{script.name}: " if script.name not in script.head else ""
         cells = (f"{named}`{script.head}`", script.names_added, answer.verdict)
         cells += (
             f"{place}: {check}" if check else place,
@@ -197,10 +198,9 @@ def write_results(scripts: list[Script], answers: dict[str, Answer]) -> str:
             f"isobatch and {len(unchanged)} of these unchanged; {len(wrong)} wrong.",
             "",
             f"`python bench/same_field.py`, {os.cpu_count()} cores with other work on them, Python "
-            f"{platform.python_version()} (*: asked at an earlier commit). Each is started as its document "
-            "writes it (commands, sources at their commits and packages: bench/same_field.toml), with braces "
-            "in the place of numbers where its flags are its own. Seconds are of all splits, two scripts at "
-            "a time.",
+            f"{platform.python_version()} (*: asked at an earlier commit). bench/same_field.toml has "
+            "commands as documents write them, commits, packages, and the code that was read. Seconds are of "
+            "all splits, two scripts at a time.",
             "",
             "| script | what was added | verdict | checked by | s |",
             "|---|---|---|---|---|",

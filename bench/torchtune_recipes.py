@@ -98,8 +98,8 @@ def main() -> None:
     print("# torchtune's published recipes\n")
     print(
         "> All of torchtune's trainings but GRPO are read, and written files take the plan's steps and "
-        "learning rates. An unchanged file may take one more step per epoch: torchtune's sampler repeats "
-        "samples until all replicas have the same number, and a plan does not count them.\n"
+        "learning rates. An unchanged file may take one more step per epoch: its sampler repeats "
+        "samples to fill all replicas.\n"
     )
     print(
         "Made by `TORCHTUNE=CHECKOUT python bench/torchtune_recipes.py`: the recipes of torchtune's "

@@ -28,11 +28,10 @@ HEAD = f"""# Held against the long way
 
 > Verdict and cause are those of the census; where they are not, the row says why.
 
-Heads of the census asked by `isobatch same --steps 1 --split 1x1x8 --split {PASSES} --split {RANKS}` on a
-plain script (`bench/census/plain.py`), by `python bench/census.py long`. Causes are those of passes / ranks.
-"Equal rows": no law of weights explains the first answer, so eight copies of a row were asked, too.
-Alike: one verdict, one cause and, where weights are known, one weight of each sample. The scale of a term is
-not compared: `same` does not name it.
+`python bench/census.py long`: `isobatch same --steps 1 --split 1x1x8 --split {PASSES} --split {RANKS}` on
+`bench/census/plain.py`. Causes of passes / ranks; =: as the census. "Equal rows": eight copies of a row,
+where no law of weights explains unequal ones. Alike: one verdict, cause and, where known, weight of each
+sample; not the scale of a term.
 
 | head | census | isobatch same | equal rows | alike | seconds |
 |---|---|---|---|---|---|
@@ -97,6 +96,7 @@ def _row(record: dict[str, Any], module: str) -> str:
     except ib.InputError as error:
         same = f"not asked: {str(error).splitlines()[-1][:100]}"
     seconds = round(time.monotonic() - began)
+    same = "=" if same == census else same
     return f"| {record['head']} | {census} | {same} | {equal} | {alike} | {seconds} |\n"
 
 

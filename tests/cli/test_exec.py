@@ -438,7 +438,7 @@ def test_a_read_only_working_folder_is_enough(job, tmp_path):
 
 
 def test_neither_numpy_nor_other_tools_are_imported_for_a_recipe(job):
-    modules = ("numpy", "torch", "isobatch.tools", "isobatch.schedules", "isobatch.cli.source")
+    modules = ("numpy", "torch", "isobatch.tools.read", "isobatch.schedules", "isobatch.cli.source")
     code = f"""
 import os, sys
 os.execvpe = lambda *_: sys.exit(print(*({{*sys.modules}} & {{*{modules}}})))

@@ -298,8 +298,8 @@ class Plan(PlanRecord, frozen=True, dict=True, forbid_unknown_fields=True):
 
         >>> from isobatch import plan
         >>> recipe = Recipe.from_gpus(gpus=8, batch_per_gpu=4, lr=1e-4, duration="100st")
-        >>> print(str(plan(recipe, 4).to("transformers")).splitlines()[5])
-        gradient_accumulation_steps: 2  # was 1
+        >>> plan(recipe, 4).to("transformers").settings["gradient_accumulation_steps"]
+        2
         """
         written: Export = of_tools("export")(self.require(), tool, was=self.tuned(), form=form, job=job)
         return written
