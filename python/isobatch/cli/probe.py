@@ -25,8 +25,8 @@ OPTIONS = {
     "--batches B,…": ("further effective batches to measure", {"type": options.numbers, "default": []}),
     "--samples N": "samples of a whole trial (default: what the budget allows)",
     "--device": ("where the trials run", {"choices": ("auto", "cpu", "cuda"), "default": "auto"}),
-    "--recipe FILE": "write the recipe with the measured exponent as its power, and with the best learning rate of trials as "
-    "long as the run",
+    "--recipe FILE": "write the recipe with the measured exponent as its power, and with the best "
+    "learning rate of trials as long as the run",
     "-o/--output FILE": "write the finding as JSON",
     "--json": "print the finding as JSON",
 }
