@@ -84,6 +84,28 @@ def test_the_state_of_another_run_is_refused(become, tmp_path):
     assert code == 2 and "step (or global_step) must be a number of steps, got None" in error
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_step_beyond_the_end_is_of_another_run(become, tmp_path, is_kept):
+    state = tmp_path / "state.json"
+    if is_kept:
+        become("--gpus", "2", "--state", str(state), *WORDS)
+    state.write_text('{"step": 85}')
+    code, error = become("--gpus", "2", "--state", str(state), *WORDS)
+    assert code == 2 and f"{state}: is at step 85, and this run ends at step 84: it is another run's" in error
+
+
+def test_a_cut_state_is_to_be_restored_or_removed(become, tmp_path):
+    state = tmp_path / "state.json"
+    text = written(40, (0, 24), (20, 12), samples=720).replace(
+        "{}", '{"policy": null, "a": "\\u12ab", "b": -1.5e-3}'
+    )
+    for size in range(len(text)):
+        state.write_text(text[:size])
+        code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
+        todo = "restore another copy of the checkpoint, or remove it to start anew"
+        assert code == 2 and f"{state}: cannot be read: it is cut off or empty: {todo}" in error, text[:size]
+
+
 def test_a_run_that_is_over_is_planned_for_these_gpus(become, tmp_path, capsys):
     state = tmp_path / "state.json"
     become("--gpus", "2", "--state", str(state), *WORDS)

@@ -53,6 +53,13 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
     if is_kept:
         _check_recipe(running.recipe, planned.recipe, beside)
     if step and running.status != "infeasible":
+        total = running.total_steps
+        if total is not None and step > total and fields.get("schema") != SCHEMA:  # ElasticRun counts its own
+            raise InputError(
+                f"is at step {step:,}, and this run ends at step {total:,}: it is another run's state. Give "
+                "this run a --state of its own",
+                file=str(state),
+            )
         _check_moves(running, step, fields, state, beside)
     if is_kept:
         if running.total_steps is not None and step >= running.total_steps:
@@ -151,7 +158,11 @@ def _place(state: Path, recipe: Recipe, note: Callable[[str], None]) -> tuple[in
 
 def _place_in(file: Path, recipe: Recipe) -> tuple[int, dict[str, Any]]:
     """Reads the steps done and all fields from a file."""
-    fields = read_fields(file)
+    try:
+        fields = read_fields(file)
+    except InputError as error:
+        todo = "restore another copy of the checkpoint, or remove it to start anew"
+        raise InputError(f"{error.message}: {todo}", file=error.file) from None
     if isinstance(fields.get("recipe"), dict):  # of ElasticRun
         _check_recipe(Recipe.of(fields["recipe"]), recipe, file)
     step = fields.get("step", fields.get("global_step"))
