@@ -40,7 +40,7 @@ def written(step, *legs, samples):
 
 
 def test_the_lost_plan_of_a_run_that_moved_is_not_made_up(become, tmp_path):
-    state, kept = tmp_path / "state.json", tmp_path / "state.plan.json"
+    state, plan = tmp_path / "state.json", tmp_path / "state.plan.json"
     moved = written(40, (0, 24), (20, 12), samples=720)
     for text, why in (
         (moved, "24 samples a step from step 0 and 12 samples a step from step 20"),
@@ -50,24 +50,24 @@ def test_the_lost_plan_of_a_run_that_moved_is_not_made_up(become, tmp_path):
         state.write_text(text)
         for _ in range(2):
             code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
-            assert code == 2 and f"is of a run of {why}, and {kept} is missing: restore that file" in error
-            assert not kept.exists()
+            assert code == 2 and f"is of a run of {why}, and {plan} is missing: restore that file" in error
+            assert not plan.exists()
     for text in (written(40, (0, 24), (20, 24), (40, 12), samples=960), '{"step": 40, "samples": 960}'):
         state.write_text(text)
         assert become("--gpus", "2", *GROW, str(state), *WORDS)[0][-1] == "84"
     state.write_text(moved)
     code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
-    assert code == 2 and f"{kept} has other batches" in error
+    assert code == 2 and f"{plan} has other batches" in error
 
 
 @pytest.mark.parametrize("size", [0, 100])
 def test_a_cut_plan_beside_a_state_is_to_be_restored(become, tmp_path, size):
-    state, kept = tmp_path / "state.json", tmp_path / "state.plan.json"
+    state, plan = tmp_path / "state.json", tmp_path / "state.plan.json"
     become("--gpus", "2", *GROW, str(state), *WORDS)
-    kept.write_bytes(kept.read_bytes()[:size])
+    plan.write_bytes(plan.read_bytes()[:size])
     state.write_text('{"step": 20}')
     code, error = become("--gpus", "1", *GROW, str(state), *WORDS)
-    assert code == 2 and f"{kept}: is cut off or damaged: restore a copy of it" in error
+    assert code == 2 and f"{plan}: is cut off or damaged: restore a copy of it" in error
 
 
 def test_the_state_of_another_run_is_refused(become, tmp_path):

@@ -83,7 +83,7 @@ def _loaded(beside: Path) -> Plan:
 
 
 def _check_moves(running: Plan, step: int, fields: dict[str, Any], state: Path, beside: Path) -> None:
-    """Refuses a plan under which the run cannot have come to its state."""
+    """Refuses a plan with other batches or samples than the run's state."""
     is_kept, course, samples = beside.exists(), "", fields.get("samples")
     if fields.get("schema") == SCHEMA:
         legs = _batches([(leg.step, leg.batch) for leg in read(fields).stretches], step)
@@ -132,8 +132,7 @@ def _moved(running: Plan, planned: Plan, step: int) -> Plan:
 
 
 def _place(state: Path, recipe: Recipe, note: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
-    """Reads the steps done and all fields of a checkpoint, of a Trainer's the newest whole one; 0 where there is
-    none."""
+    """Reads the steps done and the fields of a checkpoint, of a Trainer's the newest whole one; else 0."""
     if not state.exists():
         return 0, {}
     if state.suffix == ".json":
@@ -157,7 +156,7 @@ def _place(state: Path, recipe: Recipe, note: Callable[[str], None]) -> tuple[in
 
 
 def _place_in(file: Path, recipe: Recipe) -> tuple[int, dict[str, Any]]:
-    """Reads the steps done and all fields from a file."""
+    """Reads the steps done and the fields of a file."""
     try:
         fields = read_fields(file)
     except InputError as error:

@@ -406,8 +406,8 @@ def test_a_store_with_a_key_warns_where_its_host_s_name_is_of_loopback(
     make_key(path)
     monkeypatch.setattr(stores, "own_address", lambda: "127.0.0.3")
     warning = (
-        "isobatch store: this host's name is of loopback (127.0.0.3), and ranks on other hosts cannot reach it: "
-        "give --bind HOST\n"
+        "isobatch store: this host's name is of loopback (127.0.0.3), and ranks on other hosts cannot reach "
+        "it: give --bind HOST\n"
     )
     assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}, "127.0.0.3").err == ""
     monkeypatch.setattr(stores, "is_local", lambda _: is_loopback)
