@@ -30,6 +30,46 @@ def test_a_run_goes_on_from_the_step_of_its_state(become, tmp_path):
     assert become("--gpus", "2", *grow, str(state), *words)[0] == ["t", "24", "0.1", "84"]
 
 
+def written(step, *legs, samples):
+    """The state of an ElasticRun; a leg is its first step and its batch."""
+    legs = [[start, 1, batch, 0] for start, batch in legs]
+    state = {"schema": "isobatch.elastic/1", "step": step, "samples": samples, "seed": 0, "shuffle": True}
+    recipe = {"effective_batch": 24, "lr": 0.1, "optimizer": "sgd", "duration": "84st", "warmup": "10%"}
+    state |= {"recipe": {**recipe, "gpus": 2, "micro_batch": 12}, "legs": legs, "settings": [{}]}
+    return json.dumps(state)
+
+
+def test_the_lost_plan_of_a_run_that_moved_is_not_made_up(become, tmp_path):
+    state, plan = tmp_path / "state.json", tmp_path / "state.plan.json"
+    moved = written(40, (0, 24), (20, 12), samples=720)
+    for text, why in (
+        (moved, "24 samples a step from step 0 and 12 samples a step from step 20"),
+        (written(40, (0, 12), samples=480), "12 samples a step from step 0"),
+        ('{"step": 40, "samples": 720}', "720 samples in 40 steps, where these GPUs take 960"),
+    ):
+        state.write_text(text)
+        for _ in range(2):
+            code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
+            assert code == 2 and f"is of a run of {why}, and {plan} is missing: restore that file" in error
+            assert not plan.exists()
+    for text in (written(40, (0, 24), (20, 24), (40, 12), samples=960), '{"step": 40, "samples": 960}'):
+        state.write_text(text)
+        assert become("--gpus", "2", *GROW, str(state), *WORDS)[0][-1] == "84"
+    state.write_text(moved)
+    code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
+    assert code == 2 and f"{plan} has other batches" in error
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_cut_plan_beside_a_state_is_to_be_restored(become, tmp_path, size):
+    state, plan = tmp_path / "state.json", tmp_path / "state.plan.json"
+    become("--gpus", "2", *GROW, str(state), *WORDS)
+    plan.write_bytes(plan.read_bytes()[:size])
+    state.write_text('{"step": 20}')
+    code, error = become("--gpus", "1", *GROW, str(state), *WORDS)
+    assert code == 2 and f"{plan}: is cut off or damaged: restore a copy of it" in error
+
+
 def test_the_state_of_another_run_is_refused(become, tmp_path):
     state = tmp_path / "state.json"
     become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
@@ -42,6 +82,28 @@ def test_the_state_of_another_run_is_refused(become, tmp_path):
     state.write_text('{"loss": 1}')
     code, error = become("--gpus", "2", "--state", str(state), "--", "t", "{lr}")
     assert code == 2 and "step (or global_step) must be a number of steps, got None" in error
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_step_beyond_the_end_is_of_another_run(become, tmp_path, is_kept):
+    state = tmp_path / "state.json"
+    if is_kept:
+        become("--gpus", "2", "--state", str(state), *WORDS)
+    state.write_text('{"step": 85}')
+    code, error = become("--gpus", "2", "--state", str(state), *WORDS)
+    assert code == 2 and f"{state}: is at step 85, and this run ends at step 84: it is another run's" in error
+
+
+def test_a_cut_state_is_to_be_restored_or_removed(become, tmp_path):
+    state = tmp_path / "state.json"
+    text = written(40, (0, 24), (20, 12), samples=720).replace(
+        "{}", '{"policy": null, "a": "\\u12ab", "b": -1.5e-3}'
+    )
+    for size in range(len(text)):
+        state.write_text(text[:size])
+        code, error = become("--gpus", "2", *GROW, str(state), *WORDS)
+        todo = "restore another copy of the checkpoint, or remove it to start anew"
+        assert code == 2 and f"{state}: cannot be read: it is cut off or empty: {todo}" in error, text[:size]
 
 
 def test_a_run_that_is_over_is_planned_for_these_gpus(become, tmp_path, capsys):

@@ -2,17 +2,20 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from isobatch.cli.terminal import say
+from isobatch.elastic.state import SCHEMA, read
 from isobatch.errors import InputError, must_be
 from isobatch.files.formats import read_fields
 from isobatch.files.whole import write_folder
 from isobatch.planning.plan import Plan
+from isobatch.planning.saved import NotAPlan
 from isobatch.recipes.recipe import Recipe
 from isobatch.words import shown
 
@@ -41,14 +44,24 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
         )
     note: Callable[[str], None] = (lambda _: None) if rank else say
     beside = state.with_suffix(".plan.json") if state.suffix == ".json" else state / "isobatch.plan.json"
-    step = _step(state, planned.recipe, note)
+    step, fields = _place(state, planned.recipe, note)
     is_feasible = planned.status != "infeasible"
     if step and rank and is_feasible:
         _wait_for(beside, rank)
-    moved, is_over = planned, False
-    if step and beside.exists():
-        running = Plan.load(beside)
+    is_kept, is_over = step > 0 and beside.exists(), False
+    moved = running = _loaded(beside) if is_kept else planned
+    if is_kept:
         _check_recipe(running.recipe, planned.recipe, beside)
+    if step and running.status != "infeasible":
+        total = running.total_steps
+        if total is not None and step > total and fields.get("schema") != SCHEMA:  # ElasticRun counts its own
+            raise InputError(
+                f"is at step {step:,}, and this run ends at step {total:,}: it is another run's state. Give "
+                "this run a --state of its own",
+                file=str(state),
+            )
+        _check_moves(running, step, fields, state, beside)
+    if is_kept:
         if running.total_steps is not None and step >= running.total_steps:
             note(f"the run is over: {step:,} of {running.total_steps:,} steps are done")
             step, is_over = running.total_steps - 1, True  # only its last step is left to these GPUs
@@ -58,6 +71,41 @@ def go_on(planned: Plan, state: Path, rank: int) -> Plan:
     if rank == 0 and moved.status != "infeasible" and not is_over:
         write_folder(beside.parent, {Path(beside.name): (moved.to_json() + "\n").encode()})
     return moved
+
+
+def _loaded(beside: Path) -> Plan:
+    """Loads the plan beside the checkpoint."""
+    try:
+        return Plan.load(beside)
+    except NotAPlan as error:
+        todo = "restore a copy of it: it has the moves of the run, which a new plan does not"
+        raise InputError(f"is cut off or damaged: {todo}", file=error.file) from None
+
+
+def _check_moves(running: Plan, step: int, fields: dict[str, Any], state: Path, beside: Path) -> None:
+    """Refuses a plan with other batches or samples than the run's state."""
+    is_kept, course, samples = beside.exists(), "", fields.get("samples")
+    if fields.get("schema") == SCHEMA:
+        legs = _batches([(leg.step, leg.batch) for leg in read(fields).stretches], step)
+        if legs != _batches([(start, leg.effective_batch) for start, leg in running.legs], step):
+            course = " and ".join(f"{batch:,} samples a step from step {start:,}" for start, batch in legs)
+    elif type(samples) is int and not is_kept:
+        expected = running.position(step).samples, step * (running.effective_batch or 0)
+        if samples not in expected:
+            course = f"{samples:,} samples in {step:,} steps, where these GPUs take {expected[0]:,}"
+    if course:
+        why = "has other batches" if is_kept else "is missing"
+        raise InputError(
+            f"is of a run of {course}, and {beside} {why}: restore that file. Leave --state out where the "
+            "script is an ElasticRun: its own state has its moves",
+            file=str(state),
+        )
+
+
+def _batches(legs: Iterable[tuple[int, int | None]], step: int) -> list[tuple[int, int | None]]:
+    """Returns the batches up to a step, each with the step where it begins."""
+    begun = [(start, batch) for start, batch in legs if start < step]
+    return begun[:1] + [leg for last, leg in pairwise(begun) if leg[1] != last[1]]
 
 
 def _wait_for(beside: Path, rank: int) -> None:
@@ -83,17 +131,17 @@ def _moved(running: Plan, planned: Plan, step: int) -> Plan:
     return replan(running, at_step=step, cluster=planned.cluster, effective_batch=batch, **settings)
 
 
-def _step(state: Path, recipe: Recipe, note: Callable[[str], None]) -> int:
-    """Reads the steps done from a checkpoint, of a Trainer's the newest whole one; 0 where there is none."""
+def _place(state: Path, recipe: Recipe, note: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+    """Reads the steps done and the fields of a checkpoint, of a Trainer's the newest whole one; else 0."""
     if not state.exists():
-        return 0
+        return 0, {}
     if state.suffix == ".json":
-        return _step_in(state, recipe)
+        return _place_in(state, recipe)
     numbers = {int(name[1]): path for path in state.iterdir() if (name := _CHECKPOINT.fullmatch(path.name))}
     folders = [numbers[number] for number in sorted(numbers, reverse=True)]
     for at, folder in enumerate(folders, 1):
         try:
-            step = _step_in(folder / "trainer_state.json", recipe)
+            step, fields = _place_in(folder / "trainer_state.json", recipe)
         except InputError:  # its writer was killed
             if at == len(folders):
                 raise
@@ -102,20 +150,24 @@ def _step(state: Path, recipe: Recipe, note: Callable[[str], None]) -> int:
             note(
                 f"{folders[0]} is not whole: the run is taken as at step {step}, its newest whole checkpoint"
             )
-        return step
+        return step, fields
     file = state / "trainer_state.json"
-    return _step_in(file, recipe) if file.exists() else 0
+    return _place_in(file, recipe) if file.exists() else (0, {})
 
 
-def _step_in(file: Path, recipe: Recipe) -> int:
-    """Reads the steps done from a file."""
-    fields = read_fields(file)
+def _place_in(file: Path, recipe: Recipe) -> tuple[int, dict[str, Any]]:
+    """Reads the steps done and the fields of a file."""
+    try:
+        fields = read_fields(file)
+    except InputError as error:
+        todo = "restore another copy of the checkpoint, or remove it to start anew"
+        raise InputError(f"{error.message}: {todo}", file=error.file) from None
     if isinstance(fields.get("recipe"), dict):  # of ElasticRun
         _check_recipe(Recipe.of(fields["recipe"]), recipe, file)
     step = fields.get("step", fields.get("global_step"))
     if type(step) is not int or step < 0:
         raise must_be("a number of steps", step, field="step (or global_step)", file=str(file))
-    return step
+    return step, fields
 
 
 def _check_recipe(before: Recipe, now: Recipe, file: Path) -> None:

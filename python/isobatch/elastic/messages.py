@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -250,9 +251,12 @@ def find_key(environment: Mapping[str, str] = os.environ) -> bytes | None:
 
 
 def read_key(path: Path) -> bytes:
-    """Reads the key in a file."""
+    """Reads the key in a file; says on stderr if its mode lets others at it."""
     try:
         with path.open("rb") as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                why = "others on this host can read or change the run's key"
+                print(f"isobatch: {path}: {why}: chmod 600", file=sys.stderr, flush=True)
             return _checked(file.read(4096).decode(), str(path))
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):

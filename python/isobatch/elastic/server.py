@@ -34,7 +34,12 @@ def serve(
         key = b"" if is_open else find_key()
     else:
         key = read_key(key_file) if key_file.exists() else None
-    address = address or (own_address() if key or is_open else "127.0.0.1")
+    if address is None and (key or is_open):
+        address = own_address()
+        if is_local(address):
+            why = f"this host's name is of loopback ({address}), and ranks on other hosts cannot reach it"
+            print(f"isobatch store: {why}: give --bind HOST", file=sys.stderr, flush=True)
+    address = address or "127.0.0.1"
     if key == b"" and not (is_open or is_local(address)):
         raise InputError(
             f"the store has no key ({NO_KEY}), and others reach it at {address}: give it one, as with "

@@ -5,6 +5,7 @@ on with the same step.
 import atexit
 import os
 import socket
+import sys
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from functools import cache, partial
@@ -246,10 +247,11 @@ class _Survivors:
             if table is None:
                 # A loop that just ended would look complete, and code after it would save weights that are
                 # not the run's.
+                todo = "" if self._members.number >= 0 else "; a new run needs a new store, or run=NAME"
                 why = f"the run ended without {self._members.name}"
                 if self._signals.received:
-                    why = f"{self._members.name} was asked to stop while in no crew"
-                raise LeftOut(f"{why}: its weights are not the run's")
+                    why, todo = f"{self._members.name} was asked to stop while in no crew", ""
+                raise LeftOut(f"{why}: its weights are not the run's{todo}")
             self._take_seat(table)
             try:
                 self._crew = self._made(table)
@@ -275,6 +277,10 @@ class _Survivors:
         self._holds = vote >= 0 or (vote == NEW and begins)
         if self._holds:
             self._without = OUT
+        first = next((seat.id for seat in table.seats if seat.vote == NEW), None)
+        if begins and table.number > 0 and self._state is None and self._members.id == first:
+            why = "all who held the state were lost"
+            print(f"isobatch: the run begins anew at step 0: {why}", file=sys.stderr, flush=True)
 
     def _made(self, table: Roster) -> Crew:
         members = self._members

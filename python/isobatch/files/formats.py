@@ -56,9 +56,18 @@ def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Reads JSON; a ValueError if it is none, or an object has a key twice."""
+    """Reads JSON; a ValueError if it is none, or an object has a key twice.
+
+    >>> parse_json('{"step": 7')
+    Traceback (most recent call last):
+    ValueError: it is cut off or empty
+    """
     try:
         return json.loads(text, object_pairs_hook=unique_pairs)
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated") or re.fullmatch(r"[-+.\w]*\s*", text[error.pos :]):
+            raise ValueError("it is cut off or empty") from None
+        raise
     except DoubledNameError as error:
         places = re.finditer(rf"{re.escape(json.dumps(error.name))}\s*:", text)
         lines = dict.fromkeys(str(text.count("\n", 0, place.start()) + 1) for place in places)

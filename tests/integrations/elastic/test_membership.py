@@ -303,13 +303,16 @@ def test_a_newcomer_does_not_end_a_silent_crew(crew, member):
 @pytest.mark.parametrize(
     ("votes", "holds"), [([NEW, NEW], True), ([5, NEW], False), ([NEW, OUT], True), ([5, OUT], False)]
 )
-def test_a_newcomer_holds_the_state_only_when_it_is_healed(votes, holds):
+@pytest.mark.parametrize("state", [None, {"step": 7}])
+def test_a_newcomer_holds_the_state_only_when_it_is_healed(capsys, votes, holds, state):
     expected = 1 if holds is False else 0
     table = Roster(3, tuple(Seat(f"r{rank}|x|{rank}", vote) for rank, vote in enumerate(votes)))
     process = object.__new__(_Survivors)
     process._members, process._holds, process._without = SimpleNamespace(id=table.ids[expected]), False, NEW
+    process._state = state
     process._take_seat(table)
     assert process._holds is holds
+    assert ("begins anew" in capsys.readouterr().err) is (holds and state is None)
 
 
 @pytest.mark.parametrize("address", ["node", "node:", ":1", "node:70000", 5])

@@ -342,6 +342,17 @@ def test_a_key_is_of_the_environment_or_of_a_file(tmp_path):
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o640])
+def test_a_key_file_that_others_can_read_is_named(monkeypatch, capsys, tmp_path, mode):
+    path = tmp_path / "run.key"
+    make_key(path)
+    path.chmod(mode)
+    expected = f"isobatch: {path}: others on this host can read or change the run's key: chmod 600\n"
+    find_key({"ISOBATCH_RUN_KEY_FILE": str(path)})
+    assert capsys.readouterr().err == expected * (mode in (0o644, 0o640))
+    assert started(monkeypatch, capsys, {}, "127.0.0.2", path).err == expected * (mode in (0o644, 0o640))
+
+
 def test_a_rank_without_a_key_trains_on_its_own_host_only(monkeypatch):
     monkeypatch.delenv("ISOBATCH_RUN_KEY", raising=False)
     monkeypatch.delenv("ISOBATCH_RUN_KEY_FILE", raising=False)
@@ -385,8 +396,23 @@ def test_a_store_makes_a_key_and_says_it_once_and_listens_for_its_host_alone(mon
     assert out.startswith("the store listens on 127.0.0.2, port ")
     assert f"ISOBATCH_RUN_KEY_FILE={path}" in printed
     assert path.read_text().strip() not in printed
-    assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}).err == ""
-    assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY_FILE": str(path)}).err == ""
+
+
+@pytest.mark.parametrize("is_loopback", [True, False])
+def test_a_store_with_a_key_warns_where_its_host_s_name_is_of_loopback(
+    monkeypatch, capsys, tmp_path, is_loopback
+):
+    path = tmp_path / "run.key"
+    make_key(path)
+    monkeypatch.setattr(stores, "own_address", lambda: "127.0.0.3")
+    warning = (
+        "isobatch store: this host's name is of loopback (127.0.0.3), and ranks on other hosts cannot reach "
+        "it: give --bind HOST\n"
+    )
+    assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}, "127.0.0.3").err == ""
+    monkeypatch.setattr(stores, "is_local", lambda _: is_loopback)
+    assert started(monkeypatch, capsys, {"ISOBATCH_RUN_KEY": "x" * 20}).err == warning * is_loopback
+    assert started(monkeypatch, capsys, {}, None, path).err == warning * is_loopback
 
 
 def test_a_store_s_key_file_wins_over_the_environment_and_is_made(monkeypatch, capsys, tmp_path):

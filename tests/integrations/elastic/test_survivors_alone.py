@@ -174,6 +174,26 @@ def test_a_rank_votes_the_step_of_its_weights_after_a_loss_while_it_forms(store,
     assert votes == [NEW, 3]
 
 
+def test_a_run_that_begins_anew_says_so_once(store, capsys):
+    """Its first crew is lost with the state, and a new process finds none."""
+    anew = "isobatch: the run begins anew at step 0: all who held the state were lost\n"
+
+    def dies(*_):
+        raise ValueError("it dies")
+
+    with pytest.raises(ValueError, match="it dies"):
+        train(store, after=dies)
+    assert anew not in capsys.readouterr().err
+    train(store)
+    assert capsys.readouterr().err.count(anew) == 1
+
+
+def test_a_new_run_at_a_store_whose_run_is_over_is_told_what_it_needs(store):
+    train(store)
+    with pytest.raises(LeftOut, match="weights are not the run's; a new run needs a new store, or run=NAME"):
+        train(store)
+
+
 def test_a_rank_that_is_asked_to_stop_while_it_waits_does_not_end_quietly(store):
     """Its script would save weights of no run."""
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
