@@ -64,8 +64,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         Trials as long as the run also give it the best learning rate at the tuned batch.
 
         Raises:
-            InputError: no exponent was measured, its interval tells too little, or the trials name no learning
-                rate (`lr.doubt`).
+            InputError: no exponent was measured, its interval tells too little, or the trials name no
+                learning rate (`lr.doubt`).
         """
         if self.lr.exponent is None:
             why = "no exponent was measured: that needs trials at two batches or more"
