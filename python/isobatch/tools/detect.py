@@ -118,6 +118,9 @@ _OTHER = (
 )
 """The way out without a reader."""
 
+_WITHOUT_A_TRAINER = ("num_warmup_steps", "max_train_steps", "with_tracking")
+"""Flags of transformers' *_no_trainer scripts: the others are as the Trainer's, and mean another loop."""
+
 
 def keys() -> dict[str, Keys]:
     """Returns every tool with the keys of its files, other distributions' too."""
@@ -268,7 +271,10 @@ def refuse_other_tools(fields: Mapping[str, Any], file: str) -> None:
 def _scores(settings: Mapping[str, Any]) -> dict[str, int]:
     """Counts the keys of each tool in a file, for tools with a key of their own there, or many."""
     scores = {}
+    is_without = any(key in settings for key in _WITHOUT_A_TRAINER)
     for name in readers():
+        if is_without and name in ("transformers", "trl"):
+            continue
         own, common = _present(settings, name)
         extends = keys()[name].extends
         base_own = _present(settings, extends)[0] if extends else 0

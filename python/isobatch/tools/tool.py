@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from isobatch.words import count, printable
+from isobatch.words import count, number_of, printable
 
 if TYPE_CHECKING:
     from isobatch.tools.page import Reading, SettingsPage
@@ -220,11 +220,13 @@ def inside(table: str, names: str) -> str:
 
 
 def number(value: Any) -> float:
-    """Reads a setting as a number; 0 for anything else.
+    """Reads a setting as a number, also from the text of a command line; 0 for anything else.
 
-    >>> number(3), number("3"), number(None), number(10**400)
-    (3.0, 0.0, 0.0, 0.0)
+    >>> number(3), number("3"), number("all"), number(None), number(10**400)
+    (3.0, 3.0, 0.0, 0.0, 0.0)
     """
+    if isinstance(value, str):
+        value = number_of(value)
     return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0.0
 
 

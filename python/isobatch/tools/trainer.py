@@ -264,6 +264,13 @@ def _without_effect(case: Case) -> Iterator[Issue]:
             f"warmup_steps: {ratio}, or transformers<5.15",
             "warmup",
         )
+    if (evaluated := case.at("evaluation_strategy")) and case.reading.tool in ("transformers", "trl"):
+        yield Issue.stop(
+            "transformers 5 has no evaluation_strategy",
+            "TrainingArguments refuses it as an unexpected keyword, its parser as an unused argument",
+            "transformers, training_args.py; measured on 5.24",
+            f"eval_strategy: {evaluated}",
+        )
     if case.at("lr_scheduler_type") == "constant" and (ratio or case.at("warmup_steps")):
         yield Issue(
             "the warmup has no effect",

@@ -209,6 +209,14 @@ def check(case: Case) -> Iterator[Issue]:
             "verl, utils/config.py: validate_config",
             f"data.train_batch_size: a multiple of {prompts} for which that holds",
         )
+    tensor = int(number(case.at("actor_rollout_ref", "rollout", "tensor_model_parallel_size")) or 1)
+    if gpus % tensor:
+        yield Issue.stop(
+            f"{gpus} GPUs are not a multiple of rollout.tensor_model_parallel_size {tensor}",
+            "each engine that generates takes so many GPUs",
+            "verl, workers: the device mesh of the rollout",
+            "actor_rollout_ref.rollout.tensor_model_parallel_size: a divisor of the GPUs",
+        )
     if rollout % prompts:
         text = f"a rollout of {rollout} prompts is not a whole number of steps of {prompts}"
         yield Issue(
