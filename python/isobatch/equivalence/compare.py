@@ -43,6 +43,8 @@ OF_RANKS = ("ranks_alone", "ranks_start_apart", "never_averaged")
 """Laws of the ranks among themselves."""
 OF_STEPS = frozenset({"another_batch", "early_first_step", "short_window", "not_finite"})
 """Laws of steps with other passes: a schedule beside them has another pace."""
+OF_WEIGHTS = frozenset({"coupled_samples", "another_update"})
+"""Laws of a gradient that other weights change too."""
 _RATES = CLOCKS | {"another_lr"}
 UNJUDGED = {OTHER_SAMPLES, "randomness", "another_start"}
 """Laws of splits with other samples, random draws or first weights: they say nothing about a training."""
@@ -199,6 +201,8 @@ class Comparison:
             causes += samples
         clock = list(check_rates(recording, self.reference, event))
         clock_causes = [cause for cause in clock if isinstance(cause, SplitCause)]
+        if clock_causes and event[1]:  # other rates before it have led to other weights
+            causes = [cause for cause in causes if cause.id not in OF_WEIGHTS]
         causes += clock_causes
         causes += check_settings(step, reference, is_first=event[1] == 0, rates_differ=bool(clock_causes))
         if not apart:
