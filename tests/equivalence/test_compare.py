@@ -290,8 +290,8 @@ def test_a_gradient_after_other_rates_is_not_named_beside_the_schedule():
     """The first rates differ by as little as a schedule's rounded length: the next step's weights differ."""
     reference = recording("1x1x8", rates=(0.1, 0.0995, 0.099))
     run = recording("1x4x2", rates=(0.0999, 0.0979, 0.0959))
-    other = run.steps[0, 1].gradients + 0.1 * np.random.default_rng(1).normal(size=32)
-    step = msgspec.structs.replace(run.steps[0, 1], gradients=other)
+    gradients = run.steps[0, 1].gradients + 0.1 * np.random.default_rng(1).normal(size=32)
+    step = msgspec.structs.replace(run.steps[0, 1], gradients=gradients)
     run = msgspec.structs.replace(run, steps=run.steps | {(0, 1): step})
     result = Comparison(reference, None, QUIET).compare(run)
     assert names(result) == ["scheduler counts passes"]
