@@ -139,7 +139,7 @@ class Clipping:
         self._sums: list[float] | None = None
         self._versions = list[int]()
         self._queued, self.partial, self.rescaled = False, False, False
-        self._rather = False  # a note says that it is clipped otherwise
+        self._noted = False  # a note says that it is clipped otherwise
         # A norm before clipping would be in the loss scaler's units.
         self._handles = [
             p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
@@ -238,8 +238,8 @@ class Clipping:
             return
         own = sum(float(square(local(p.grad))) for p in self._params if p.grad is not None)
         norm = math.sqrt(self.summed("norm", [own])[0])
-        if not (self._rather or within(max(norm / bound - 1, 0.0), TOLERANCE)):
-            self._rather = True
+        if not (self._noted or within(max(norm / bound - 1, 0.0), TOLERANCE)):
+            self._noted = True
             run.note(f"the gradient's norm is {norm:.4g} at step {run.step:,}, {bound:.4g} planned at most")
 
     def check_bound(self, grads: list[Tensor], like: Clipped) -> None:
@@ -249,7 +249,7 @@ class Clipping:
             return
         before, after = self.norms(grads)
         if math.isnan(like.ratio):
-            self._rather = True
+            self._noted = True
             self._run.note(f"the gradient is not clipped by its norm; the plan's clip_norm is {bound:g}")
         elif (
             before

@@ -110,7 +110,7 @@ def content(page: HtmlPage, output: str) -> bytes:
 
 def write(value: Any, output: str | os.PathLike[str], **keywords: Any) -> None:
     """Writes the page of a value or of a file (.html), or its charts (.svg, .png), whole or not at all."""
-    require_extra()
+    require_extra(os.fspath(output))
     is_path = isinstance(value, (str, os.PathLike))
     page = page_of_file(os.fspath(value), **keywords) if is_path else page_of_value(value, **keywords)
     write_whole(output, content(page, os.fspath(output)))

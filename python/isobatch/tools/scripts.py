@@ -207,9 +207,8 @@ def _is_stepped(script: Script, scheduler: Configuring) -> bool | None:
                 answers += [False] if isinstance(value, Unknown) or value is scheduler.settings else []
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
             lists = [item.elts for item in node.value.elts if isinstance(item, ast.List)]
-            is_all = len(lists) == len(
-                node.value.elts
-            )  # optimizers and schedulers; tables have their own answer
+            is_all = len(lists) == len(node.value.elts)
+            # Optimizers and schedulers; a table has an answer of its own.
             answers += [False for item in lists[-1] if not isinstance(item, ast.Dict)] if is_all else []
     return all(answers) if answers else None
 

@@ -213,7 +213,7 @@ def check(case: Case) -> Iterator[Issue]:
     if gpus % tensor:
         yield Issue.stop(
             f"{gpus} GPUs are not a multiple of rollout.tensor_model_parallel_size {tensor}",
-            "each engine that generates takes so many GPUs",
+            f"each engine that generates runs on {tensor} GPUs",
             "verl, workers: the device mesh of the rollout",
             "actor_rollout_ref.rollout.tensor_model_parallel_size: a divisor of the GPUs",
         )
