@@ -19,6 +19,7 @@ from isobatch.equivalence.order.comparison import ORDER
 from isobatch.equivalence.restarts.comparison import ROWS
 from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
+from isobatch.tools.detect import TOOLS, tool_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 MARKED = re.compile(
@@ -118,6 +119,25 @@ def laws() -> str:
     return table("| what is named | what to change | in a trainer, after a restart |", rows)
 
 
+def maps() -> str:
+    """The settings of the tools' maps, by the field that they stand for."""
+    records = [tool_of(name) for name in TOOLS if not TOOLS[name].extends]
+    fields = dict.fromkeys(
+        row.field for tool in records for row in tool.settings if row.field != "micro_batch"
+    )
+    rows = []
+    for field in fields:
+        names = (field, "micro_batch") if field == "batch_per_gpu" else (field,)
+        titles: dict[str, list[str]] = {}
+        for tool in records:
+            keys = [key for row in tool.settings if row.field in names for key in row.key.split()]
+            if keys:
+                text = " ".join(f"`{key}`" for key in keys)
+                titles.setdefault(text, []).append(tool.title.removesuffix(" TrainingArguments"))
+        rows.append((f"`{field}`", "; ".join(f"{', '.join(of)} {keys}" for keys, of in titles.items())))
+    return table("| field | settings |", rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "rules": rules,
@@ -129,6 +149,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "laws": laws,
     "order": order,
     "resumed": resumed,
+    "maps": maps,
 }
 
 

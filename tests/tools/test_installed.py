@@ -13,8 +13,10 @@ from isobatch.cli import main
 from isobatch.doctor.examine import examine
 from isobatch.tools.detect import readers, tool_of
 from isobatch.tools.installed import installed
+from isobatch.tools.map import Setting, by_code, read_settings, write_settings
 from isobatch.tools.read import read_file
-from isobatch.tools.testing import LAWS, no_part_is_lost
+from isobatch.tools.sheet import SettingsSheet
+from isobatch.tools.testing import LAWS, no_part_is_lost, the_map_is_true
 
 PAGE = Path(__file__).parents[2] / "docs/tools.md"
 (TOY,) = [
@@ -81,7 +83,8 @@ def test_a_tool_of_another_distribution_is_read_and_written_as_our_own(packages,
     assert (recipe.effective_batch, recipe.lr, recipe.duration, recipe.optimizer) == (32, 0.1, "90st", "sgd")
     moved = ib.plan(recipe, 8, policy=64).to("mytrainer")
     batch = {"images_per_gpu": 4, "accumulate": 2}
-    assert dict(moved.settings) == {**batch, "base_lr": pytest.approx(0.2), "max_iter": 45}
+    rate = {"base_lr": pytest.approx(0.2), "max_iter": 45, "solver": "sgd"}
+    assert dict(moved.settings) == batch | rate
     (finding,) = examine(file, 8, tuned_gpus=8).findings
     assert finding.change == "sync_bn: true"
     run = ran(["plan", "--from", str(file), "--set", "gpus=8", "--gpus", "4", "--to", "mytrainer"])
@@ -131,17 +134,47 @@ def test_a_writer_of_another_distribution_keeps_the_laws_of_our_own(packages, la
 
 
 def test_a_writer_that_loses_a_value_is_named_with_it(packages):
-    writer = tool_of("mytrainer").writer
-    write = writer.write
-
-    def losing(plan, job):
-        sheet = write(plan, job)
-        del sheet.settings["base_lr"]
-        return sheet
-
-    object.__setattr__(writer, "write", losing)
+    tool = tool_of("mytrainer")
+    whole = tool.settings
+    object.__setattr__(tool, "settings", tuple(row for row in whole if row.field != "lr"))
     with pytest.raises(AssertionError, match=r"the writer of mytrainer loses \['lr'\]"):
         no_part_is_lost("mytrainer")
+
+
+FAULTY_MAPS = {
+    "the map of mytrainer lacks \\['base_lr'\\], written and read": lambda rows: rows[:2] + rows[3:],
+    "the map of mytrainer has \\['nothing'\\], neither written nor read": lambda rows: (
+        *rows,
+        by_code("nothing", "lr"),
+    ),
+    "mytrainer writes \\['base_lr'\\] not as its map does": lambda rows: (
+        *rows[:2],
+        Setting("base_lr", "min_lr", off=7.0),
+        *rows[3:],
+    ),
+    "mytrainer reads accumulate as accumulation 1, its map as 2": lambda rows: rows,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_MAPS)
+def test_a_map_that_is_not_as_the_code_is_named(packages, fault):
+    """Code that reads and writes, beside a map that lost a row, gained one, or has it otherwise."""
+    tool = tool_of("mytrainer")
+    rows = tool.settings
+
+    def read(page):
+        read_settings(page, rows)
+        if "1, its map" in fault:
+            page.give("accumulation", 1, "accumulate")
+
+    def write(plan, job):
+        return SettingsSheet(write_settings(plan, rows))
+
+    object.__setattr__(tool.reader, "read", read)
+    object.__setattr__(tool.writer, "write", write)
+    object.__setattr__(tool, "settings", FAULTY_MAPS[fault](rows))
+    with pytest.raises(AssertionError, match=fault):
+        the_map_is_true("mytrainer")
 
 
 def test_it_is_loaded_when_a_tool_is_asked_for(packages):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from isobatch.errors import InputError
 from isobatch.planning.handed import variables
 from isobatch.tools.launchers import layout, port, script
+from isobatch.tools.map import Setting, by_code, read_settings
 from isobatch.tools.page import SettingsPage, Unknown, length, value_at
 from isobatch.tools.run_schedules import Multiple, exact_share, read_run_schedule
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
@@ -35,6 +36,17 @@ _MATTERS = {
 _LENGTHS = "num_warmup_steps total_iters T_max total_steps step_size milestones num_training_steps"
 """Arguments of schedulers that count steps."""
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16"}
+_LAUNCH = (
+    Setting("num_processes", "gpus", default=1),
+    Setting("mixed_precision", "precision", words=_PRECISIONS, writes=False),
+)
+SETTINGS = (
+    *_LAUNCH,
+    by_code("deepspeed_config.gradient_accumulation_steps", "accumulation"),
+    by_code("deepspeed_config.gradient_clipping", "clip_norm"),
+    by_code("megatron_lm_config.megatron_lm_num_micro_batches", "accumulation"),
+    by_code("megatron_lm_config.megatron_lm_gradient_clipping", "clip_norm"),
+)
 _IGNORED = "Accelerator(split_batches=…) is ignored since accelerate 1.0"
 
 
@@ -43,8 +55,7 @@ def read(page: SettingsPage) -> None:
     if "Accelerator" in page.settings:
         _read_loop(page)
         return
-    page.whole("num_processes", "gpus", default=1)
-    page.choice("mixed_precision", "precision", _PRECISIONS)
+    read_settings(page, _LAUNCH)
     if page.has("gradient_accumulation_steps"):
         page.note(
             "Accelerate rejects gradient_accumulation_steps in this file: set "
@@ -287,4 +298,5 @@ ACCELERATE = Tool(
         is_part=True,
         leaves_out="seq_len drop_last even_batches image resume",
     ),
+    settings=SETTINGS,
 )

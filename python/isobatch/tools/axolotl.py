@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from isobatch.tools import trainer, trl
+from isobatch.tools.map import Setting, by_code, read_settings
 from isobatch.tools.page import Joined, SettingsPage, epochs_of, length, steps_of
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool
@@ -17,8 +18,19 @@ _NAMES = {
     "per_device_train_batch_size": "micro_batch_size",
     "lr_scheduler_type": "lr_scheduler",
     "optim": "optimizer",
+    "num_train_epochs": "num_epochs",
 }
 """Arguments of the Trainer that have another name."""
+_SAMPLE = Setting("sequence_len", "seq_len", writes=False)
+SETTINGS = (
+    *(replace(row, key=_NAMES.get(row.key, row.key), older="") for row in trainer.SETTINGS),
+    _SAMPLE,
+    by_code("batch_size", "accumulation"),
+    by_code("evals_per_epoch", "eval_every"),
+    by_code("saves_per_epoch", "save_every"),
+    by_code("cosine_min_lr_ratio", "min_lr"),
+    by_code("cosine_constant_lr_ratio", "schedule"),
+)
 _OF_GROUPS = ("grpo", "gdpo", "ebft")
 """Values of `rl` with several completions of a prompt."""
 _HARMLESS = """
@@ -70,7 +82,7 @@ def read(page: SettingsPage) -> None:
         page.first("context_parallel_size", "sequence_parallel_degree"),
         "tensor_parallel_size",
     )
-    page.number("learning_rate", "lr")
+    read_settings(page, trainer.RATE)
     trainer.read_lengths(page, "num_epochs", 1)
     _steps(page)
     _warmup(page)
@@ -82,8 +94,7 @@ def read(page: SettingsPage) -> None:
     _schedule(page)
     trainer.read_adam(page, "optimizer", "adamw_torch")
     page.lora("adapter")
-    page.whole("sequence_len", "seq_len")
-    page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    read_settings(page, (_SAMPLE, *trainer.PRECISION))
     if page.flag("sample_packing"):
         page.note(
             "sample_packing: dataset_size is the number of packed sequences, which axolotl prints when it "
@@ -204,4 +215,5 @@ AXOLOTL = Tool(
     "axolotl",
     Reader("0.4 to 0.19", read, check, _HARMLESS, _MATTERS),
     replace(WRITER, versions="0.16 to 0.18", file="axolotl.yaml", forms=("yaml",), write=write),
+    settings=SETTINGS,
 )

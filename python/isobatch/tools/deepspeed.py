@@ -3,16 +3,46 @@
 import math
 from collections.abc import Iterator
 
+from isobatch.tools.map import Setting, by_code, read_settings, torch_settings, write_settings
 from isobatch.tools.page import SettingsPage, leaves, value_at
-from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve, optimizer_arguments
+from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, number
 from isobatch.words import count, real
 
-_BATCH = {
-    "train_batch_size": "effective_batch",
-    "train_micro_batch_size_per_gpu": "micro_batch",
-    "gradient_accumulation_steps": "accumulation",
+_BATCH = (
+    Setting("train_batch_size", "effective_batch"),
+    Setting("train_micro_batch_size_per_gpu", "micro_batch"),
+    Setting("gradient_accumulation_steps", "accumulation"),
+)
+_OPTIMIZER = (by_code("optimizer.type", "optimizer"), *torch_settings("optimizer.params", reads=True))
+_WARMUP = Setting("scheduler.params.warmup_num_steps", "warmup", "st", default=1000, writes=False)
+_PEAK = Setting("scheduler.params.warmup_max_lr", "lr", writes=False)
+_END = Setting("scheduler.params.total_num_steps", "duration", "st", writes=False)
+_SCHEDULERS = {
+    "WarmupLR": ("constant", (_WARMUP, _PEAK)),
+    "WarmupDecayLR": ("linear", (_WARMUP, _PEAK, _END)),
+    "WarmupCosineLR": ("cosine", (_WARMUP, _END)),
 }
+"""By the scheduler's name its curve and settings."""
+_REST = (
+    Setting("gradient_clipping", "clip_norm", default=0.0, off=0.0),
+    Setting(
+        "bf16.enabled fp16.enabled",
+        "precision",
+        words={"bf16": "bf16.enabled", "fp16": "fp16.enabled"},
+    ),
+)
+SETTINGS = (
+    *_BATCH,
+    *_OPTIMIZER,
+    by_code("optimizer.params.adam_w_mode", "optimizer"),
+    by_code("optimizer.params.muon_lr", "lr"),
+    by_code("scheduler.type", "schedule"),
+    *(_WARMUP, _PEAK, _END),
+    by_code("scheduler.params.cos_min_ratio", "min_lr"),
+    by_code("scheduler.params.warmup_type", "schedule"),
+    *_REST,
+)
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "lamb": "Lamb", "lion": "Lion", "sgd": "SGD", "muon": "Muon"}
 
 _HARMLESS = """
@@ -38,16 +68,13 @@ _MATTERS = {
 def read(page: SettingsPage) -> None:
     """Reads the three batch numbers; two are enough if the GPUs are known."""
     page.table("scheduler.params").name_absent(duration="total_num_steps", warmup="warmup_num_steps")
-    page.name_absent(lr="optimizer.params.lr", **{field: key for key, field in _BATCH.items()})
+    page.name_absent(lr="optimizer.params.lr", **{row.field: row.key for row in _BATCH})
     parallel = page.read_parallel("tensor_parallel.autotp_size", "sequence_parallel_size")
     key = page.first("expert_parallel.autoep_size", "expert_parallel.ep_size", "moe.ep_size")
     if page.raw("expert_parallel.enabled") is not False and (experts := page.whole(key, default=1) or 1) > 1:
         page.give("expert_parallel", experts * parallel, key)
-    autos = [key for key in _BATCH if page.raw(key) == "auto"]
-    for key, field in _BATCH.items():
-        if key not in autos:
-            page.whole(key, field)
-    if autos:
+    read_settings(page, _BATCH, auto=True)
+    if autos := [row.key for row in _BATCH if page.raw(row.key) == "auto"]:
         page.note_until(
             f'{", ".join(autos)}: "auto" is not known before the run: isobatch plan reads the file that '
             "fills it in, such as training_args.json, as another --from",
@@ -57,11 +84,9 @@ def read(page: SettingsPage) -> None:
         page.give("accumulation", 1, "gradient_accumulation_steps")
     _read_optimizer(page)
     _schedule(page)
-    if page.raw("gradient_clipping") != "auto":
-        page.clip("gradient_clipping", default=0.0)
-    for key, precision in (("bf16.enabled", "bf16"), ("bfloat16.enabled", "bf16"), ("fp16.enabled", "fp16")):
-        if page.flag(key):
-            page.give("precision", precision, key)
+    read_settings(page, _REST, auto=True)
+    if page.flag("bfloat16.enabled"):
+        page.give("precision", "bf16", "bfloat16.enabled")
 
 
 def _read_optimizer(page: SettingsPage) -> None:
@@ -75,17 +100,13 @@ def _read_optimizer(page: SettingsPage) -> None:
     # DeepSpeed's Adam decouples the weight decay unless it is asked not to.
     decoupled = name.lower() == "adam" and page.raw("optimizer.params.adam_w_mode") is not False
     page.optimizer("optimizer.type", "adamw" if decoupled else name)
+    read_settings(page, _OPTIMIZER, auto=True)
     inner = page.table("optimizer.params")
-    # A rate of the matrices' own wins over the shared one, which is then the others' alone.
-    rate = "muon_lr" if name.lower() == "muon" and inner.has("muon_lr") else "lr"
-    for field in ("lr", "eps", "weight_decay", "momentum"):
-        key = rate if field == "lr" else field
-        if inner.raw(key) != "auto":
-            inner.number(key, field)
-    if rate == "muon_lr" and inner.has("lr") and "adam_lr" not in inner.settings:
-        page.note(f"optimizer.params.lr {inner.raw('lr')} stays as it is: no plan moves it")
-    if inner.raw("betas") != "auto":
-        inner.pair("betas")
+    if name.lower() == "muon" and inner.has("muon_lr"):
+        # A rate of the matrices' own wins over the shared one, which is then the others' alone.
+        read_settings(page, (Setting("optimizer.params.muon_lr", "lr"),), auto=True)
+        if inner.has("lr") and "adam_lr" not in inner.settings:
+            page.note(f"optimizer.params.lr {inner.raw('lr')} stays as it is: no plan moves it")
 
 
 def _schedule(page: SettingsPage) -> None:
@@ -99,17 +120,12 @@ def _schedule(page: SettingsPage) -> None:
             "for another)",
         )
         return
-    kinds = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-    if name not in kinds:
+    if name not in _SCHEDULERS:
         page.unsupported("scheduler.type", f"the scheduler {name!r}")
         return
-    page.give("schedule", kinds[name], "scheduler.type")
-    if inner.raw("warmup_num_steps") != "auto":
-        inner.length("warmup_num_steps", "warmup", "st", default=1000)
-    if name != "WarmupCosineLR" and inner.raw("warmup_max_lr") != "auto":
-        inner.number("warmup_max_lr", "lr")
-    if name != "WarmupLR" and inner.raw("total_num_steps") != "auto":
-        inner.length("total_num_steps", "duration", "st")
+    kind, settings = _SCHEDULERS[name]
+    page.give("schedule", kind, "scheduler.type")
+    read_settings(page, settings, auto=True)
     if name == "WarmupCosineLR":
         inner.times_lr("min_lr", inner.number("cos_min_ratio", default=0.0001), "cos_min_ratio")
     if inner.word("warmup_type", "log") != "linear":
@@ -119,16 +135,13 @@ def _schedule(page: SettingsPage) -> None:
 
 def write(plan: Planned, job: Job) -> SettingsSheet:
     """Writes the optimizer, the scheduler and the three batch numbers."""
-    numbers = (plan.effective_batch, plan.micro_batch, plan.accumulation)
-    sheet = SettingsSheet(dict(zip(_BATCH, numbers, strict=True)))
+    sheet = SettingsSheet(write_settings(plan, _BATCH))
     _write_optimizer(plan, job, sheet)
     if "muon_lr" in sheet.settings.get("optimizer", {}).get("params", {}):
         sheet.note(f"scheduler is not set, as it would give muon_lr's {plan.lr!r} to all parameters")
     else:
         _scheduler(curve(plan), sheet)
-    sheet.settings["gradient_clipping"] = plan.recipe.clip_norm or 0.0
-    if plan.recipe.precision in ("bf16", "fp16"):
-        sheet.settings[plan.recipe.precision] = {"enabled": True}
+    sheet.settings |= write_settings(plan, _REST)
     sheet.note(f"the number of steps is the training loop's: {plan.total_steps}")
     return sheet
 
@@ -140,7 +153,7 @@ def _write_optimizer(plan: Planned, job: Job, sheet: SettingsSheet) -> None:
             f"DeepSpeed has no {name}: give one to deepspeed.initialize, with learning rate {plan.lr!r}"
         )
         return
-    arguments = optimizer_arguments(plan)
+    arguments = write_settings(plan, _OPTIMIZER)["optimizer"]["params"]
     if name == "adam":
         arguments["adam_w_mode"] = False  # DeepSpeed's Adam is AdamW otherwise
     if name == "muon" and value_at(job.own, "optimizer.params.muon_lr") is not None:
@@ -226,7 +239,7 @@ def check(case: Case) -> Iterator[Issue]:
 
 def _product(case: Case) -> Iterator[Issue]:
     """Finds batch numbers with another product; DeepSpeed works out one or two missing ones from the rest."""
-    total, micro, steps = map(case.at, _BATCH)
+    total, micro, steps = (case.at(row.key) for row in _BATCH)
     replicas = case.replicas
     if type(total) is not int or not replicas or {type(micro), type(steps)} - {int, type(None)}:
         return
@@ -293,4 +306,5 @@ DEEPSPEED = Tool(
         leaves_out="eval_steps save_steps log_steps ema_decay seq_len drop_last even_batches name command "
         "image resume",
     ),
+    settings=SETTINGS,
 )

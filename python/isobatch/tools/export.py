@@ -11,8 +11,9 @@ from isobatch.errors import InputError, unknown
 from isobatch.files.texts import commented, json_text, scalar_text, toml_text, yaml_text
 from isobatch.planning.export import Export
 from isobatch.tools.detect import writer
+from isobatch.tools.map import wordless, write_settings
 from isobatch.tools.page import leaves, value_at
-from isobatch.tools.sheet import Job, Planned
+from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Tool, Writer
 from isobatch.words import count, counted, few, number_of
 
@@ -62,8 +63,8 @@ def export(
         )
     if job.elastic and how.is_part:
         raise InputError(f"{known.title} starts no script: elastic is for launchers", field="elastic")
-    sheet = how.write(plan, job)
-    before = {} if was is None else leaves(how.write(was, job).settings)
+    sheet = _sheet(known, how, plan, job)
+    before = {} if was is None else leaves(_sheet(known, how, was, job).settings)
     now = leaves(sheet.settings)
     for at, value in leaves(job.own).items() if before else ():
         if at in now and isinstance(value, str | int | float):
@@ -99,6 +100,13 @@ def export(
         comments.insert(0, split)  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
     return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
+
+
+def _sheet(tool: Tool, how: Writer, plan: Planned, job: Job) -> SettingsSheet:
+    """Writes the settings of a plan: by the tool's own code, or by its map alone."""
+    if how.write is not None:
+        return how.write(plan, job)
+    return SettingsSheet(write_settings(plan, tool.settings), [*wordless(plan, tool.settings)])
 
 
 def _replaced(tool: Tool, own: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -6,21 +6,51 @@ from typing import Any
 from isobatch.errors import InputError
 from isobatch.tools.constructs import CALLBACKS
 from isobatch.tools.launchers import layout
+from isobatch.tools.map import Setting, by_code, read_settings, torch_settings, write_settings
 from isobatch.tools.page import SettingsPage, length, value_at
 from isobatch.tools.run_schedules import Multiple, read_run_schedule
-from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve, optimizer_arguments
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.trainer import read_torch_schedule
 from isobatch.words import counted, share
 
 _BATCH = (
-    "data.init_args.batch_size data.batch_size data.init_args.train_batch_size model.init_args.batch_size"
+    Setting(
+        "data.init_args.batch_size",
+        "batch_per_gpu",
+        older="data.batch_size data.init_args.train_batch_size model.init_args.batch_size",
+        writes=False,
+    ),
+    Setting("trainer.accumulate_grad_batches", "accumulation", default=1),
 )
-_RATES = (
-    "optimizer.init_args.lr model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr "
-    "optimizer.lr"
+_RATE = Setting(
+    "optimizer.init_args.lr",
+    "lr",
+    older="model.init_args.learning_rate model.init_args.lr model.learning_rate model.lr optimizer.lr",
+    writes=False,
 )
-_PRECISIONS = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
+_OPTIMIZER = (by_code("optimizer.class_path", "optimizer"), *torch_settings("optimizer.init_args"))
+_TRAINER = (
+    Setting("trainer.max_steps", "duration", "st", reads=False),
+    Setting("trainer.log_every_n_steps", "log_every", "st", reads=False),
+    Setting(
+        "trainer.precision",
+        "precision",
+        words={"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"},
+        reads=False,
+    ),
+)
+_CLIP = Setting("trainer.gradient_clip_val", "clip_norm")
+SETTINGS = (
+    *(*_BATCH, *_OPTIMIZER, *_TRAINER, _CLIP),
+    by_code("trainer.gradient_clip_algorithm", "clip_norm"),
+    by_code("trainer.devices", "gpus"),
+    by_code("trainer.num_nodes", "gpus"),
+    by_code("trainer.max_epochs", "duration"),
+    by_code("trainer.val_check_interval", "eval_every"),
+    by_code("lr_scheduler.class_path", "schedule"),
+    by_code("lr_scheduler.init_args", "schedule"),
+)
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "rmsprop": "RMSprop", "adafactor": "Adafactor"}
 
 _LOADER = inside(
@@ -55,10 +85,9 @@ _MATTERS = {
 
 def read(page: SettingsPage) -> None:
     """Reads the Trainer's arguments, and batch and learning rate, the user's own, under their usual names."""
-    page.whole(page.first(*_BATCH.split()), "batch_per_gpu")
-    page.whole("trainer.accumulate_grad_batches", "accumulation", default=1)
+    read_settings(page, _BATCH)
     _devices(page)
-    page.number(page.first(*_RATES.split()), "lr")
+    read_settings(page, (_RATE,))
     name = page.word("optimizer.class_path")
     page.optimizer("optimizer.class_path", None if name is None else name.rpartition(".")[2])
     page.table("optimizer.init_args").torch_optimizer()
@@ -83,7 +112,7 @@ def read(page: SettingsPage) -> None:
         )
     _schedule(page)
     if page.word("trainer.gradient_clip_algorithm", "norm") == "norm":
-        page.clip("trainer.gradient_clip_val")
+        read_settings(page, (_CLIP,))
     else:
         page.note("trainer.gradient_clip_algorithm clips values, not the norm: it is not planned")
     start = str(page.raw("trainer.precision") or "").partition("-")[0]
@@ -192,24 +221,19 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         "devices": each,
         "num_nodes": nodes,
         "strategy": "ddp" if plan.world_size > 1 else "auto",
-        "accumulate_grad_batches": plan.accumulation,
         "max_epochs": -1,
-        "max_steps": line.total,
+        **write_settings(plan, (*_BATCH, *_TRAINER, _CLIP))["trainer"],
         "use_distributed_sampler": True,
     }
     if plan.eval_steps is not None:  # counted in micro-batches, over all epochs
         trainer["val_check_interval"] = plan.eval_steps * (plan.accumulation or 1)
         trainer["check_val_every_n_epoch"] = None
-    if plan.log_steps is not None:
-        trainer["log_every_n_steps"] = plan.log_steps
     if plan.save_steps is not None:
         sheet.note(f"checkpoints: ModelCheckpoint(every_n_train_steps={plan.save_steps})")
-    if plan.recipe.precision in _PRECISIONS:
-        trainer["precision"] = _PRECISIONS[plan.recipe.precision]
     if plan.recipe.precision == "tf32":
         sheet.note('for tf32: torch.set_float32_matmul_precision("high")')
     if plan.recipe.clip_norm is not None:
-        trainer |= {"gradient_clip_val": plan.recipe.clip_norm, "gradient_clip_algorithm": "norm"}
+        trainer["gradient_clip_algorithm"] = "norm"
     data: dict[str, Any] = {"batch_size": plan.micro_batch}
     is_inside = isinstance(value_at(job.own, "data.init_args"), Mapping)
     data = {"init_args": data} if is_inside else data
@@ -230,8 +254,8 @@ def _optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, Any]:
     if name not in _OPTIMIZERS:
         sheet.note(f"optimizer {name}, learning rate {plan.lr!r}: torch has none of that name")
         return {}
-    path = f"torch.optim.{_OPTIMIZERS[name]}"
-    return {"optimizer": {"class_path": path, "init_args": optimizer_arguments(plan)}}
+    own = write_settings(plan, _OPTIMIZER)["optimizer"]
+    return {"optimizer": {"class_path": f"torch.optim.{_OPTIMIZERS[name]}", **own}}
 
 
 def check(case: Case) -> Iterator[Issue]:
@@ -308,4 +332,5 @@ LIGHTNING = Tool(
         is_part=True,
         leaves_out="min_lr warmup_lr ema_decay seq_len drop_last even_batches name command image resume",
     ),
+    settings=SETTINGS,
 )

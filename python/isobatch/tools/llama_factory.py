@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from isobatch.tools.map import Setting, by_code, read_settings
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
 from isobatch.tools.trainer import HARMLESS, MATTERS, check
-from isobatch.tools.transformers import WRITER
+from isobatch.tools.transformers import SETTINGS, WRITER
 from isobatch.tools.transformers import read as read_trainer
 
+_SAMPLE = Setting("cutoff_len", "seq_len", writes=False)
 _HARMLESS = f"""
     {HARMLESS} add_special_tokens add_tokens additional_target apollo_layerwise apollo_proj apollo_proj_type
     apollo_rank apollo_scale apollo_scale_front apollo_scale_type apollo_target apollo_update_interval asft_*
@@ -43,7 +45,7 @@ _MATTERS = {
 def read(page: SettingsPage) -> None:
     """Reads transformers' arguments, with its own names for the length of a sample and for GPUs."""
     read_trainer(page)
-    page.whole("cutoff_len", "seq_len")
+    read_settings(page, (_SAMPLE,))
     sizes = [f"{name}_model_parallel_size" for name in ("tensor", "pipeline")]
     page.read_parallel("sequence_parallel_size", "context_parallel_size", *sizes)
     page.read_experts("expert_model_parallel_size", *sizes)
@@ -68,4 +70,5 @@ LLAMA_FACTORY = Tool(
     "LLaMA-Factory",
     Reader("0.8 to 0.9", read, check, _HARMLESS, _MATTERS),
     replace(WRITER, versions="0.9", file="train.yaml", forms=("yaml",)),
+    settings=(*SETTINGS, _SAMPLE, by_code("ray_num_workers", "gpus"), by_code("use_muon", "optimizer")),
 )

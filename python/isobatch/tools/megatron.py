@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.megatron_write import SHAPES, render, write
+from isobatch.tools.map import read_settings
+from isobatch.tools.megatron_write import BATCH, OPTIMIZER, RATES, SETTINGS, SHAPES, render, write
 from isobatch.tools.page import SettingsPage, Unknown, length
 from isobatch.tools.tool import STAYS, Case, Issue, Reader, Tool, Weight, Writer, undivided_batch
 from isobatch.words import share
@@ -83,23 +84,18 @@ _MATTERS = {
 def read(page: SettingsPage) -> None:
     """Reads the arguments; those left out have Megatron's defaults."""
     _batch(page)
-    page.number("lr", "lr")
-    page.number("min_lr", "min_lr")
+    read_settings(page, RATES)
     # Megatron's "adam" decouples the weight decay.
     name = page.word("optimizer", "adam")
     page.optimizer("optimizer", "adamw" if name == "adam" else name)
     of, betas = ("lion", (0.95, 0.98)) if name == "lion" else ("adam", (0.9, 0.999))
     page.betas(f"{of}_beta1", f"{of}_beta2", betas)
-    page.number("adam_eps", "eps")
     if name == "sgd":
         page.number("sgd_momentum", "momentum", default=0.9)
     elif "muon" in (name or ""):
         page.number("muon_momentum", "momentum", default=0.95)
-    page.number("weight_decay", "weight_decay", default=0.01)
     page.give("decay", "lr_multiplied", "optimizer")
-    page.clip("clip_grad", default=1.0)
-    page.precision({"bf16": "bf16", "fp16": "fp16"})
-    page.whole("seq_length", "seq_len")
+    read_settings(page, OPTIMIZER)
     page.give("convention", "megatron", "")
     if not page.length("train_iters", "duration", "st"):
         page.length("train_samples", "duration", "sp")
@@ -109,16 +105,13 @@ def read(page: SettingsPage) -> None:
             f"{page.name('train_iters')} beside a batch ramp: taken as iterations of the full batch; "
             "--train-samples says it exactly",
         )
-    for key in ("eval", "save", "log"):
-        page.length(f"{key}_interval", f"{key}_every", "st")
     _read_schedule(page)
     for first, second, field in _exclusive(page.settings):
         page.ask(field, f"{first} and {second} are both given, and Megatron takes one of them", second)
 
 
 def _batch(page: SettingsPage) -> None:
-    page.whole("micro_batch_size", "micro_batch")
-    page.whole("global_batch_size", "effective_batch")
+    read_settings(page, BATCH)
     steps = page.raw("step_batch_size_schedule")
     last = steps.rpartition(":")[2] if isinstance(steps, str) else ""
     if not page.has("global_batch_size") and last.isdecimal():
@@ -340,4 +333,5 @@ MEGATRON = Tool(
         is_part=True,
         leaves_out="ema_decay drop_last even_batches name image resume",
     ),
+    settings=SETTINGS,
 )

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from isobatch.errors import InputError
-from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, command_file, curve, flags, intervals
+from isobatch.tools.map import Setting, by_code, write_settings
+from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, command_file, curve, flags
 from isobatch.words import counted
 
 _STYLES = {
@@ -16,6 +17,48 @@ _STYLES = {
     "cosine": "cosine",
     "vaswani": "inverse-square-root",
 }
+BATCH = (
+    Setting("micro_batch_size", "micro_batch"),
+    Setting("global_batch_size", "effective_batch"),
+)
+RATES = (
+    Setting("eval_interval", "eval_every", "st"),
+    Setting("save_interval", "save_every", "st"),
+    Setting("log_interval", "log_every", "st"),
+    Setting("lr", "lr"),
+    Setting("min_lr", "min_lr", off=0.0),
+)
+OPTIMIZER = (
+    Setting("weight_decay", "weight_decay", default=0.01),
+    Setting("adam_beta1 adam_beta2", "betas", of="adamw", reads=False),
+    Setting("adam_eps", "eps", of="adamw"),
+    Setting("clip_grad", "clip_norm", default=1.0, off=0.0),
+    Setting("bf16 fp16", "precision", words={"bf16": "bf16", "fp16": "fp16"}),
+    Setting("seq_length", "seq_len"),
+)
+LENGTHS = (
+    by_code("train_iters", "duration"),
+    by_code("train_samples", "duration"),
+    by_code("lr_warmup_iters", "warmup"),
+    by_code("lr_warmup_samples", "warmup"),
+    by_code("lr_warmup_fraction", "warmup"),
+)
+SETTINGS = (
+    *BATCH,
+    by_code("rampup_batch_size", "ramp"),
+    by_code("step_batch_size_schedule", "ramp"),
+    *LENGTHS,
+    *RATES,
+    by_code("lr_decay_style", "schedule"),
+    by_code("lr_decay_iters", "schedule"),
+    by_code("lr_decay_samples", "schedule"),
+    by_code("lr_wsd_decay_iters", "schedule"),
+    by_code("lr_wsd_decay_samples", "schedule"),
+    by_code("lr_wsd_decay_style", "schedule"),
+    by_code("optimizer", "optimizer"),
+    by_code("sgd_momentum", "momentum"),
+    *OPTIMIZER,
+)
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "minus_sqrt"}
 
 
@@ -23,26 +66,19 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Writes the whole plan: Megatron has an argument for each part."""
     sheet, line = SettingsSheet(), curve(plan)
     settings = sheet.settings
-    settings |= {"micro_batch_size": plan.micro_batch, "global_batch_size": plan.effective_batch}
+    settings |= write_settings(plan, BATCH)
     _write_length(line, sheet)
-    settings |= intervals(plan, "eval_interval", "save_interval", "log_interval")
-    settings |= {"lr": plan.lr, "min_lr": line.bottom}
+    settings |= write_settings(plan, RATES)
     if line.first:
         settings["lr_warmup_init"] = line.first
     _write_schedule(line, sheet)
-    settings["weight_decay"] = plan.weight_decay
     if plan.recipe.optimizer == "adamw":
-        settings |= {"optimizer": "adam", "adam_beta1": plan.beta1, "adam_beta2": plan.beta2}
-        settings["adam_eps"] = plan.eps
+        settings["optimizer"] = "adam"
     elif plan.recipe.optimizer == "sgd":
         settings |= {"optimizer": "sgd", "sgd_momentum": plan.momentum or 0.0}
     else:
         sheet.note(f"optimizer is not set: Megatron's adam and sgd are not {plan.recipe.optimizer}")
-    settings["clip_grad"] = plan.recipe.clip_norm or 0.0  # Megatron's own default is 1.0
-    if plan.recipe.precision in ("bf16", "fp16"):
-        settings[plan.recipe.precision] = True
-    if plan.recipe.seq_len is not None:
-        settings["seq_length"] = plan.recipe.seq_len
+    settings |= write_settings(plan, OPTIMIZER)
     sheet.note(
         "accumulation is Megatron's own quotient: "
         f"{counted(plan.accumulation or 1, 'micro-batch', 'micro-batches')} a step on {plan.data_parallel} "

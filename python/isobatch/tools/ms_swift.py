@@ -5,6 +5,7 @@ import math
 from isobatch.tools.page import SettingsPage
 from isobatch.tools.tool import STAYS, Reader, Tool
 from isobatch.tools.trainer import MATTERS
+from isobatch.tools.transformers import SETTINGS
 from isobatch.tools.trl import HARMLESS, check
 from isobatch.tools.trl import read as read_trl
 
@@ -88,5 +89,9 @@ def _defaults(page: SettingsPage) -> dict[str, float | int | str]:
 
 
 MS_SWIFT = Tool(
-    "ms_swift", "ms-swift", Reader("3.5 to 4.6", read, check, _HARMLESS, _MATTERS), written_as="transformers"
+    "ms_swift",
+    "ms-swift",
+    Reader("3.5 to 4.6", read, check, _HARMLESS, _MATTERS),
+    written_as="transformers",
+    settings=SETTINGS,
 )

@@ -17,6 +17,7 @@ from isobatch.tools.beside import is_default, is_said, merge, note_named
 from isobatch.tools.detect import TOOLS, detect, no_tool_error, reader, refuse_slime
 from isobatch.tools.installed import plain
 from isobatch.tools.launched import ask_for_flags, read_launch, without_parsers
+from isobatch.tools.map import read_settings
 from isobatch.tools.page import Joined, Reading, SettingsPage, Unknown, value_at
 from isobatch.tools.parse import SHELLS, Aside, parse
 from isobatch.tools.tool import Tool
@@ -143,7 +144,10 @@ def _found(settings: dict[str, Any], tool: str | None, file: str, suffix: str, o
         for section in known.reader.tables.split()
         if not isinstance(value := value_at(settings, section), Mapping | Unknown | None)
     )
-    known.reader.read(page)
+    if known.reader.read is None:
+        read_settings(page, known.settings)
+    else:
+        known.reader.read(page)
     note_named(page)
     unknown = note_unread(page, known.reader)
     if _has_another_batch(unknown, reading) and reading.guessed:

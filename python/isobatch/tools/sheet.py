@@ -39,31 +39,6 @@ class SettingsSheet:
         self.comments.append(text)
 
 
-def optimizer_arguments(plan: Planned) -> dict[str, Any]:
-    """Names the numbers of the plan's optimizer as torch and DeepSpeed do."""
-    name = plan.recipe.optimizer
-    arguments: dict[str, Any] = {"lr": plan.lr, "weight_decay": plan.weight_decay}
-    if name in ("adamw", "adam", "lamb", "lion"):
-        arguments["betas"] = [plan.beta1, plan.beta2]
-    if name in ("adamw", "adam", "lamb"):
-        arguments["eps"] = plan.eps
-    if name in ("sgd", "rmsprop", "muon", "lars") and plan.momentum is not None:
-        arguments["momentum"] = plan.momentum
-    return arguments
-
-
-def intervals(plan: Planned, evaluate: str, save: str, log: str) -> dict[str, int]:
-    """Names the intervals of evaluating, saving and logging, without those left open by the recipe.
-
-    >>> import isobatch as ib
-    >>> plan = ib.plan(ib.Recipe(effective_batch=256, lr=0.1, eval_every="500st"), 8, policy=512)
-    >>> intervals(plan, "eval_steps", "save_steps", "logging_steps")
-    {'eval_steps': 250}
-    """
-    named = {evaluate: plan.eval_steps, save: plan.save_steps, log: plan.log_steps}
-    return {name: steps for name, steps in named.items() if steps is not None}
-
-
 class Curve(NamedTuple):
     """A schedule's kind (None for a `Schedule` without a text), and its lengths in the plan's steps."""
 

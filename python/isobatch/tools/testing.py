@@ -10,7 +10,7 @@ Each law takes a tool's name and raises AssertionError with the part of the plan
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,9 @@ from isobatch.recipes.cluster import Cluster
 from isobatch.recipes.recipe import Recipe
 from isobatch.tools.detect import tool_of
 from isobatch.tools.export import export
+from isobatch.tools.map import Setting, put, read_settings, unlisted, write_settings
+from isobatch.tools.page import Reading, SettingsPage, leaves
+from isobatch.tools.read import read_file
 from isobatch.tools.sheet import Job, Planned
 from isobatch.tools.tool import Writer
 
@@ -185,9 +188,59 @@ def ramps_are_written_or_noted(tool: str) -> None:
     assert any("no batch ramp" in note for note in notes) != _writer(tool).runs_ramps, notes
 
 
+def the_map_is_true(tool: str) -> None:
+    """The tool's map has each setting both written and read, and its rows are as the tool's code is.
+
+    A row of the engine's has the same value in the whole file, and gives the same field when the file is read
+    again; a row of the tool's own code is written or read by it.
+    """
+    record = tool_of(tool)
+    seen: set[str] = set()
+    for planned in _plans() if record.reader else ():
+        settings = dict(export(planned, tool).settings)
+        reading = read_file(settings, tool)
+        seen |= reading.used | leaves(settings).keys()
+        lacks = [at for at in unlisted(settings, record.settings) if at in reading.used]
+        assert not lacks, f"the map of {tool} lacks {lacks}, written and read"
+        for row in record.settings:
+            if row.reads and row.writes:
+                _is_as_mapped(tool, row, leaves(write_settings(planned, (row,))), reading)
+    keys = [key for row in record.settings for key in row.key.split()]
+    unseen = [key for key in keys if not any(f"{place}.".startswith(f"{key}.") for place in seen)]
+    unseen = [key for key in unseen if key not in _read_alone(tool, key)]
+    assert not unseen, f"the map of {tool} has {unseen}, neither written nor read"
+
+
+def _plans() -> Iterator[Planned]:
+    yield from (plan for pair in CHANGES.values() for plan in pair())
+    for fields in ({"schedule": "wsd"}, {"schedule": "wsd", **_RAMP}, {"optimizer": "muon"}):
+        yield plan_with(fields)
+
+
+def _is_as_mapped(tool: str, row: Setting, written: Mapping[str, Any], reading: Reading) -> None:
+    places, alone = leaves(reading.settings), Reading(tool, tool, "", reading.settings)
+    differ = [at for at, value in written.items() if places.get(at, value) != value]
+    assert not differ, f"{tool} writes {differ} not as its map does"
+    read_settings(SettingsPage(reading.settings, alone), (row,))
+    for field, value in alone.fields.items() if written.keys() <= places.keys() else ():
+        text = f"{tool} reads {row.key} as {field} {reading.fields.get(field)!r}, its map as {value!r}"
+        assert reading.fields.get(field) == value, text
+
+
+def _read_alone(tool: str, key: str) -> set[str]:
+    """Returns the settings used by the reader of a file with this one alone."""
+    settings: dict[str, Any] = {}
+    put(settings, key, 1)
+    try:
+        return read_file(settings, tool).used
+    except InputError:
+        return set()
+
+
 LAWS = (
     no_part_is_lost,
     only_launchers_start_on_any_gpus,
     ragged_plans_are_written_or_refused,
     ramps_are_written_or_noted,
+    the_map_is_true,
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from isobatch.words import count, number_of, printable
 
 if TYPE_CHECKING:
+    from isobatch.tools.map import Setting
     from isobatch.tools.page import Reading, SettingsPage
     from isobatch.tools.sheet import Job, Planned, SettingsSheet
 
@@ -28,8 +29,8 @@ class Reader:
 
     Attributes:
         versions: of the tool that wrote the files.
-        read: takes the settings of a page as fields of a recipe.
-        check: finds what the tool does without a word in the file.
+        read: takes the settings of a page as fields of a recipe; None: the tool's map says all.
+        check: finds what the tool does without a word in the file; None: nothing.
         harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs
             (and unread.EVERYWHERE). A pattern with a `*` never matches a name that looks like one of these,
             nor an argument of an optimizer, a scheduler, a loader or a model.
@@ -41,8 +42,8 @@ class Reader:
     """
 
     versions: str
-    read: Callable[[SettingsPage], None]
-    check: Callable[[Case], Iterator[Issue]]
+    read: Callable[[SettingsPage], None] | None = None
+    check: Callable[[Case], Iterator[Issue]] | None = None
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None
@@ -59,7 +60,7 @@ class Writer:
         versions: of the tool that reads the files.
         file: the usual name.
         forms: the formats, the usual one first.
-        write: gives the settings of a plan.
+        write: gives the settings of a plan; None: the tool's map says all.
         render: the text of a shell script or a Python file; None where there is none.
         runs_ragged: whether replicas may get different micro-batches, and weight their losses (`ragged`,
             `uneven`).
@@ -71,7 +72,7 @@ class Writer:
     versions: str
     file: str
     forms: tuple[str, ...]
-    write: Callable[[Planned, Job], SettingsSheet]
+    write: Callable[[Planned, Job], SettingsSheet] | None = None
     render: Callable[[SettingsSheet, Mapping[str, str], str, Job], str] | None = None
     _: KW_ONLY
     runs_ragged: bool
@@ -103,6 +104,7 @@ class Tool:
         written_as: of a tool that is only read, the one that has its settings.
         keys: of a tool of another distribution, the settings that tell its files; isobatch's own are in
             detect.TOOLS.
+        settings: its map: every setting that is a field of a recipe (map.py).
     """
 
     name: str
@@ -111,6 +113,7 @@ class Tool:
     writer: Writer | None = None
     written_as: str = ""
     keys: Keys = field(default_factory=Keys)
+    settings: tuple[Setting, ...] = ()
 
 
 class Weight(StrEnum):

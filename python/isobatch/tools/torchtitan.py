@@ -6,6 +6,7 @@ from typing import Any
 
 from isobatch.errors import must_be
 from isobatch.files.texts import remark
+from isobatch.tools.map import Setting, by_code, read_settings, write_settings
 from isobatch.tools.page import SettingsPage, length, steps_of
 from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, curve
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, undivided_batch
@@ -16,6 +17,36 @@ NO_CLIPPING = 1e30
 _SHAPES = {"linear": "linear", "linear_to_zero": "linear", "cosine": "cosine", "one_minus_sqrt": "sqrt"}
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam"}
 _PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+_BATCH = (Setting("training.local_batch_size", "batch_per_gpu", older="training.batch_size", default=8),)
+_TRAINING = (
+    Setting("training.global_batch_size", "effective_batch", reads=False),
+    Setting("training.steps", "duration", "st", default=10_000),
+    Setting("training.max_norm", "clip_norm", default=1.0, off=NO_CLIPPING),
+    Setting("training.seq_len", "seq_len", older="training.max_context_length", default=2048),
+    Setting("training.mixed_precision_param", "precision", words=_PRECISIONS, default="bfloat16"),
+)
+_EVERY = (
+    Setting("validation.freq", "eval_every", "st"),
+    Setting("checkpoint.interval", "save_every", "st"),
+    Setting("metrics.log_freq", "log_every", "st"),
+)
+_OPTIMIZER = (
+    Setting("optimizer.lr", "lr"),
+    Setting("optimizer.beta1 optimizer.beta2", "betas", default=(0.9, 0.95), of="adamw adam"),
+    Setting("optimizer.eps", "eps", of="adamw adam"),
+    Setting("optimizer.weight_decay", "weight_decay", default=0.1),
+)
+SETTINGS = (
+    *_BATCH,
+    *_TRAINING,
+    by_code("optimizer.name", "optimizer"),
+    *_OPTIMIZER,
+    by_code("lr_scheduler.warmup_steps", "warmup", older="training.warmup_steps"),
+    by_code("lr_scheduler.decay_type", "schedule"),
+    by_code("lr_scheduler.decay_ratio", "schedule"),
+    by_code("lr_scheduler.min_lr_factor", "min_lr", older="lr_scheduler.lr_min"),
+    *_EVERY,
+)
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 
 _HARMLESS = """
@@ -44,34 +75,23 @@ def read(page: SettingsPage) -> None:
     whole = not page.note_bases("_from_")
     _batch(page, whole)
     _read_optimizer(page)
-    key = page.first("training.seq_len", "training.max_context_length")
-    page.whole(key, "seq_len", default=2048 if whole else None)
-    if page.raw("training.max_norm") != NO_CLIPPING:
-        page.clip("training.max_norm", default=1.0)
-    steps = page.length("training.steps", "duration", "st", default=10_000 if whole else None)
-    _schedule(page, steps or 0)
-    words = {word: precision for precision, word in _PRECISIONS.items()}
-    page.choice("training.mixed_precision_param", "precision", words, "bfloat16")
+    read_settings(page, _TRAINING, defaults=whole)
+    read_settings(page, _EVERY)
+    _schedule(page, steps_of(page.reading.fields))
 
 
 def _read_optimizer(page: SettingsPage) -> None:
     """Reads the optimizer: groups of parameters may each have their own, and a plan has one."""
     groups = page.raw("optimizer.param_groups")
-    inner = page.table("optimizer")
     if isinstance(groups, list):
         if len(groups) != 1 or not isinstance(groups[0], dict):
             page.ask("lr", "are several", "optimizer.param_groups")
             return
         own = {"name": groups[0].get("optimizer_name"), **(groups[0].get("optimizer_kwargs") or {})}
-        inner = SettingsPage(own, page.reading)
-    inner.number("lr", "lr")
-    inner.optimizer("name", inner.word("name", "AdamW"))
-    if inner.has("betas"):
-        inner.pair("betas")
-    else:
-        inner.betas("beta1", "beta2", (0.9, 0.95))
-    inner.number("eps", "eps")
-    inner.number("weight_decay", "weight_decay", default=0.1)
+        page = SettingsPage({"optimizer": own}, page.reading)
+    page.optimizer("optimizer.name", page.word("optimizer.name", "AdamW"))
+    read_settings(page, _OPTIMIZER)
+    page.pair("optimizer.betas")
     page.give("decay", "lr_multiplied", "optimizer.name")
 
 
@@ -86,8 +106,7 @@ def _batch(page: SettingsPage, whole: bool) -> None:
             elif tokens > 0:
                 page.give(field, tokens // longest, key)
     else:
-        key = page.first("training.local_batch_size", "training.batch_size")
-        page.whole(key, "batch_per_gpu", default=8 if whole else None)
+        read_settings(page, _BATCH, defaults=whole)
     page.name_absent(effective_batch="training.global_batch_size")
     total = page.whole("training.global_batch_size", default=-1)
     if total and total > 0:
@@ -118,7 +137,7 @@ def _degree(page: SettingsPage, name: str) -> str:
     return page.first(*(f"{table}.{name}_degree" for table in ("parallelism", "training", "experimental")))
 
 
-def _schedule(page: SettingsPage, steps: int) -> None:
+def _schedule(page: SettingsPage, steps: int | None) -> None:
     key = page.first("lr_scheduler.warmup_steps", "training.warmup_steps")  # the latter before 0.1
     warmup = page.whole(key, default=200) or 0
     own = page.whole("lr_scheduler.total_steps")
@@ -153,43 +172,26 @@ def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Writes batch, optimizer and schedule; the split of the model stays as it is."""
     sheet = SettingsSheet()
     line = curve(plan)
-    training: dict[str, object] = {
-        "local_batch_size": plan.micro_batch,
-        "global_batch_size": plan.effective_batch,
-        "steps": line.total,
-        # torchtitan clips at 1.0 unless it is asked not to.
-        "max_norm": plan.recipe.clip_norm or NO_CLIPPING,
-    }
     if plan.recipe.clip_norm is None:
         sheet.note("max_norm is effectively none: the plan does not clip")
-    if plan.recipe.seq_len is not None:
-        training["seq_len"] = plan.recipe.seq_len
-    if plan.recipe.precision in _PRECISIONS:
-        training["mixed_precision_param"] = _PRECISIONS[plan.recipe.precision]
-    elif plan.recipe.precision is not None:
+    if plan.recipe.precision not in (None, *_PRECISIONS):
         sheet.note(f"torchtitan has no {plan.recipe.precision}")
     sheet.settings = {
-        "training": training,
+        **write_settings(plan, (*_BATCH, *_TRAINING)),
         "optimizer": _write_optimizer(plan, sheet),
         "lr_scheduler": _scheduler(plan, line, sheet),
+        **write_settings(plan, _EVERY),
     }
-    for table, key, steps in (
-        ("validation", "freq", plan.eval_steps),
-        ("checkpoint", "interval", plan.save_steps),
-        ("metrics", "log_freq", plan.log_steps),
-    ):
-        if steps is not None:
-            sheet.settings[table] = {key: steps}
     return sheet
 
 
 def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> dict[str, object]:
-    name, rates = plan.recipe.optimizer, {"lr": plan.lr, "weight_decay": plan.weight_decay}
+    name = plan.recipe.optimizer
+    own: dict[str, object] = write_settings(plan, _OPTIMIZER)["optimizer"]
     if name not in _OPTIMIZERS:
         sheet.note(f"torchtitan has no {name}: optimizer.name is not set")
-        return {**rates}
-    own = {"name": _OPTIMIZERS[name], "lr": plan.lr, "beta1": plan.beta1, "beta2": plan.beta2}
-    return {**own, "eps": plan.eps, "weight_decay": plan.weight_decay}
+        return own
+    return {"name": _OPTIMIZERS[name], **own}
 
 
 def _scheduler(plan: Planned, line: Curve, sheet: SettingsSheet) -> dict[str, object]:
@@ -291,4 +293,5 @@ TORCHTITAN = Tool(
         is_part=True,
         leaves_out="momentum ema_decay drop_last even_batches name command image resume",
     ),
+    settings=SETTINGS,
 )

@@ -3,21 +3,37 @@
 from collections.abc import Iterator, Mapping
 
 from isobatch.errors import InputError
+from isobatch.tools.map import Setting, by_code, read_settings, torch_settings, write_settings
 from isobatch.tools.page import SettingsPage, length
-from isobatch.tools.sheet import (
-    Job,
-    Planned,
-    SettingsSheet,
-    command_file,
-    curve,
-    intervals,
-    optimizer_arguments,
-    overrides,
-)
+from isobatch.tools.sheet import Job, Planned, SettingsSheet, command_file, curve, overrides
 from isobatch.tools.tool import Case, Issue, Reader, Tool, Writer, inside, number
 from isobatch.tools.transformers import trainer_rate
 
 _COSINE = "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup"
+_BATCH = (
+    Setting("batch_size", "batch_per_gpu"),
+    Setting("gradient_accumulation_steps", "accumulation", default=1),
+)
+_OPTIMIZER = (by_code("optimizer._component_", "optimizer"), *torch_settings("optimizer"))
+_CLIP = (Setting("clip_grad_norm", "clip_norm"),)
+_REST = (
+    Setting("run_val_every_n_steps", "eval_every", "st"),
+    Setting("save_every_n_steps", "save_every", "st"),
+    Setting("log_every_n_steps", "log_every", "st"),
+    Setting("tokenizer.max_seq_len", "seq_len", writes=False),
+    Setting("dtype", "precision", words={"bf16": "bf16", "fp32": "fp32"}, writes=False),
+)
+_WARMUP = Setting("lr_scheduler.num_warmup_steps", "warmup", "st", writes=False)
+_ROLLOUT = Setting("ppo_batch_size", "effective_batch", writes=False)
+SETTINGS = (
+    *_BATCH,
+    *_OPTIMIZER,
+    by_code("lr_scheduler._component_", "schedule"),
+    _WARMUP,
+    by_code("epochs", "duration"),
+    by_code("max_steps_per_epoch", "duration"),
+    *(*_CLIP, *_REST, _ROLLOUT),
+)
 _MODEL = """_component_ attn_dropout base_model_path embed_dim intermediate_dim max_seq_len norm_eps
     num_classes num_heads num_kv_heads num_layers vocab_size lora_attn_modules"""
 _OWN_MODEL = """apply_lora_to_mlp apply_lora_to_output decoder_trainable encoder_trainable fusion_trainable
@@ -59,8 +75,7 @@ def read(page: SettingsPage) -> None:
     if page.has("ppo_batch_size"):
         _ppo(page)
     else:
-        page.whole("batch_size", "batch_per_gpu")
-        page.whole("gradient_accumulation_steps", "accumulation", default=1)
+        read_settings(page, _BATCH)
         epochs, most = page.whole("epochs"), page.whole("max_steps_per_epoch")
         page.name_absent(duration="epochs")
         if epochs and most and most > 0:
@@ -84,22 +99,19 @@ def read(page: SettingsPage) -> None:
     if page.reading.fields.get("optimizer") == "adamw":
         page.give("decay", "lr_multiplied", "optimizer._component_")
     if str(page.raw("clip_grad_norm")) != "inf":  # which only logs the norm
-        page.clip("clip_grad_norm")
+        read_settings(page, _CLIP)
     _schedule(page)
     if "lora" in (page.word("model._component_") or "").rpartition(".")[2]:
         page.give("adapter", "lora", "model._component_")
-    for name in ("run_val", "save", "log"):
-        page.length(f"{name}_every_n_steps", f"{name.replace('run_val', 'eval')}_every", "st")
-    page.whole("tokenizer.max_seq_len", "seq_len")
+    read_settings(page, _REST)
     if page.table("dataset").flag("packed"):
         page.note("dataset.packed: dataset_size is the number of packed sequences")
-    page.choice("dtype", "precision", {"bf16": "bf16", "fp32": "fp32"})
 
 
 def _ppo(page: SettingsPage) -> None:
     """Reads PPO, on one device: a step has `ppo_batch_size` trajectories of a rollout of `batch_size`."""
-    step, rollout = page.whole("ppo_batch_size", "effective_batch"), page.whole("batch_size")
-    page.whole("gradient_accumulation_steps", "accumulation", default=1)
+    read_settings(page, (_ROLLOUT, _BATCH[1]))
+    step, rollout = page.whole(_ROLLOUT.key), page.whole("batch_size")
     page.give("gpus", 1, "")
     samples, repeats = page.whole("num_steps"), page.whole("ppo_epochs", default=1)
     if step and rollout and samples and repeats:
@@ -113,7 +125,7 @@ def _ppo(page: SettingsPage) -> None:
 def _schedule(page: SettingsPage) -> None:
     """Reads its cosine, falling to 0 over the run; without a scheduler the learning rate stays."""
     name, own = page.word("lr_scheduler._component_"), page.table("lr_scheduler")
-    own.length("num_warmup_steps", "warmup", "st")
+    read_settings(page, (_WARMUP,))
     cycles = own.number("num_cycles", default=0.5)
     if name is None:
         return page.give("schedule", "constant", "lr_scheduler")
@@ -137,13 +149,13 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         )
     is_cosine = line.kind == "cosine" and not line.bottom
     sheet.settings = {
-        "batch_size": plan.micro_batch,
-        "gradient_accumulation_steps": accumulation,
-        "optimizer": optimizer_arguments(plan),
+        **write_settings(plan, _BATCH),
+        **write_settings(plan, _OPTIMIZER),
         "lr_scheduler": {"_component_": _COSINE, "num_warmup_steps": line.warmup} if is_cosine else None,
         **_epochs(plan, job, sheet),
-        "clip_grad_norm": plan.recipe.clip_norm,
-        **intervals(plan, "run_val_every_n_steps", "save_every_n_steps", "log_every_n_steps"),
+        # The file's own norm goes with a null.
+        **(write_settings(plan, _CLIP) or {"clip_grad_norm": None}),
+        **write_settings(plan, _REST),
     }
     if plan.recipe.optimizer != "adamw":
         sheet.note(f"optimizer._component_ is not set: name the class of {plan.recipe.optimizer}")
@@ -218,4 +230,5 @@ TORCHTUNE = Tool(
         is_part=True,
         leaves_out="ema_decay precision seq_len drop_last even_batches name command image resume",
     ),
+    settings=SETTINGS,
 )

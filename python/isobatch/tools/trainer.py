@@ -10,11 +10,53 @@ from isobatch.errors import InputError
 from isobatch.files.texts import scalar_text
 from isobatch.files.whole import read_whole
 from isobatch.schedules.schedule import Schedule
+from isobatch.tools.map import Setting, by_code, read_settings
 from isobatch.tools.page import Joined, SettingsPage, Unknown, epochs_of, leaves, length
 from isobatch.tools.tool import Case, Issue, Weight, number
 from isobatch.words import count, number_of, share
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
+BATCH = (
+    Setting(
+        "per_device_train_batch_size",
+        "batch_per_gpu",
+        default=DEFAULTS["per_device_train_batch_size"],
+        older="per_gpu_train_batch_size",
+        reads=False,
+    ),
+    Setting("gradient_accumulation_steps", "accumulation", default=1, reads=False),
+)
+RATE = (Setting("learning_rate", "lr"),)
+LENGTHS = (
+    Setting("warmup_steps", "warmup", "st", off=0, reads=False),
+    Setting("max_steps", "duration", "st", reads=False),
+    Setting("eval_steps", "eval_every", "st", reads=False),
+    Setting("save_steps", "save_every", "st", reads=False),
+    Setting("logging_steps", "log_every", "st", reads=False),
+)
+ADAM = (
+    Setting("weight_decay", "weight_decay"),
+    Setting("adam_beta1 adam_beta2", "betas", of="adamw adam"),
+    Setting("adam_epsilon", "eps", of="adamw adam"),
+    # The Trainer clips at 1.0 unless it is asked not to.
+    Setting("max_grad_norm", "clip_norm", default=1.0, off=0.0),
+)
+PRECISION = (Setting("bf16 fp16 tf32", "precision", words={"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"}),)
+SETTINGS = (
+    *BATCH,
+    *RATE,
+    by_code("lr_scheduler_type", "schedule"),
+    by_code("lr_scheduler_kwargs", "schedule"),
+    *LENGTHS,
+    by_code("num_train_epochs", "duration"),
+    by_code("warmup_ratio", "warmup"),
+    by_code("optim", "optimizer"),
+    by_code("optim_args", "momentum"),
+    *ADAM,
+    *PRECISION,
+    by_code("dataloader_drop_last", "drop_last"),
+    by_code("accelerator_config.even_batches", "even_batches"),
+)
 SHAPES = {"linear": "linear", "cosine": "cosine", "one_minus_sqrt": "1-sqrt"}
 HARMLESS = """
     average_tokens_across_devices label_smoothing* bf16_full_eval fp16_full_eval use_liger_kernel
@@ -133,12 +175,9 @@ def read_adam(page: SettingsPage, key: str, default: str) -> None:
     page.optimizer(key, "adafactor" if page.flag("adafactor") else page.word(key, default))
     if momentum := _MOMENTUM.search(page.word("optim_args", "") or ""):
         page.give("momentum", float(momentum[1]), "optim_args")
-    page.betas("adam_beta1", "adam_beta2")
-    page.number("adam_epsilon", "eps")
-    page.number("weight_decay", "weight_decay")
+    read_settings(page, ADAM)
     if page.reading.fields.get("optimizer") == "adamw":
         page.give("decay", "lr_multiplied", key)
-    page.clip("max_grad_norm", default=1.0)
 
 
 def read_torch_schedule(page: SettingsPage, call: SettingsPage, kind: str) -> None:

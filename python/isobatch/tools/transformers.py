@@ -8,20 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from isobatch.tools import trainer
+from isobatch.tools.map import Setting, read_settings, write_settings
 from isobatch.tools.page import SettingsPage
-from isobatch.tools.sheet import (
-    Curve,
-    Job,
-    Planned,
-    SettingsSheet,
-    command_file,
-    curve,
-    flags,
-    intervals,
-)
+from isobatch.tools.sheet import Curve, Job, Planned, SettingsSheet, command_file, curve, flags
 from isobatch.tools.tool import Reader, Tool, Writer
 
 _OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adafactor": "adafactor", "rmsprop": "rmsprop"}
+_SAMPLE = Setting("max_length", "seq_len", older="max_seq_length model_max_length", writes=False)
+SETTINGS = (*trainer.SETTINGS, _SAMPLE)
 _LENGTH = re.compile(r"([\d.e+]+)(st|ep|sp|tok)")
 
 
@@ -33,15 +27,14 @@ def read(page: SettingsPage, own_rate: str = "the Trainer's own default is 5e-5"
     page.read_launch_line()
     if not page.has("learning_rate"):
         page.note_assumed("lr", f"{page.name('learning_rate')} is not in the file; {own_rate}")
-    page.number("learning_rate", "lr")
+    read_settings(page, trainer.RATE)
     trainer.read_lengths(page, "num_train_epochs", trainer.DEFAULTS["num_train_epochs"])
     page.give("convention", "transformers", "")
     trainer.note_older_steps(page)
     trainer.read_intervals(page)
     trainer.read_schedule(page, "lr_scheduler_type", "linear")
     trainer.read_adam(page, "optim", "adamw_torch")
-    page.whole(page.first("max_seq_length", "max_length", "model_max_length"), "seq_len")
-    page.precision({"bf16": "bf16", "fp16": "fp16", "tf32": "tf32"})
+    read_settings(page, (_SAMPLE, *trainer.PRECISION))
     if page.word("loss_class"):
         page.give("coupled", "negatives", "loss_class")
 
@@ -60,11 +53,7 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
             f"multiplies the gradient by {factor}"
         )
     settings = sheet.settings
-    settings |= {
-        "per_device_train_batch_size": plan.micro_batch,
-        "gradient_accumulation_steps": plan.accumulation,
-        "learning_rate": plan.lr,
-    }
+    settings |= write_settings(plan, (*trainer.BATCH, *trainer.RATE))
     kind, kwargs = _scheduler(line)
     own = (
         "for the plan's own curve: "
@@ -77,14 +66,10 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
         settings |= {"lr_scheduler_type": kind} | ({"lr_scheduler_kwargs": kwargs} if kwargs else {})
         if miss := line.misses(trainer_rate(line, kind, kwargs)):
             sheet.comments += [f"lr_scheduler_type {kind} {miss}", own]
-    settings |= {"warmup_steps": line.warmup, "max_steps": line.total}
-    settings |= intervals(plan, "eval_steps", "save_steps", "logging_steps")
+    settings |= write_settings(plan, trainer.LENGTHS)
     _saved_where_evaluated(plan, sheet)
     _write_optimizer(plan, sheet)
-    # The Trainer clips at 1.0 unless it is asked not to.
-    settings["max_grad_norm"] = plan.recipe.clip_norm or 0.0
-    if plan.recipe.precision in ("bf16", "fp16", "tf32"):
-        settings[plan.recipe.precision] = True
+    settings |= write_settings(plan, (*trainer.ADAM, *trainer.PRECISION))
     if plan.recipe.drop_last:
         settings["dataloader_drop_last"] = True
     if not plan.recipe.even_batches:
@@ -129,9 +114,6 @@ def _write_optimizer(plan: Planned, sheet: SettingsSheet) -> None:
         )
     if name == "adam" and plan.weight_decay:
         sheet.note("the Trainer has no Adam: adamw_torch decouples the weight decay, Adam does not")
-    sheet.settings["weight_decay"] = plan.weight_decay
-    if name in ("adamw", "adam"):
-        sheet.settings |= {"adam_beta1": plan.beta1, "adam_beta2": plan.beta2, "adam_epsilon": plan.eps}
     if name in ("sgd", "rmsprop") and plan.momentum:
         sheet.settings["optim_args"] = f"momentum={plan.momentum!r}"
 
@@ -188,4 +170,5 @@ TRANSFORMERS = Tool(
     "transformers TrainingArguments",
     Reader("4.30 to 5", read, trainer.check, trainer.HARMLESS, trainer.MATTERS),
     WRITER,
+    settings=SETTINGS,
 )

@@ -12,7 +12,7 @@ from isobatch.tools.losses import note_trl
 from isobatch.tools.page import Reading, SettingsPage
 from isobatch.tools.sheet import Job, Planned, SettingsSheet
 from isobatch.tools.tool import Case, Issue, Reader, Tool
-from isobatch.tools.transformers import WRITER
+from isobatch.tools.transformers import SETTINGS, WRITER
 from isobatch.tools.transformers import read as read_trainer
 from isobatch.tools.transformers import write as write_trainer
 
@@ -270,4 +270,5 @@ TRL = Tool(
     "TRL",
     Reader("0.15 to 1.16", read, check, HARMLESS, trainer.MATTERS),
     replace(WRITER, versions="0.15 to 1.16", file="config.yaml", forms=("yaml",), write=write),
+    settings=SETTINGS,
 )

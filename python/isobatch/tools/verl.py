@@ -4,9 +4,9 @@ An optimizer step has `ppo_mini_batch_size` prompts × `rollout.n` completions.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from isobatch.tools.losses import note_verl
+from isobatch.tools.map import Setting, by_code, read_settings, write_settings
 from isobatch.tools.page import SettingsPage, length
 from isobatch.tools.sheet import Job, Planned, SettingsSheet, command_file, overrides
 from isobatch.tools.tool import (
@@ -26,6 +26,32 @@ from isobatch.words import count, share
 _ACTOR, _N = "actor_rollout_ref.actor", "actor_rollout_ref.rollout.n"
 _PARALLEL = [f"megatron.{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context")]
 _MODEL, _OPTIM = "actor_rollout_ref.model", f"{_ACTOR}.optim"
+_MICRO = Setting(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", "micro_batch")
+_RATES = (
+    Setting(f"{_OPTIM}.lr", "lr", default=1e-6),
+    Setting(f"{_OPTIM}.weight_decay", "weight_decay", default=0.01),
+    Setting(f"{_OPTIM}.betas", "betas", of="adamw adam"),
+    Setting(f"{_ACTOR}.grad_clip", "clip_norm", older=f"{_OPTIM}.clip_grad", default=1.0, off=1e9),
+    Setting(f"{_OPTIM}.min_lr", "min_lr", writes=False),
+)
+SETTINGS = (
+    by_code(f"{_ACTOR}.ppo_mini_batch_size", "effective_batch"),
+    by_code(_N, "effective_batch"),
+    _MICRO,
+    by_code("trainer.nnodes", "gpus"),
+    by_code("trainer.n_gpus_per_node", "gpus"),
+    by_code(f"{_OPTIM}.optimizer", "optimizer"),
+    *_RATES,
+    by_code(f"{_OPTIM}.muon_momentum", "momentum"),
+    by_code("trainer.total_training_steps", "duration"),
+    by_code("trainer.total_epochs", "duration"),
+    by_code(f"{_OPTIM}.lr_warmup_steps", "warmup"),
+    by_code(f"{_OPTIM}.lr_warmup_steps_ratio", "warmup"),
+    by_code(
+        f"{_OPTIM}.lr_scheduler_type", "schedule", older=f"{_OPTIM}.warmup_style {_OPTIM}.lr_decay_style"
+    ),
+    by_code(f"{_OPTIM}.min_lr_ratio", "min_lr"),
+)
 _LORA, _MTP = f"{_MODEL}.lora", f"{_MODEL}.mtp"
 _DATA = """apply_chat_template_kwargs audio_key custom_cls.name custom_cls.path dataloader_num_workers
     filter_overlong_prompts filter_overlong_prompts_workers function_tool_path image_key
@@ -78,12 +104,13 @@ def read(page: SettingsPage) -> None:
         actor.give("effective_batch", prompts * each, "ppo_mini_batch_size")
     page.reading.multiple = each
     page.note(f"a sample is a completion: ppo_mini_batch_size {prompts} × rollout.n {each} in a step")
-    is_dynamic = actor.flag("use_dynamic_bsz")
-    actor.whole("ppo_micro_batch_size_per_gpu", None if is_dynamic else "micro_batch")
-    if is_dynamic:
+    if actor.flag("use_dynamic_bsz"):
+        actor.raw("ppo_micro_batch_size_per_gpu")
         page.note(
             "use_dynamic_bsz: verl fills micro-batches by ppo_max_token_len_per_gpu; their size is not read"
         )
+    else:
+        read_settings(page, (_MICRO,))
     nodes = page.whole("trainer.nnodes", default=1)
     per_node = page.whole("trainer.n_gpus_per_node", default=8)
     if nodes and per_node:
@@ -94,14 +121,11 @@ def read(page: SettingsPage) -> None:
     tensor = "megatron.expert_tensor_parallel_size"
     actor.read_experts("megatron.expert_model_parallel_size", *_PARALLEL[:2], tensor=tensor)
     actor.table("fsdp_config").read_parallel("ulysses_sequence_parallel_size")
-    actor.number("optim.lr", "lr", default=1e-6)
+    read_settings(page, _RATES)
     name = (actor.word("optim.optimizer", "adamw") or "").lower()
     actor.optimizer("optim.optimizer", "adamw" if name == "adam" else name)  # Megatron's decouples the decay
-    actor.number("optim.weight_decay", "weight_decay", default=0.01)
-    actor.pair("optim.betas")
     actor.number("optim.muon_momentum", "momentum" if name == "muon" else None)
     note_verl(page, f"{_ACTOR}.loss_agg_mode")
-    actor.clip("grad_clip" if actor.has("grad_clip") else "optim.clip_grad", default=1.0)
     _lengths(page, actor)
 
 
@@ -155,21 +179,14 @@ def _lengths(page: SettingsPage, actor: SettingsPage) -> None:
         page.note_assumed(
             "schedule", f"verl moves the learning rate once a rollout, which has {steps} optimizer steps"
         )
-    actor.number("optim.min_lr", "min_lr")
     actor.times_lr("min_lr", actor.number("optim.min_lr_ratio"), "optim.min_lr_ratio")
 
 
 def write(plan: Planned, _job: Job) -> SettingsSheet:
     """Writes the actor's batch and optimizer, and the GPUs; the rollouts stay the user's own."""
     sheet, each = SettingsSheet(), plan.settings.batch_multiple or 1
-    actor: dict[str, Any] = {
-        "ppo_mini_batch_size": plan.effective_batch // each,
-        "ppo_micro_batch_size_per_gpu": plan.micro_batch,
-        "optim": {"lr": plan.lr, "weight_decay": plan.weight_decay},
-        "grad_clip": plan.recipe.clip_norm or 1e9,
-    }
-    if plan.recipe.optimizer in ("adam", "adamw"):
-        actor["optim"]["betas"] = [plan.beta1, plan.beta2]
+    own = write_settings(plan, (_MICRO, *_RATES))["actor_rollout_ref"]["actor"]
+    actor = {"ppo_mini_batch_size": plan.effective_batch // each, **own}
     if plan.recipe.optimizer != "adamw":
         sheet.note(
             f"optim.optimizer is not set: name the class of {plan.recipe.optimizer}; verl's own is AdamW"
@@ -253,4 +270,5 @@ VERL = Tool(
         leaves_out="min_lr warmup_lr schedule eval_steps save_steps log_steps eps momentum "
         "ema_decay precision seq_len drop_last even_batches name command image resume",
     ),
+    settings=SETTINGS,
 )
