@@ -23,10 +23,13 @@ from torch.utils.data import DataLoader, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int)
 parser.add_argument("--accum", type=int)
+parser.add_argument("--base-lr", type=float, default=0.05)
+parser.add_argument("--scale", action="store_true")
 arguments = parser.parse_args()
 data = TensorDataset(torch.randn(96, 5), torch.randn(96, 1))
 model = torch.nn.Linear(5, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-4)
+rate = arguments.base_lr * (arguments.batch / 16 if arguments.scale else 1)
+optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=1e-4)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30)
 for step, (x, y) in enumerate(DataLoader(data, arguments.batch)):
     ((model(x) - y) ** 2).mean().backward()
@@ -112,6 +115,8 @@ def runs(tmp_path_factory):
     flags = FLAGS.format(folder=folder)
     lines = {
         "plain": f"python {folder}/plain.py --batch 4 --accum 3",
+        "typed": f"python {folder}/plain.py --batch 4 --accum 3 --base-lr 0.2",
+        "scaled": f"python {folder}/plain.py --batch 4 --accum 3 --base-lr=0.2 --scale",
         "prepared": f"accelerate launch --num_processes 2 {folder}/prepared.py",
         "trainer": f"torchrun --nproc-per-node 1 {folder}/trainer.py {flags}",
         "overriding": f"python {folder}/trainer.py {flags} --own",
@@ -134,6 +139,12 @@ def test_a_loop_of_ones_own_shows_its_batch_optimizer_and_schedule(runs):
     at = ib.plan(msgspec.structs.replace(recipe, duration="30st"), 1).lr_at
     assert [at(step) for step, _ in run.rates] == pytest.approx([rate for _, rate in run.rates])
     assert "nothing to compare the run with" in text_of(run, ())
+
+
+def test_a_script_that_scales_its_own_rate_is_told_that_it_scales_a_plans(runs):
+    says = "--base-lr 0.2: the optimizer starts with 0.05. If the script scales its rate"
+    assert says in text_of(runs["scaled"], ()) and runs["scaled"].lr == 0.05
+    assert "the optimizer starts with" not in text_of(runs["typed"], ()) + text_of(runs["plain"], ())
 
 
 def test_a_scheduler_that_moves_twice_a_step_is_named(runs):

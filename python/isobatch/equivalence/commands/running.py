@@ -1,7 +1,7 @@
 """The first steps of a training command, beside its flags and files, and a recipe made of them."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +15,10 @@ from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 from isobatch.launch.command_line import CommandLine, read_launch, require_command
+from isobatch.limits import within
 from isobatch.recipes.recipe import DropLast
-from isobatch.words import counted
+from isobatch.tools.unread import guess_field
+from isobatch.words import counted, number_of, real
 
 MAX_RANKS = 8
 """Processes that are started here; a command for more is seen on two."""
@@ -92,7 +94,25 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
         run = start_run(line, environment, settings, Split(ranks, 1, 1), limit)
     if run.recording is None:
         raise run.no_step("the command")
-    return _running(run.recording, launch, source, ranks, notes)
+    running = _running(run.recording, launch, source, ranks, notes)
+    scaled = [] if source else _scaled_rates(launch.program, running)
+    return msgspec.structs.replace(running, notes=(*running.notes, *scaled))
+
+
+def _scaled_rates(program: Sequence[str], running: Running) -> Iterator[str]:
+    """Describes the learning rates of a script's own flags that its optimizer does not start with."""
+    rates = [float(group.get("initial_lr", group["lr"])) for group in running.groups]
+    for word, following in zip(program, [*program[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        typed = number_of(value if equals else following)
+        if not flag.startswith("-") or guess_field(flag.lstrip("-")) != "lr" or not typed:
+            continue
+        if not any(within(rate - typed, 1e-6 * abs(typed)) for rate in rates):
+            yield (
+                f"{flag} {real(typed)}: the optimizer starts with {real(running.lr)}. If the script scales its "
+                "rate by the batch or the GPUs, it scales a plan's rate too: take that out before it follows a "
+                "plan, or give it the rate that becomes the plan's"
+            )
 
 
 def _source(launch: CommandLine, tool: str | None) -> tuple[ToolSettings | None, list[str]]:
