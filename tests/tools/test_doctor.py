@@ -82,7 +82,7 @@ def test_more_gpus_move_batch_rate_and_lengths(tmp_path):
         ("a.json", {**CLEAN, "warmup_ratio": 0.1}, "warmup_ratio 0.1 has no effect", "remove warmup_ratio"),
         ("a.json", {**CLEAN, "warmup_ratio": 0.1, "warmup_steps": 0}, "from 5.15 on has no warmup_ratio",
          "warmup_steps: 0.1"),
-        ("a.json", {**CLEAN, "warmup_steps": 0.1}, "before transformers 5 there is no warmup",
+        ("a.json", {**CLEAN, "warmup_steps": 0.1}, "is no warmup before transformers 5",
          "transformers>=5, or warmup_ratio: 0.1"),
         ("a.json", {**CLEAN, "max_grad_norm": None}, "clipped at norm 1", "max_grad_norm: 0.0"),
         ("a.json", {**CLEAN, "gradient_accumulation_steps": 4}, "mean of means", "transformers>=4.46"),

@@ -305,7 +305,7 @@ def _without_effect(case: Case) -> Iterator[Issue]:
         )
     if 0 < number(case.at("warmup_steps")) < 1 and case.reading.tool in ("transformers", "trl"):
         yield Issue.note(
-            f"before transformers 5 there is no warmup: warmup_steps {case.at('warmup_steps')} is part of a step",
+            f"warmup_steps {case.at('warmup_steps')} is no warmup before transformers 5: less than one step",
             "a number below 1 is a share of the run from 5.0 on; transformers 4 has warmup_ratio for it",
             "transformers 4, training_args.py: get_warmup_steps",
             f"transformers>=5, or warmup_ratio: {case.at('warmup_steps')} under transformers 4",

@@ -109,9 +109,9 @@ def _scaled_rates(program: Sequence[str], running: Running) -> Iterator[str]:
             continue
         if not any(within(rate - typed, 1e-6 * abs(typed)) for rate in rates):
             yield (
-                f"{flag} {real(typed)}: the optimizer starts with {real(running.lr)}. If the script scales its "
-                "rate by the batch or the GPUs, it scales a plan's rate too: take that out before it follows a "
-                "plan, or give it the rate that becomes the plan's"
+                f"{flag} {real(typed)}: the optimizer starts with {real(running.lr)}. If the script scales "
+                "its rate by the batch or the GPUs, it scales a plan's rate too: take that out before it "
+                "follows a plan, or give it the rate that becomes the plan's"
             )
 
 
