@@ -1,4 +1,4 @@
-"""Writes docs/census.md from the answers alone: counts, a line for each cause, and the heads of each."""
+"""Writes docs/census.md from the answers alone, and each head's row in bench/results/census_heads.md."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = ROOT / "bench" / "results" / "census.jsonl"
 PAGE = ROOT / "docs" / "census.md"
+HEADS = ANSWERS.with_name("census_heads.md")
 UNKNOWN = "; weights not known"
 """End of a cause that equal rows name alone: the gradients of unequal rows are too alike to be told apart."""
 SAME = "the same"
@@ -16,39 +17,33 @@ ISSUE = "[transformers #47688](https://github.com/huggingface/transformers/issue
 REMEDIES = {
     "× ranks × accumulation": (
         "a mean over the model's own pass, which the Trainer divides by neither accumulation nor ranks. "
-        "`type(model).accepts_loss_kwargs = False` before the Trainer is made (tried)",
-        ISSUE,
+        f"`type(model).accepts_loss_kwargs = False` before the Trainer is made (tried). {ISSUE}"
     ),
     "mean of passes' means, × accumulation": (
-        "the same, of a mean over tokens: after that remedy a mean of passes' means is left (tried)",
-        ISSUE,
+        f"the same, of a mean over tokens: after that remedy a mean of passes' means is left (tried). {ISSUE}"
     ),
-    "mean of passes' means": ("a mean over each pass's tokens, averaged: [found](found.md)", "none found"),
+    "mean of passes' means": "a mean over each pass's tokens, averaged: [found](found.md)",
     "a term of the loss, × ranks × accumulation": (
-        "a balance or penalty term is added in each pass: divide its coefficient by accumulation × ranks",
-        "transformers #48690 (ranks)",
+        "a balance or penalty term is added in each pass: divide its coefficient by accumulation × ranks. "
+        "transformers #48690 (ranks)"
     ),
-    "coupled samples": (
-        "samples of a pass act on one another, by the loss's definition: keep the micro-batch",
-        "",
-    ),
-    "summed loss": ("passes are summed, then divided: [found](found.md) for GOLD", "none found"),
-    "a term of the loss": (
-        "an entropy of each pass: [found](found.md)",
-        "[trl #6648](https://github.com/huggingface/trl/pull/6648)",
-    ),
-    "× accumulation": ("[found](found.md)", "[trl #2623](https://github.com/huggingface/trl/issues/2623)"),
-    "ranks: 1/ranks": ("[found](found.md)", "[trl #6006](https://github.com/huggingface/trl/pull/6006)"),
+    "coupled samples": "samples of a pass act on one another, by the loss's definition: keep the micro-batch",
 }
 """By cause, what it is with the remedy, and where it is discussed."""
+OTHERS = "others, and two causes at once"
+KIND = re.compile(r"(For[A-Z]\w*?|LMHeadModel|Model|\w+Trainer)(\+router)?(,.*)?$")
+"""The name of a head of transformers ends in its kind; a trainer's loss follows it."""
+LARGE = 10
+"""Heads of a kind that has a row of its own."""
 
 REFUSES = re.compile(r"Training (of \w+ )?is not|is not trainable|does not support training")
 """Words of a model that cannot be trained."""
 
 
 def write() -> None:
-    """Writes the page."""
+    """Writes the page, and the heads."""
     PAGE.write_text(text_of(read()), encoding="utf-8")
+    HEADS.write_text(heads_of(read()), encoding="utf-8")
 
 
 def read() -> list[dict[str, Any]]:
@@ -62,7 +57,6 @@ def text_of(records: list[dict[str, Any]]) -> str:
     counts = Counter(record["asked"] for record in records)
     judged = [record for record in records if record["asked"] != "not built"]
     same = sum(record["verdict"] == SAME for record in judged)
-    groups = group_by_cause(judged)
     lines = [
         "# The census",
         "",
@@ -76,30 +70,54 @@ def text_of(records: list[dict[str, Any]]) -> str:
         ),
         f"| not built or not asked, so not judged: {counts['not built']} | | |",
         "",
-        "Each head was built tiny and asked by [`ib.same_model`](same-in-tests.md): eight rows in one pass, "
-        "against four passes of two, two passes of four, and two ranks. Heads of transformers ran under its "
-        "Trainer, losses of other packages in a plain loop. Dropout is off, batch norm uses its running "
-        "statistics. Heads of all causes were asked by `isobatch same` on a plain script, too: "
-        "[a table](../bench/results/census_long.md).",
+        "[Look up a head](../bench/results/census_heads.md). Each was built tiny and asked by "
+        "[`ib.same_model`](same-in-tests.md): eight rows in one pass, against four passes of two, two passes "
+        "of four, and two ranks. Heads of transformers ran under its Trainer, losses of other packages in a "
+        "plain loop. Dropout is off, batch norm uses its running statistics. Heads of all causes were asked "
+        "by `isobatch same` on a plain script, too: [a table](../bench/results/census_long.md).",
         "",
-        *_key_lines(records),
+        _worth_of_codes(records),
+        "",
         f"Releases: {', '.join(_releases(records))}.",
+        "",
+        "## Kinds of heads",
+        "",
+        f"Those of at least {LARGE} heads. `+router`: with the experts' balance loss.",
+        "",
+        "| kind | the same | not the same | cause of most |",
+        "|---|---|---|---|",
+        *_kind_lines(judged),
         "",
         "## Causes",
         "",
-        "| cause | run | same code | what it is, what to do | thread |",
-        "|---|---|---|---|---|",
-        *(_cause_line(cause, group) for cause, group in groups.items() if cause != SAME),
-        "",
-        "## Heads by cause",
-        "",
-        *(line for cause, group in groups.items() for line in _names(cause, group)),
-        "## Not judged",
-        "",
-        *_unbuilt(records),
+        "| cause | run | same code | what it is, what to do |",
+        "|---|---|---|---|",
+        *_cause_lines(judged),
         "",
         "`python bench/census.py run` asks heads without an answer of this release; `page` writes this page.",
     ]
+    return "\n".join(lines) + "\n"
+
+
+def heads_of(records: list[dict[str, Any]]) -> str:
+    """Makes the table of all heads."""
+    lines = [
+        "# Heads of the census",
+        "",
+        "> The answer of every head of [the census](../../docs/census.md), by its name.",
+        "",
+        "Causes of passes / ranks. +: not run, with the loss code of heads that ran and agreed.",
+        "",
+        "| head | at another split |",
+        "|---|---|",
+    ]
+    for record in sorted(records, key=lambda record: record["head"].lower()):
+        if record["asked"] == "not built":
+            refuses = REFUSES.search(record["why"])
+            answer = f"not judged: {'the model refuses labels' if refuses else _plain(record['why'])}"
+        else:
+            answer = cell([record["cause"], record["ranks"]])
+        lines.append(f"| {record['head']}{' +' * (record['asked'] == 'same code')} | {answer} |")
     return "\n".join(lines) + "\n"
 
 
@@ -138,15 +156,16 @@ def compare_codes(records: list[dict[str, Any]]) -> tuple[int, list[tuple[str, s
     return count, differing
 
 
-def _key_lines(records: list[dict[str, Any]]) -> list[str]:
+def _worth_of_codes(records: list[dict[str, Any]]) -> str:
     count, differing = compare_codes(records)
-    pairs = "; ".join(f"{first}, {second}" for first, second in differing)
-    return [
+    with_first = "; ".join(
+        f"{number} with {head}" for head, number in Counter(a for a, _ in differing).items()
+    )
+    return (
         '"Same code": the head has the loss code of heads that ran and agreed with each other; it was not '
         f"run. What that is worth: of {count} pairs of heads with one code that both ran, "
-        f"{count - len(differing)} have one answer{f' (not: {pairs})' if pairs else ''}.",
-        "",
-    ]
+        f"{count - len(differing)} have one answer{f' (not: {with_first})' if differing else ''}."
+    )
 
 
 def _bar(same: int, different: int, unknown: int) -> str:
@@ -163,27 +182,33 @@ def _releases(records: list[dict[str, Any]]) -> list[str]:
     return sorted({f"{record['package']} {record['release']}" for record in records})
 
 
-def _cause_line(cause: str, group: list[dict[str, Any]]) -> str:
-    run = sum(record["asked"] == "run" for record in group)
-    remedy, thread = REMEDIES.get(cause, ("", ""))
-    return f"| {cause} | {run} | {len(group) - run} | {remedy} | {thread} |"
+def _cause_lines(judged: list[dict[str, Any]]) -> list[str]:
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for cause, group in group_by_cause(judged).items():
+        rows[cause if cause in REMEDIES else OTHERS] += group if cause != SAME else []
+    return [
+        f"| {cause} | {_count(rows[cause], 'not the same', 'run')} | "
+        f"{_count(rows[cause], 'not the same', 'same code')} | {text} |"
+        for cause, text in (
+            REMEDIES | {OTHERS: "[laws](laws.md); trainers of TRL: [found](found.md)"}
+        ).items()
+        if rows[cause]
+    ]
 
 
-def _names(cause: str, group: list[dict[str, Any]]) -> list[str]:
-    lines = [f"### {cause[0].upper()}{cause[1:]}", ""]
-    for way, start in (("run", ""), ("same code", "Same code: ")):
-        names = "; ".join(record["head"] for record in group if record["asked"] == way)
-        lines += [f"{start}{names}", ""] if names else []
-    return lines
-
-
-def _unbuilt(records: list[dict[str, Any]]) -> list[str]:
+def _kind_lines(judged: list[dict[str, Any]]) -> list[str]:
     groups = defaultdict(list)
-    for record in records:
-        if record["asked"] == "not built":
-            why = "the model refuses labels" if REFUSES.search(record["why"]) else _plain(record["why"])
-            groups[why].append(record["head"])
-    return [f"- {'; '.join(heads)}: {why}" for why, heads in groups.items()]
+    for record in judged:
+        match = KIND.search(record["head"])
+        groups[match[1] + (match[2] or "") if match else record["package"]].append(record)
+    lines = []
+    for kind, group in sorted(groups.items(), key=lambda entry: -len(entry[1])):
+        if len(group) >= LARGE:
+            same = sum(record["verdict"] == SAME for record in group)
+            causes = Counter(cell([record["cause"]]) for record in group if record["cause"])
+            most = causes.most_common(1)[0][0] if causes else ""
+            lines.append(f"| {kind} | {same} | {len(group) - same} | {most} |")
+    return lines
 
 
 def _plain(why: str) -> str:

@@ -21,6 +21,7 @@ def records():
 
 def test_the_page_is_the_one_that_its_answers_make(records):
     assert page.PAGE.read_text(encoding="utf-8") == page.text_of(records), "python bench/census.py page"
+    assert page.HEADS.read_text(encoding="utf-8") == page.heads_of(records), "python bench/census.py page"
 
 
 def test_each_head_has_one_answer_with_its_release_and_builder(records):
@@ -72,13 +73,24 @@ def answer(head, cause="", ranks="", **further):
 
 
 def test_a_head_is_counted_under_its_verdict_and_its_cause():
+    known, unknown = "mean of passes' means", "x"
     unbuilt = RECORD | {"head": "C", "asked": "not built", "why": "rows: no | loss"}
-    text = page.text_of([answer("A"), answer("B", "x", "y"), answer("D", ranks="z"), unbuilt])
-    assert "| the same | 1 | 0 |" in text and "| not the same | 2 | 0 |" in text
-    assert "not built or not asked, so not judged: 1" in text and "- C: no / loss" in text
-    assert "| x | 1 | 0 |" in text and "| ranks: z | 1 | 0 |" in text
-    assert "█" * 15 + "▒" * 30 + "·" * 15 in text
-    assert "### X\n\nB\n" in text and "### Ranks: z\n\nD\n" in text
+    heads = [answer("A"), answer("B", known, "y"), answer("D", ranks="z"), answer("E", unknown), unbuilt]
+    text = page.text_of(heads)
+    assert "| the same | 1 | 0 |" in text and "| not the same | 3 | 0 |" in text
+    assert "not built or not asked, so not judged: 1" in text
+    assert f"| {known} | 1 | 0 |" in text and f"| {page.OTHERS} | 2 | 0 |" in text
+    assert "█" * 12 + "▒" * 36 + "·" * 12 in text
+    rows = page.heads_of(heads).splitlines()[-5:]
+    assert rows[:3] == ["| A | the same |", f"| B | {known} / y |", "| C | not judged: no / loss |"]
+    assert rows[3:] == ["| D | the same / z |", "| E | x / the same |"]
+
+
+def test_a_kind_of_ten_heads_has_a_row():
+    heads = [answer(f"{number}ForCTC", "x" * (number > 2)) for number in range(9)]
+    assert "ForCTC" not in page.text_of(heads)
+    text = page.text_of([*heads, answer("9ForCTC"), *(answer(f"{name}Model+router") for name in "ABC")])
+    assert "| ForCTC | 4 | 6 | x |" in text and "Model+router" not in text
 
 
 def test_heads_that_ran_tell_what_one_code_is_worth():
@@ -89,7 +101,7 @@ def test_heads_that_ran_tell_what_one_code_is_worth():
         answer("D", code="2"),
     ]
     assert page.compare_codes(heads) == (2, [("A", "C")])
-    assert "of 2 pairs" in page.text_of(heads) and "1 have one answer (not: A, C)" in page.text_of(heads)
+    assert "of 2 pairs" in page.text_of(heads) and "1 have one answer (not: 1 with A)" in page.text_of(heads)
 
 
 def test_weights_that_are_not_known_are_with_the_cause_that_equal_rows_name():
