@@ -104,7 +104,7 @@ def heads_of(records: list[dict[str, Any]]) -> str:
     lines = [
         "# Heads of the census",
         "",
-        "> The answer of every head of [the census](../../docs/census.md), by its name.",
+        "> The answer of every head of the census (docs/census.md), by its name.",
         "",
         "Causes of passes / ranks. +: not run, with the loss code of heads that ran and agreed.",
         "",
