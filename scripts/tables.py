@@ -22,6 +22,8 @@ from isobatch.schedules.text import KINDS, Kind
 from isobatch.tools.detect import TOOLS, tool_of
 
 DOCS = Path(__file__).parent.parent / "docs"
+SHORT = 45
+"""Letters of a remedy that is said again where another law has it, too."""
 MARKED = re.compile(
     r"(<!-- table (\w+): made by scripts/tables.py -->\n).*?(<!-- end of table -->)", re.DOTALL
 )
@@ -101,22 +103,31 @@ def resumed() -> str:
 
 def laws() -> str:
     """The laws of a training, with the remedies for a loop, for trainers and for a restart."""
-
-    def shown(remedy: Remedy) -> str:
-        return remedy.text + (f" ([more]({remedy.page}))" if remedy.page else "")
-
-    first: dict[str, str] = {}
-
-    def once(name: str, remedy: Remedy, law: str) -> str:
-        """A trainer's remedy; of one that an earlier law has too, that law's name."""
-        earlier = first.setdefault(remedy.text, law)
-        return f"**{name}**: {shown(remedy) if earlier == law else f'as for {earlier}'}"
-
-    rows = []
+    sources: dict[str, str] = {}
     for law in Cause:
-        trainers = "; ".join(once(name, remedy, law.text) for name, remedy in law.trainers.items())
-        rows.append((f"{law.text}<br>`{law.value}`", shown(law.remedy), trainers))
-    return table("| what is named | what to change | in a trainer, after a restart |", rows)
+        for remedy in (law.remedy, *law.trainers.values()):
+            sources.setdefault(remedy.text, law.text)
+
+    def shown(name: str, remedy: Remedy, law: str) -> str:
+        """A remedy; in the place of one that another law has, that law."""
+        text, page = remedy
+        for shared, source in sources.items():
+            if source != law and len(shared) > SHORT:
+                text = text.replace(shared, f'as for "{source}"')
+        if not name:
+            return f"{text} ([more]({page}))" if page else text
+        return f"[{name}]({page}): {text}" if page else f"**{name}**: {text}"
+
+    rows = [
+        (
+            f"{law.text}<br>`{law.value}`",
+            "<br>".join(
+                shown(name, remedy, law.text) for name, remedy in [("", law.remedy), *law.trainers.items()]
+            ),
+        )
+        for law in Cause
+    ]
+    return table("| what is named | what to change |", rows)
 
 
 def maps() -> str:

@@ -51,27 +51,27 @@ _ONCE = (
     "plan.loss_weights(rank)"
 )
 _AVERAGED = (
-    "average the ranks' gradients once: DDP does; a sum over ranks, by an all-reduce, a hook or a loss times "
-    "the ranks, counts them again"
+    "average the ranks' gradients once: DDP does; look for a sum in an all-reduce, a hook, or a loss times "
+    "the ranks"
 )
 _GLOBAL = (
     "DDP averages over ranks: if the loss is divided by the count of all ranks, multiply it by their number"
 )
 _TWICE = "divide by the accumulation once: if the trainer does, leave it out of the script"
 _TOTAL = (
-    "count the units (tokens, boxes) of the whole step over all ranks before its first pass, and divide each "
-    "pass's summed loss by that"
+    "divide each pass's summed loss by the units (tokens, boxes) of the whole step, counted over all ranks "
+    "before its first pass"
 )
 _NUM_ITEMS = Remedy(
     "the loss must be the labels' sum / num_items_in_batch: the model's forward hands **kwargs on to its "
-    "loss, and accepts_loss_kwargs is not False; a compute_loss of your own also multiplies by the number of "
+    "loss, and accepts_loss_kwargs is not False; a compute_loss of your own also multiplies by the "
     "processes, a compute_loss_func does not",
     _TRANSFORMERS,
 )
 _IGNORES_ITEMS = Remedy(
-    "the model's loss ignores num_items_in_batch, so that the Trainer divides by neither the accumulation "
-    "nor the processes: set model.accepts_loss_kwargs = False before Trainer(...); for a compute_loss of "
-    "your own, see that page",
+    "set model.accepts_loss_kwargs = False before Trainer(...): the model's loss ignores num_items_in_batch, "
+    "so that the Trainer divides by neither accumulation nor processes; for a compute_loss of your own, see "
+    "that page",
     f"{_TRANSFORMERS}#bert-t5-bart-under-transformers-5",
 )
 _DROP_LAST = "set the drop_last of loader and sampler as in the recipe, or plan with the script's drop_last"
@@ -175,8 +175,8 @@ class Cause(StrEnum):
     SUMMED_LOSS = (
         "summed_loss",
         "summed loss",
-        'make the loss a mean: reduction="mean", or divide the sum by the samples of the whole step (the '
-        "validator can be told: Workload(reduction='sum'))",
+        'make the loss a mean: reduction="mean", or divide the sum by the samples of the whole step (in the '
+        "validator: Workload(reduction='sum'))",
         Scale("the micro-batch over the batch, since the loss is a sum over a pass", micro_batch=1),
         {"transformers": _NUM_ITEMS},
     )
@@ -219,18 +219,18 @@ class Cause(StrEnum):
     LOST_SAMPLES = (
         "lost_samples",
         "lost samples",
-        "look for a zero_grad() between the passes of a step, or a step that is taken before the last pass",
+        "look for a zero_grad() between a step's passes, or a step before the last pass",
     )
     LOST_PASSES = (
         "lost_passes",
         "lost passes",
-        "call optimizer.zero_grad() once for each optimizer step, not for each pass, and look for a gradient "
-        "that is overwritten",
+        "call optimizer.zero_grad() once per optimizer step, not per pass, and look for a gradient that is "
+        "overwritten",
         None,
         {
             "deepspeed": Remedy(
-                "update DeepSpeed (ZeRO-2 kept the last pass alone from 0.17.6 to 0.18.2, and with offload "
-                "the first and the last in 0.18.4); a loop that counts the passes itself calls "
+                "update DeepSpeed (ZeRO-2 kept only the last pass from 0.17.6 to 0.18.2, with offload the "
+                "first and the last in 0.18.4); a loop that counts the passes itself calls "
                 "engine.set_gradient_accumulation_boundary(is_last_pass) before each backward"
             )
         },
@@ -267,13 +267,13 @@ class Cause(StrEnum):
     REPEATED_SAMPLES = (
         "repeated_samples",
         "repeated samples",
-        "look for a backward pass that is done twice, or a gradient that is kept",
+        "look for a second backward pass, or a gradient that is kept",
     )
     UNEQUAL_WEIGHTS = (
         "unequal_weights",
         "unequal weights",
-        "look for weights of samples that depend on the pass, such as lengths or class counts (the validator "
-        "can be told what the loss is a mean over: Workload(weight=...))",
+        "look for sample weights that depend on the pass, such as lengths or class counts (in the validator: "
+        "Workload(weight=...))",
     )
     LOSS_WEIGHTED = UNEQUAL_WEIGHTS
     MEAN_LOSS = ("mean_loss", "mean loss", 'declare it: Workload(reduction="mean")')
@@ -286,8 +286,8 @@ class Cause(StrEnum):
     BALANCE_LOSS = (
         "balance_loss",
         "balance loss of experts",
-        "the balance loss depends on the samples of a pass: keep the micro-batch, and divide it by the "
-        "accumulation and the ranks as the rest of the loss",
+        "the balance loss depends on a pass's samples: keep the micro-batch, and divide it by accumulation "
+        "and ranks as the rest of the loss",
     )
     LOSS_TERM = (
         "loss_term",
@@ -298,21 +298,19 @@ class Cause(StrEnum):
     SOME_TENSORS = (
         "some_tensors",
         "a factor on some tensors",
-        "leave the loss as it is, since the other tensors are right: scale what alone reaches these tensors, "
-        "such as one term of the loss, or a parameter that each pass uses anew on features of the whole "
-        "batch",
+        "leave the loss as it is, since the other tensors are right: scale what reaches these tensors alone, "
+        "such as one term of the loss, or a parameter that each pass uses on features of the whole batch",
     )
     BATCH_NORM = (
         "batch_norm",
         "batch norm",
-        "keep the micro-batch that was tuned, use SyncBatchNorm (over ranks), or a norm without batch "
-        "statistics",
+        "keep the tuned micro-batch, or use SyncBatchNorm (over ranks) or a norm without batch statistics",
     )
     RANDOMNESS = ("randomness", "randomness", "seed each sample's own draw, or ask again without it")
     COUPLED_SAMPLES = (
         "coupled_samples",
         "coupled samples",
-        "batch norm, in-batch negatives, a balance loss of experts and the like depend on the micro-batch: "
+        "batch norm, in-batch negatives, an experts' balance loss and the like depend on the micro-batch: "
         "keep the tuned one (--micro-batch), and divide every term of the loss alike",
     )
     WEIGHTS_UNKNOWN = (
@@ -335,27 +333,26 @@ class Cause(StrEnum):
     ANOTHER_START = (
         "another_start",
         "other first weights",
-        "draw them alike for any number of ranks: by a seed before the model is made, or from a checkpoint",
+        "draw them alike for any number of ranks: seed before the model is made, or load a checkpoint",
     )
     NEVER_AVERAGED = (
         "never_averaged",
         "gradients not averaged",
-        "wrap the model, and run forward and backward of a step's last pass outside of no_sync "
-        "(fully_shard: with set_requires_gradient_sync(True)); then look at communication hooks, and at what "
-        "writes gradients outside of the optimizer",
+        "wrap the model, and run a step's last forward and backward outside of no_sync (fully_shard: with "
+        "set_requires_gradient_sync(True)); then look at communication hooks, and at what else writes "
+        "gradients",
     )
     RANKS_DIFFER = NEVER_AVERAGED
     WRAPPER_BYPASSED = (
         "wrapper_bypassed",
         "the model inside the wrapper is called, not the wrapper",
-        "call the wrapped model, the one that is attached, for each pass: only its forward prepares the "
-        "averaging",
+        "call the wrapped model, the attached one, for each pass: only its forward prepares the averaging",
     )
     OTHER_WEIGHTS = (
         "other_weights",
         "weights differ between ranks",
-        "seed every rank alike before the model is made, start all from one checkpoint, or let "
-        "DistributedDataParallel broadcast it; and let nothing but the optimizer write weights",
+        "seed all ranks alike before the model is made, start from one checkpoint, or let "
+        "DistributedDataParallel broadcast it; let only the optimizer write weights",
     )
     NAN_ON_A_RANK = (
         "nan_on_a_rank",
@@ -365,7 +362,7 @@ class Cause(StrEnum):
     NOT_FINITE = (
         "not_finite",
         "gradient not finite",
-        "look at the loss of that pass (torch.autograd.detect_anomaly finds the operation), or go back to an "
+        "look at the loss of that pass (torch.autograd.detect_anomaly finds the operation), or return to an "
         "earlier checkpoint with a lower learning rate",
     )
     DEAD_RANK = (
@@ -400,7 +397,7 @@ class Cause(StrEnum):
     EARLY_FIRST_STEP = (
         "early_first_step",
         "first step too early",
-        "count the passes from 1: step where (number + 1) % accumulation == 0, not number % accumulation",
+        "count the passes from 1: step at (number + 1) % accumulation == 0",
     )
     ANOTHER_MICRO_BATCH = (
         "another_micro_batch",
@@ -410,14 +407,14 @@ class Cause(StrEnum):
     ANOTHER_ACCUMULATION = (
         "another_accumulation",
         "another accumulation",
-        "step the optimizer after the passes of a step and at the epoch's end (or drop the rest there by "
-        "zero_grad()); call the wrapped model once for each pass",
+        "step the optimizer after a step's passes and at the epoch's end (or drop the rest there by "
+        "zero_grad()); call the wrapped model once per pass",
     )
     SKIPPED_STEPS = (
         "skipped_steps",
         "skipped optimizer steps",
         'a loss scaler that skips belongs in the recipe (precision="fp16"); a script that skips bad steps '
-        "must skip them on all ranks, with zero_grad and without the scheduler",
+        "must do so on all ranks, with zero_grad and without the scheduler",
     )
     NO_STEP = (
         "no_step",
@@ -486,13 +483,13 @@ class Cause(StrEnum):
     SAMPLER_REPLICAS = (
         "sampler_replicas",
         "the sampler divides the data by another number of ranks",
-        "leave out num_replicas and rank of DistributedSampler, or pass the world size and this process's "
+        "leave out DistributedSampler's num_replicas and rank, or pass the world size and this process's "
         "rank",
     )
     SAMPLER_SEEDS = (
         "sampler_seeds",
         "ranks shuffle by different seeds",
-        "give the sampler the same seed on all ranks: it deals one order out to all of them",
+        "seed the sampler alike on all ranks: it deals one order out to them",
     )
     WORKERS_REPEAT = (
         "workers_repeat",
@@ -509,19 +506,18 @@ class Cause(StrEnum):
     SAMPLES_REPEATED = (
         "samples_repeated",
         "samples are repeated, and others are never seen",
-        "use each sample once per epoch: one order for all ranks, and a part of it for each rank",
+        "use each sample once per epoch: one order for all ranks, a part of it for each",
     )
     ANOTHER_PLACE = (
         "another_place",
         "the data continues at another place than the schedule",
-        "load the sampler's and the scheduler's state of the same step; after ib.replan, make both anew with "
-        "the moved plan",
+        "load the sampler's and scheduler's states of one step; after ib.replan, make both anew with the "
+        "moved plan",
     )
     SAMPLER_COUNTS = (
         "sampler_counts",
         "this version's sampler or loader counts differently",
-        "report it with the versions of torch and accelerate; until then plan with the numbers that were "
-        "measured",
+        "report it with the versions of torch and accelerate; until then plan with the measured numbers",
     )
     ANOTHER_RAMP = (
         "another_ramp",
@@ -532,9 +528,9 @@ class Cause(StrEnum):
     ANOTHER_LR = (
         "another_lr",
         "another learning rate",
-        "set the learning rate for the batch alone, without a factor of ranks or accumulation, step the "
-        "scheduler once per optimizer step, and count its warmup and length in these steps; with a plan, "
-        "make the optimizer with plan.lr, and its scheduler with PlanLR(optimizer, plan)",
+        "set the learning rate for the batch, without a factor of ranks or accumulation, step the scheduler "
+        "once per optimizer step, and count its warmup and length in these steps; with a plan, use plan.lr "
+        "and PlanLR(optimizer, plan)",
         None,
         {RESTART: Remedy("save and load scheduler.state_dict(), and step it as often as without a stop")},
     )
@@ -542,8 +538,8 @@ class Cause(StrEnum):
     SCHEDULER_PER_MICRO_BATCH = (
         "scheduler_per_micro_batch",
         "scheduler counts passes",
-        "call scheduler.step() after optimizer.step() only, and count its warmup and length in optimizer "
-        "steps, not in batches of the loader",
+        "call scheduler.step() only after optimizer.step(), and count its warmup and length in optimizer "
+        "steps, not in the loader's batches",
         None,
         {
             "lightning": Remedy(
@@ -555,8 +551,8 @@ class Cause(StrEnum):
     SCHEDULER_PER_PROCESS = (
         "scheduler_per_process",
         "scheduler counts processes",
-        "step the scheduler once per optimizer step, and count its warmup and length in steps that all ranks "
-        "take together",
+        "step the scheduler once per optimizer step, and count its warmup and length in steps of all ranks "
+        "together",
         None,
         {
             "accelerate": Remedy(
@@ -573,8 +569,8 @@ class Cause(StrEnum):
         None,
         {
             "accelerate": Remedy(
-                "leave the accumulation out of its warmup and length: a prepared scheduler steps once per "
-                "process, at optimizer steps alone, so that they are steps × processes",
+                "leave the accumulation out of its warmup and length, which are steps × processes: a "
+                "prepared scheduler steps once per process, at optimizer steps alone",
                 _ACCELERATE,
             )
         },
@@ -599,8 +595,8 @@ class Cause(StrEnum):
     SCHEDULER_TOO_SLOW = (
         "scheduler_too_slow",
         "a scheduler made for more steps than the optimizer takes",
-        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in passes or in "
-        "steps of one process",
+        "count its lengths in optimizer steps (plan.total_steps, plan.warmup_steps), not in passes or one "
+        "process's steps",
     )
     GROUP_STRAYS = (
         "group_strays",
@@ -619,8 +615,8 @@ class Cause(StrEnum):
     OPTIMIZER_PARAMETERS = (
         "optimizer_parameters",
         "the optimizer has none of the model's parameters",
-        "make the optimizer from the parameters of the trained model, after fully_shard and anything else "
-        "that replaces them",
+        "make the optimizer from the trained model's parameters, after fully_shard and anything else that "
+        "replaces them",
     )
     NEW_STATE = (
         "new_state",
@@ -639,15 +635,14 @@ class Cause(StrEnum):
     CLIPPED_OTHERWISE = (
         "clipped_otherwise",
         "gradients clipped otherwise",
-        "clip the averaged gradient over all parameters, after the last, synchronized pass and before "
-        "optimizer.step(), with the plan's clip_norm",
+        "clip the averaged gradient of all parameters to the plan's clip_norm, after the last, synchronized "
+        "pass and before optimizer.step()",
     )
     ANOTHER_UPDATE = (
         "another_update",
         "another update",
-        "gradient, learning rate and settings are the same, the change of the weights is not: look for code "
-        "that changes weights, gradients or the optimizer's state by the number of passes or ranks, and for "
-        "state or randomness in the optimizer",
+        "only the change of the weights differs: look for code that changes weights, gradients or the "
+        "optimizer's state by the number of passes or ranks, and for state or randomness in the optimizer",
         None,
         {RESTART: Remedy("look for state that the optimizer's state_dict() leaves out")},
     )
@@ -657,8 +652,8 @@ class Cause(StrEnum):
     RESUME_ENDED = (
         "resume_ended",
         "no step after the restart",
-        "the restart takes the training for finished: keep the step or the epoch that it continues from, not "
-        "the one that it ends at",
+        "the restart takes the training for finished: keep the step or epoch to continue from, not the one "
+        "to end at",
     )
     RESUME_NOT_RESUMED = (
         "resume_not_resumed",
@@ -668,7 +663,7 @@ class Cause(StrEnum):
     RESUME_EPOCH_ANEW = (
         "resume_epoch_anew",
         "the epoch starts anew",
-        "skip the batches of this epoch that were trained: keep the sampler's offset (StatefulDataLoader, "
+        "skip this epoch's trained batches: keep the sampler's offset (StatefulDataLoader, "
         "skip_first_batches, ElasticRun)",
     )
     RESUME_SKIPPED = (
@@ -707,7 +702,7 @@ class Cause(StrEnum):
     RESUME_LOSS = (
         "resume_loss",
         "another loss",
-        "look for states outside of what was compared: buffers, a teacher, a loss scale, a draw of its own",
+        "look for states that were not compared: buffers, a teacher, a loss scale, a draw of its own",
     )
     RESUME_GRADIENT = (
         "resume_gradient",
@@ -718,8 +713,8 @@ class Cause(StrEnum):
     MESH_MULTIPLIES = (
         "mesh_multiplies",
         "× a dimension of the mesh",
-        "look for a gradient that is summed over ranks with the same samples, or a backward of an all-reduce "
-        "that sums once more: along this dimension these tensors need the mean, or no reduction",
+        "look for a gradient summed over ranks with the same samples, or an all-reduce whose backward sums "
+        "again: along this dimension these tensors need the mean, or no reduction",
     )
     MESH_DIVIDES = (
         "mesh_divides",
@@ -736,29 +731,29 @@ class Cause(StrEnum):
         "partial_sum",
         "a partial sum that is not reduced",
         "all-reduce the gradient of these tensors over the ranks that each have a part of it, after the last "
-        "pass and before clipping: a tensor that all of them hold gets a gradient from each one's part alone",
+        "pass and before clipping: each copy has the gradient of its rank's part alone",
     )
     PART_WITHOUT_GRADIENT = (
         "part_without_gradient",
         "no gradient under the mesh",
-        "let a gradient flow back through the collective: torch.distributed.nn.functional, or a function of "
-        "autograd, in the place of one of torch.distributed, and no detach()",
+        "let a gradient flow back through the collective: use torch.distributed.nn.functional or a function "
+        "of autograd instead of torch.distributed, and no detach()",
     )
     MESH_GRADIENT = (
         "mesh_gradient",
         "another gradient under the mesh",
-        "compare this layer's output with that of one rank: its mask, positions, heads and the total of its "
-        "loss are to be those of the whole sequence and of all ranks",
+        "compare this layer's output with that of one rank: mask, positions, heads and the loss's total must "
+        "be those of the whole sequence and all ranks",
     )
     NORM_OF_SHARDS = (
         "norm_of_shards",
         "norm without the other ranks' shards",
-        "add the squares of all shards over their ranks before the root, and clip every rank by this norm",
+        "add the squares of all ranks' shards before the root, and clip every rank by this norm",
     )
     NORM_OF_COPIES = (
         "norm_of_copies",
         "norm that counts copies",
-        "add the squares of a tensor once, whatever the number of ranks that hold it",
+        "add the squares of a tensor once, however many ranks hold it",
     )
     MESH_NORM = (
         "mesh_norm",
@@ -787,8 +782,8 @@ class Cause(StrEnum):
     SLOW_LINK = (
         "slow_link",
         "a slow link, or an unexpected route",
-        "look at the interface in use (NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and NCCL_NET "
-        "decide it), its negotiated rate and its error counters (`ibstat`), and compare with nccl-tests "
+        "look at the interface in use (NCCL_DEBUG=INFO shows it; NCCL_IB_DISABLE, NCCL_P2P_DISABLE and "
+        "NCCL_NET decide it), its negotiated rate and error counters (`ibstat`), and compare with nccl-tests "
         "(all_reduce_perf)",
     )
     WRONG_SUMS = (
