@@ -1,4 +1,9 @@
-"""open_clip's `--accum-freq`: the same 8 pairs in 1, 2 and 4 passes, which may change no gradient."""
+"""open_clip's `--accum-freq`: the same 8 pairs in 1, 2 and 4 passes, which may change no gradient.
+
+A report. `--accum-freq k` multiplies the gradient of `logit_scale` by k: the towers' gradient has norm
+60.1634 each time, that of `logit_scale` is 1.9820, 3.9640 and 7.9280 (by `train_one_epoch` itself).
+Suggested: divide the gradients of `logit_scale` and `logit_bias` by `accum_freq` before the step.
+"""
 
 from argparse import Namespace
 from types import SimpleNamespace

@@ -1,4 +1,12 @@
-"""TRL's GRPO with `entropy_coef`: equal rewards leave only the gradient of the mean entropy."""
+"""TRL's GRPO with `entropy_coef`: equal rewards leave only the gradient of the mean entropy.
+
+A report. GRPO's entropy bonus is a mean over the micro-batch's tokens: its gradient depends on
+gradient_accumulation_steps: 0.3260 by hand over all 45 tokens and in one pass, 0.3815 in two, 0.4612 in four.
+Tried: the summed entropies, divided by `num_items_in_batch / num_processes *
+current_gradient_accumulation_steps / steps_per_generation`, as `dapo` divides its policy term, give 0.3260 at
+every accumulation, whatever the `loss_type`; with `top_entropy_quantile` below 1 the tokens of the mask would
+have to be counted.
+"""
 
 import torch
 import transformers as tf

@@ -1,4 +1,9 @@
-"""Masked images: rows with 1, 1, 1 and 12 masked patches. The right gradient is that of the mean over 15."""
+"""Masked images: rows with 1, 1, 1 and 12 masked patches. The right gradient is that of the mean over 15.
+
+A report. Masked image modelling: the loss is a mean over the pass's masked patches; with masks of unequal
+sizes the gradient depends on gradient_accumulation_steps: 0.1957 by hand and in one pass, 0.3250 in two,
+0.3821 in four. Suggested: take `num_items_in_batch`, counted from `bool_masked_pos`.
+"""
 
 import torch
 import transformers as tf
