@@ -1,4 +1,4 @@
-"""Writes the documents' tables that come from the code, each between its two marks in docs/.
+"""Writes the documents' tables and lists that come from the code, each between its two marks in docs/.
 
 python scripts/tables.py          writes them anew
 python scripts/tables.py --check  writes nothing, and fails where one is not as the code has it
@@ -102,32 +102,28 @@ def resumed() -> str:
 
 
 def laws() -> str:
-    """The laws of a training, with the remedies for a loop, for trainers and for a restart."""
+    """The laws of a training: each with its remedy for a loop, below it those for trainers and a restart."""
     sources: dict[str, str] = {}
     for law in Cause:
         for remedy in (law.remedy, *law.trainers.values()):
             sources.setdefault(remedy.text, law.text)
 
-    def shown(name: str, remedy: Remedy, law: str) -> str:
+    def shown(law: Cause, remedy: Remedy) -> str:
         """A remedy; in the place of one that another law has, that law."""
-        text, page = remedy
+        text = remedy.text
         for shared, source in sources.items():
-            if source != law and len(shared) > SHORT:
+            if source != law.text and len(shared) > SHORT:
                 text = text.replace(shared, f'as for "{source}"')
-        if not name:
-            return f"{text} ([more]({page}))" if page else text
-        return f"[{name}]({page}): {text}" if page else f"**{name}**: {text}"
+        return text
 
-    rows = [
-        (
-            f"{law.text}<br>`{law.value}`",
-            "<br>".join(
-                shown(name, remedy, law.text) for name, remedy in [("", law.remedy), *law.trainers.items()]
-            ),
-        )
-        for law in Cause
-    ]
-    return table("| what is named | what to change |", rows)
+    lines = []
+    for law in Cause:
+        more = f" ([more]({law.remedy.page}))" if law.remedy.page else ""
+        lines.append(f"- **{law.text}** (`{law.value}`): {shown(law, law.remedy)}{more}")
+        for name, remedy in law.trainers.items():
+            link = f"[{name}]({remedy.page})" if remedy.page else name
+            lines.append(f"    - {link}: {shown(law, remedy)}")
+    return "\n".join(lines) + "\n"
 
 
 def maps() -> str:
