@@ -351,7 +351,7 @@ class Cause(StrEnum):
     OTHER_WEIGHTS = (
         "other_weights",
         "weights differ between ranks",
-        "seed all ranks alike before the model is made, start from one checkpoint, or let "
+        "seed every rank alike before the model is made, start from one checkpoint, or let "
         "DistributedDataParallel broadcast it; let only the optimizer write weights",
     )
     NAN_ON_A_RANK = (
