@@ -163,7 +163,7 @@ def _worth_of_codes(records: list[dict[str, Any]]) -> str:
     )
     return (
         '"Same code": the head has the loss code of heads that ran and agreed with each other; it was not '
-        f"run. What that is worth: of {count} pairs of heads with one code that both ran, "
+        f"run. Of {count} pairs of heads with one code that both ran, "
         f"{count - len(differing)} have one answer{f' (not: {with_first})' if differing else ''}."
     )
 

@@ -101,7 +101,7 @@ def test_heads_that_ran_tell_what_one_code_is_worth():
         answer("D", code="2"),
     ]
     assert page.compare_codes(heads) == (2, [("A", "C")])
-    assert "of 2 pairs" in page.text_of(heads) and "1 have one answer (not: 1 with A)" in page.text_of(heads)
+    assert "Of 2 pairs" in page.text_of(heads) and "1 have one answer (not: 1 with A)" in page.text_of(heads)
 
 
 def test_weights_that_are_not_known_are_with_the_cause_that_equal_rows_name():
