@@ -3,7 +3,7 @@
     python bench/census.py run [--only PATTERN] [--limit MINUTES]   asks what has no answer yet
     python bench/census.py one HEAD                                 asks one head, and prints its answer
     python bench/census.py long [--limit MINUTES] [--count N]       asks N heads by `isobatch same`, too
-    python bench/census.py page                         writes docs/census.md, bench/results/census_heads.md
+    python bench/census.py page                         writes docs/census.md, bench/results/census_heads.csv
 
 `bench/results/census.jsonl` has one line a head, with a digest of the builder and the release: a head whose
 release or builder is another is asked again. Each head is asked in a process of its own. 60 heads at random

@@ -1,5 +1,7 @@
-"""Writes docs/census.md from the answers alone, and each head's row in bench/results/census_heads.md."""
+"""Writes docs/census.md from the answers alone, and each head's row in bench/results/census_heads.csv."""
 
+import csv
+import io
 import json
 import re
 from collections import Counter, defaultdict
@@ -9,7 +11,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 ANSWERS = ROOT / "bench" / "results" / "census.jsonl"
 PAGE = ROOT / "docs" / "census.md"
-HEADS = ANSWERS.with_name("census_heads.md")
+HEADS = ANSWERS.with_name("census_heads.csv")
 UNKNOWN = "; weights not known"
 """End of a cause that equal rows name alone: the gradients of unequal rows are too alike to be told apart."""
 SAME = "the same"
@@ -70,7 +72,7 @@ def text_of(records: list[dict[str, Any]]) -> str:
         ),
         f"| not built or not asked, so not judged: {counts['not built']} | | |",
         "",
-        "[Look up a head](../bench/results/census_heads.md). Each was built tiny and asked by "
+        "[Look up a head](../bench/results/census_heads.csv). Each was built tiny and asked by "
         "[`ib.same_model`](same-in-tests.md): eight rows in one pass, against four passes of two, two passes "
         "of four, and two ranks. Heads of transformers ran under its Trainer, losses of other packages in a "
         "plain loop. Dropout is off, batch norm uses its running statistics. Heads of all causes were asked "
@@ -100,25 +102,17 @@ def text_of(records: list[dict[str, Any]]) -> str:
 
 
 def heads_of(records: list[dict[str, Any]]) -> str:
-    """Makes the table of all heads."""
-    lines = [
-        "# Heads of the census",
-        "",
-        "> The answer of every head of the census (docs/census.md), by its name.",
-        "",
-        "Causes of passes / ranks. +: not run, with the loss code of heads that ran and agreed.",
-        "",
-        "| head | at another split |",
-        "|---|---|",
-    ]
+    """Makes the table of all heads, by their names; two causes are of passes and of ranks."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("head", "asked", "at another split: passes / ranks"))
     for record in sorted(records, key=lambda record: record["head"].lower()):
         if record["asked"] == "not built":
-            refuses = REFUSES.search(record["why"])
-            answer = f"not judged: {'the model refuses labels' if refuses else _plain(record['why'])}"
+            answer = "the model refuses labels" if REFUSES.search(record["why"]) else _plain(record["why"])
         else:
             answer = cell([record["cause"], record["ranks"]])
-        lines.append(f"| {record['head']}{' +' * (record['asked'] == 'same code')} | {answer} |")
-    return "\n".join(lines) + "\n"
+        writer.writerow((record["head"], record["asked"], answer))
+    return text.getvalue()
 
 
 def cell(causes: list[str]) -> str:
@@ -212,5 +206,4 @@ def _kind_lines(judged: list[dict[str, Any]]) -> list[str]:
 
 
 def _plain(why: str) -> str:
-    text = " ".join(why.replace("|", "/").replace("<", "&lt;").split())
-    return text.split(": ", 1)[-1][:90]
+    return " ".join(why.split()).split(": ", 1)[-1][:90]

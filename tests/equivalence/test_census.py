@@ -82,8 +82,8 @@ def test_a_head_is_counted_under_its_verdict_and_its_cause():
     assert f"| {known} | 1 | 0 |" in text and f"| {page.OTHERS} | 2 | 0 |" in text
     assert "█" * 12 + "▒" * 36 + "·" * 12 in text
     rows = page.heads_of(heads).splitlines()[-5:]
-    assert rows[:3] == ["| A | the same |", f"| B | {known} / y |", "| C | not judged: no / loss |"]
-    assert rows[3:] == ["| D | the same / z |", "| E | x / the same |"]
+    assert rows[:3] == ["A,run,the same", f"B,run,{known} / y", "C,not built,no | loss"]
+    assert rows[3:] == ["D,run,the same / z", "E,run,x / the same"]
 
 
 def test_a_kind_of_ten_heads_has_a_row():
