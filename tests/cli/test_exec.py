@@ -209,6 +209,13 @@ def test_a_setting_by_another_name_is_taken_out_and_clipping_stays_as_typed(beco
     assert clipped[clipped.index("--max_grad_norm") + 1] == "0.5"
 
 
+def test_the_tools_notes_are_printed_but_those_for_who_copies_a_file(become, capsys):
+    become("--gpus", "4", "--set", "schedule=step(every=9st)", "--", "python", "t.py", *FLAGS)
+    error = capsys.readouterr().err
+    assert "the Trainer has no scheduler such as step" in error and "for the plan's own curve" in error
+    assert "these lines hold for" not in error and "only what the plan decides" not in error
+
+
 def test_a_number_has_one_form_and_an_outer_plan_leaves_nothing(become):
     words, handed = become(
         *("--gpus", "4", "--set", "lr=1e-05", "--", "t", "{lr}", "{replicas}"),

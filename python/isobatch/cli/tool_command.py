@@ -13,9 +13,6 @@ from isobatch.planning.plan import FeasiblePlan
 from isobatch.tools import detect
 from isobatch.tools.page import leaves
 
-_OF_A_FILE = ("only what the plan decides:", "for ")
-"""How notes begin on a tool's file that somebody fills in, or checks; the command is for these GPUs."""
-
 
 def set_values(command: Sequence[str], plan: FeasiblePlan, folder: Path) -> tuple[list[str], list[str]]:
     """Sets the plan's values in a command without braces for them.
@@ -42,5 +39,5 @@ def set_values(command: Sequence[str], plan: FeasiblePlan, folder: Path) -> tupl
         typed = {source.keys.get("clip_norm", "max_grad_norm")} & source.typed.keys()
         values = {name: value for name, value in values.items() if name not in typed}
     split = Split(plan.data_parallel, plan.accumulation, plan.micro_batch)
-    notes = [f"{export.tool}: {note}" for note in export.notes if not note.startswith(_OF_A_FILE)]
+    notes = [f"{export.tool}: {note}" for note in export.notes if note not in export.of_file]
     return [*command[:place], *write_values(source, program, values, split, folder)], notes

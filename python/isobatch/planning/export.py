@@ -18,6 +18,7 @@ class Export:
         text: the whole file.
         notes: what the tool cannot say or does differently, and what changed from the tuned run.
         settings: the values in it.
+        of_file: the notes for somebody who fills in or copies the file.
     """
 
     tool: str
@@ -25,6 +26,7 @@ class Export:
     text: str
     notes: tuple[str, ...]
     settings: Mapping[str, Any]
+    of_file: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text

@@ -99,7 +99,7 @@ def export(
     if form == "json" and not is_even:
         comments.insert(0, split)  # which the other formats have above their comments
     changes = [f"{at}: {remarks[at].removeprefix('was ')} → {_value_text(now[at])}" for at in remarks]
-    return Export(known.name, how.file, text, (*comments, *changes), sheet.settings)
+    return Export(known.name, how.file, text, (*comments, *changes), sheet.settings, (_KEEP, *sheet.of_file))
 
 
 def _sheet(tool: Tool, how: Writer, plan: Planned, job: Job) -> SettingsSheet:

@@ -29,14 +29,17 @@ class SettingsSheet:
     Attributes:
         settings: by their names there, in the order in which they are written; tables hold tables.
         comments: what the tool cannot say, or does differently.
+        of_file: those for somebody who fills in or copies the file.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     comments: list[str] = field(default_factory=list)
+    of_file: list[str] = field(default_factory=list)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, of_file: bool = False) -> None:
         """Adds a comment."""
         self.comments.append(text)
+        self.of_file += [text] * of_file
 
 
 class Curve(NamedTuple):

@@ -44,7 +44,8 @@ def write(plan: Planned, job: Job) -> SettingsSheet:
     sheet, line = SettingsSheet(), curve(plan)
     sheet.note(
         f"these lines hold for {plan.world_size} GPUs only; to stop a start on another count, run first: "
-        f'isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE"'
+        f'isobatch doctor FILE --set gpus={plan.world_size} --gpus "$WORLD_SIZE"',
+        of_file=True,
     )
     factor = trainer.trainers_factor(plan.data_parallel or 1, plan.accumulation or 1)
     if factor > 1:

@@ -124,6 +124,10 @@ class ResumedTable:
         """Keeps a remark on a row without a difference."""
         self.rows[name] = msgspec.structs.replace(self.rows[name], holds=True, text=text)
 
+    def is_noted(self, name: str) -> bool:
+        """Tells whether a row without a difference has a remark."""
+        return bool(self.rows[name].holds and self.rows[name].text)
+
     def blame_random(self, outcome: Unlike, step: int) -> None:
         """Names the random states in the place of their consequences."""
         self.causes.clear()
@@ -243,7 +247,7 @@ def _compare_steps(
                 table.blame_random(random, event[1])
             elif not table.differs:
                 table.note("random", "they differ, and nothing was drawn from them")
-        elif not table.rows["random"].text.startswith("they differ"):
+        elif not table.is_noted("random"):
             table.settle("random", random, event[1])
         if table.differs:
             break

@@ -16,6 +16,7 @@ from isobatch.tools.shells.simple import DECLARES
 from isobatch.tools.shells.state import Marks, Outcome, Shell, is_known, is_mark, is_several
 from isobatch.tools.shells.syntax import parse
 from isobatch.tools.shells.tree import Block, Chain, Command, Pipeline, Text
+from isobatch.tools.shells.words import LineError
 
 MAX_COMMANDS = 20_000
 MAX_DEPTH = 40
@@ -41,10 +42,10 @@ class Execution:
         with self._deeper():
             try:
                 return self._block(shell, parse(text, line))
+            except LineError:
+                raise
             except InputError as error:
-                if error.message.startswith("line "):
-                    raise
-                raise InputError(f"line {self.line}: {self.marks.shown(error.message)}") from None
+                raise LineError(f"line {self.line}: {self.marks.shown(error.message)}") from None
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:

@@ -28,6 +28,10 @@ SETS = re.compile(r"\+\+|--|(?<![=<>!])=(?!=)")
 _EXPR = re.compile(r"\(\s*expr((?:\s+(?:\d+|\"?\$\{?\w+\}?\"?|[-+/%]|\\\*|'\*'|\"\*\"))+)\s*\)")
 
 
+class LineError(InputError):
+    """A refusal that names the line of the script."""
+
+
 class WordReader(ABC):
     """Reads words at a place in a text; `line` is the first one's number."""
 
@@ -47,7 +51,7 @@ class WordReader(ABC):
 
     def fail(self, reason: str) -> NoReturn:
         """Refuses the script."""
-        raise InputError(f"line {self.line}: {reason}")
+        raise LineError(f"line {self.line}: {reason}")
 
     def char(self, ahead: int = 0) -> str:
         """The character at the place; empty behind the last."""
