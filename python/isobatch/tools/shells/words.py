@@ -29,7 +29,7 @@ _EXPR = re.compile(r"\(\s*expr((?:\s+(?:\d+|\"?\$\{?\w+\}?\"?|[-+/%]|\\\*|'\*'|\
 
 
 class LineError(InputError):
-    """A refusal that names the line of the script."""
+    """A refusal with the line of the script."""
 
 
 class WordReader(ABC):
