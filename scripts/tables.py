@@ -10,14 +10,13 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from isobatch import _core
 from isobatch.equivalence.evidence import REQUIRED
 from isobatch.equivalence.laws import Cause, Remedy
 from isobatch.equivalence.order.comparison import ORDER
 from isobatch.equivalence.restarts.comparison import ROWS
-from isobatch.planning.settings import Settings
 from isobatch.schedules.text import KINDS, Kind
 from isobatch.tools.detect import TOOLS, tool_of
 
@@ -36,6 +35,11 @@ def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *lines]) + "\n"
 
 
+def listing(rows: Iterable[tuple[str, str]]) -> str:
+    """A list: shorter to read than a table of names and their texts."""
+    return "".join(f"- {name}: {text}\n" for name, text in rows)
+
+
 def results() -> str:
     """The result columns; those of 32 bits are marked, and the page says the type of all others."""
     kinds = {"status": " (text)", "reasons": " (a list of text; uint64 in NumPy)"}
@@ -44,7 +48,7 @@ def results() -> str:
         for name, kind, text, *_ in _core.results()
     ]
     alike = groupby(rows, key=lambda row: row[1])  # neighbours with one text have one row
-    return table("| column | |", [(", ".join(name for name, _ in group), text) for text, group in alike])
+    return listing((", ".join(name for name, _ in group), text) for text, group in alike)
 
 
 def rules() -> str:
@@ -54,16 +58,14 @@ def rules() -> str:
     )
 
 
-def settings() -> str:
-    """The settings, with what `isobatch plan --help` says of them."""
-    hints = get_type_hints(Settings, include_extras=True)
-    return table("| setting | |", [(f"`{name}`", get_args(hint)[2]) for name, hint in hints.items()])
+def cautions() -> str:
+    """The cautions; their sources are in `Reason.source`."""
+    return listing((f"`{name}`", text) for name, kind, text, _ in _core.reasons() if kind == "caution")
 
 
-def reasons(severity: str) -> str:
-    """The reasons of a severity; their sources are in `Reason.source`."""
-    rows = [(f"`{name}`", text) for name, kind, text, _ in _core.reasons() if kind == severity]
-    return table("| name | what it says |", rows)
+def infeasible() -> str:
+    """The names of the infeasibilities: whoever meets one sees its text too."""
+    return ", ".join(f"`{name}`" for name, kind, *_ in _core.reasons() if kind == "infeasible") + "\n"
 
 
 def kinds() -> str:
@@ -148,9 +150,8 @@ def maps() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "rules": rules,
-    "settings": settings,
-    "infeasible": lambda: reasons("infeasible"),
-    "cautions": lambda: reasons("caution"),
+    "infeasible": infeasible,
+    "cautions": cautions,
     "kinds": kinds,
     "required": required,
     "laws": laws,

@@ -58,14 +58,13 @@ class Settings(NamedTuple):
     max_micro_batch: Annotated[
         int | None,
         "N",
-        "largest per-device batch (samples in a forward pass); default: what fits in the cluster's memory by "
-        "the profile, else the tuned one",
+        "largest per-device batch (samples in a forward pass); default: what fits in memory by the profile, "
+        "else the tuned one",
     ] = None
     min_micro_batch: Annotated[
         int,
         "N",
-        "take no micro-batch below N; if it equals max_micro_batch, the micro-batch is fixed, as by "
-        "Megatron's --micro-batch-size",
+        "smallest micro-batch; if it equals max_micro_batch, the micro-batch is fixed",
     ] = 1
     max_batch: Annotated[int | None, "N", "largest effective batch"] = None
     batch_tolerance: Annotated[
@@ -75,8 +74,8 @@ class Settings(NamedTuple):
         Split,
         "SPLIT",
         "if the batch does not divide evenly: even (default): no plan; uneven: some replicas take one more "
-        "micro-batch than others; ragged: micro-batches differ in size (both need weighted losses); smaller: "
-        "the largest batch below it that divides (Megatron's --decrease-batch-size-if-needed)",
+        "micro-batch; ragged: micro-batches differ in size (both need weighted losses); smaller: the largest "
+        "batch below it that divides",
     ] = "even"
     micro_batch_multiple: Annotated[
         int, "N", "take only micro-batches that are a multiple of N (8 for tensor cores)"
@@ -93,22 +92,21 @@ class Settings(NamedTuple):
     ramp_rule: Annotated[
         RampRule,
         "RULE",
-        "factor on the learning rate at each batch of a ramp, relative to the full batch: none (default), "
+        "how the learning rate follows the batch in a ramp, relative to the full batch: none (default), "
         "linear, sqrt, saturating, surge, muon, power or auto",
     ] = "none"
     beta2_rule: Annotated[
         str,
         "CHOICE",
         "how beta2 follows the batch: auto (default): by the rule; half_life: it keeps its half-life in "
-        "samples, beta2^k (Marek 2025); half_life:0.9 or auto:0.95 add a floor below which it is not lowered "
-        "(a tuned beta2 under the floor stays)",
+        "samples, beta2^k (Marek 2025); half_life:0.9 or auto:0.95: not lowered below this floor",
     ] = "auto"
     duration_scale: Annotated[
         str | float | None,
         "RATIO[^POWER]",
-        "length of the run / length of the run that the learning rate was tuned for; with a power, as in "
-        "8^0.3, the learning rate is multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, "
-        "and -0.307), without one it stays",
+        "length of the run / length of the tuned run; with a power, as in 8^0.3, the learning rate is "
+        "multiplied by RATIO^-POWER (contested: published laws have 0.3 to 0.51, and -0.307), without one it "
+        "stays",
     ] = None
     deadline_hours: Annotated[float | None, "H", "refuse plans that take longer (needs a profile)"] = None
     budget: Annotated[float | None, "COST", "refuse plans that cost more (needs a profile)"] = None

@@ -54,19 +54,18 @@ macro_rules! reasons {
 
 reasons! {
     InvalidBatch "invalid_batch" Infeasible
-        "effective_batch, gpus, micro_batch, accumulation, model_parallel, expert_parallel, ramp or another \
-        count of the recipe is missing, out of range or contradicts the others" ""
+        "effective_batch, gpus, ramp or another count of the recipe is missing, out of range or contradicts \
+        the others" ""
     InvalidLr "invalid_lr" Infeasible
         "lr, min_lr, power, noise_scale, sigma_sq or mu_sq is missing or out of range" ""
     InvalidOptimizer "invalid_optimizer" Infeasible
-        "optimizer, momentum, betas, eps, weight_decay, decay, ema_decay, precision or another value of the \
-        step is out of range" ""
+        "the optimizer, one of its values, ema_decay, precision or another value of the step is out of \
+        range" ""
     InvalidLength "invalid_length" Infeasible
         "duration, warmup, schedule, dataset_size, seq_len, drop_last or convention is missing or out of \
         range" ""
     InvalidCluster "invalid_cluster" Infeasible
-        "nodes, gpus_per_node, model_parallel, expert_parallel or another value of the cluster is missing or \
-        out of range" ""
+        "nodes, gpus_per_node or another value of the cluster is missing or out of range" ""
     InvalidSetting "invalid_setting" Infeasible
         "policy, rule, a cap or another setting is out of range" ""
     TooLarge "too_large" Infeasible
@@ -102,15 +101,14 @@ reasons! {
         "a batch of the ramp cannot be split into whole micro-batches over the replicas" ""
     NeedsProfile "needs_profile" Infeasible
         "policy goodput, deadline_hours, budget and select need a profile of this workload on this GPU type \
-        (isobatch calibrate) and the links in use (of the profile, else inter_gb_s, intra_gb_s of the \
-        cluster)" ""
+        (isobatch calibrate), and the links in use, from it or from the cluster (inter_gb_s, intra_gb_s)" ""
     MissesDeadline "misses_deadline" Infeasible
         "the run takes longer than deadline_hours" ""
     AboveBudget "above_budget" Infeasible
         "the run costs more than budget" ""
     BatchMoved "batch_moved" Caution
-        "batch size changed so that it divides evenly, within batch_tolerance or lowered by \
-        split=\"smaller\"; with policy=\"keep\" the learning rate is not rescaled" ""
+        "batch size changed so that it divides evenly (batch_tolerance, split=\"smaller\"); under \
+        policy=\"keep\" the learning rate is not rescaled" ""
     Ragged "ragged" Caution
         "the micro-batches of a step differ in size: weight the mean loss of each by plan.loss_weights(rank)"
         ""
@@ -120,12 +118,12 @@ reasons! {
     MicroBatchShrunk "micro_batch_shrunk" Caution
         "the micro-batch is at most half the tuned one; GPU utilization may drop" ""
     CoupledMoved "coupled_moved" Caution
-        "samples of a micro-batch affect each other (batch_norm, coupled), and the micro-batch differs from \
-        the tuned one: this is not the same training"
+        "samples of a micro-batch affect each other (batch_norm, coupled), and its size differs from the \
+        tuned one: this is not the same training"
         "for batch norm: Goyal et al. 2017, arXiv 1706.02677, section 2.3"
     AboveCriticalBatch "above_critical_batch" Caution
-        "the batch is above the critical batch (the simple noise scale tr(Sigma)/|G|^2), so the same loss \
-        takes more samples" "McCandlish et al. 2018, arXiv 1812.06162"
+        "the batch is above the critical batch (the simple noise scale), so the same loss takes more samples"
+        "McCandlish et al. 2018, arXiv 1812.06162"
     LargeGrowth "large_growth" Caution
         "the batch grew more than 8 times and no noise scale is known"
         "McCandlish et al. 2018, arXiv 1812.06162"
@@ -137,7 +135,7 @@ reasons! {
     RuleAssumed "rule_assumed" Caution
         "how the learning rate follows the batch is an assumption for this optimizer" ""
     SqrtScaleRange "sqrt_scale_range" Caution
-        "sqrt scaling is outside the range where it was seen to hold, 1/8 to 4 times the tuned batch"
+        "sqrt scaling was seen to hold only from 1/8 to 4 times the tuned batch"
         "Complete(d)P, arXiv 2512.22382, by a secondary account; bench/results/science.md"
     Beta1Low "beta1_low" Caution
         "the sde rule brings beta1 below 0.5" "Malladi et al. 2022, arXiv 2205.10287"
@@ -145,7 +143,7 @@ reasons! {
         "set decay=\"lr_multiplied\" (torch AdamW) or \"independent\"; assumed lr_multiplied"
         "Wang & Aitchison 2024, arXiv 2405.13698"
     NoWarmup "no_warmup" Caution
-        "the batch grew but the recipe has no warmup; consider adding one"
+        "the batch grew but the recipe has no warmup; consider adding one (warmup=5%)"
         "Goyal et al. 2017, arXiv 1706.02677, table 2"
     WarmupLong "warmup_long" Caution
         "the warmup takes more than a fifth of the steps" ""
@@ -158,7 +156,8 @@ reasons! {
     Dropped "dropped" Caution
         "more than 1 % of the samples are dropped in each epoch" ""
     UnevenTail "uneven_tail" Caution
-        "the last step of each epoch is smaller; averaging per-micro-batch means over-weights its samples"
+        "the last step of each epoch is smaller; averaging per-micro-batch means over-weights its samples \
+        (drop_last=true leaves it out)"
         "Lightning-AI/pytorch-lightning#19987"
     MemoryEstimated "memory_estimated" Caution
         "memory was estimated from parameters, optimizer and precision, not measured" ""
@@ -168,54 +167,50 @@ reasons! {
     ForecastEstimated "forecast_estimated" Caution
         "the profile has estimates, not measurements" ""
     OtherHardware "other_hardware" Caution
-        "time and cost are not known: the profile is of another GPU type, or of another model or sequence \
-        length (parameters, seq_len), or lacks a link that the run uses (set the cluster's inter_gb_s \
-        between nodes, intra_gb_s inside one)" ""
+        "time and cost are not known: the profile is of another GPU type, model or sequence length \
+        (parameters, seq_len), or lacks a link in use (set the cluster's inter_gb_s, intra_gb_s)" ""
     Uneven "uneven" Caution
         "the first replicas take one more micro-batch: weight each rank's loss by plan.loss_weights(rank)" ""
     LimitLikely "limit_likely" Caution
-        "deadline_hours or budget is likely met, not surely: the upper end of the forecast's range is above \
-        it" ""
+        "deadline_hours or budget is likely met, not surely: the forecast's range ends above it" ""
     AccumulationUnmet "accumulation_unmet" Infeasible
         "no split has an accumulation that is a multiple of accumulation_multiple" ""
     RampRule "ramp_rule" Caution
-        "the learning rate follows the batch in the ramp: tried as √2 for each doubling (OLMo-core), \
-        untested for other optimizers, rules and steps" "Merrill et al. 2025, arXiv 2505.23971"
+        "the learning rate follows the batch in the ramp: tried only as √2 for each doubling (OLMo-core)"
+        "Merrill et al. 2025, arXiv 2505.23971"
     MicroBatchUnmet "micro_batch_unmet" Infeasible
         "no split has a micro-batch of at least min_micro_batch and at most max_micro_batch" ""
     LoraGrowth "lora_growth" Caution
-        "the batch grew, and the recipe trains LoRA, which suffers from large batches earlier than full \
-        fine-tuning, at any rank; published runs at 2 to 16 times the batch used 1.4 to 2 times less than √k"
+        "the batch grew, and LoRA suffers from large batches earlier than full fine-tuning, at any rank; \
+        published runs at 2 to 16 times the batch used 1.4 to 2 times less than √k"
         "Schulman & Thinking Machines Lab 2025, LoRA Without Regret; MLPerf Training 6.1"
     ShortEpochs "short_epochs" Caution
-        "the dataset has fewer samples than a batch: each epoch is one step on fewer samples than the \
+        "the dataset has fewer samples than a batch: each epoch is one step, on fewer samples than the \
         learning rate was tuned for" ""
     ScheduleUnmet "schedule_unmet" Infeasible
-        "the schedule does not fit this run: there is no room for the decay, rise or until beside the \
-        warmup, or it needs a warmup, min_lr, dataset_size or seq_len, which is missing" ""
+        "the schedule does not fit this run: the decay, rise or until has no room beside the warmup, or a \
+        warmup, min_lr, dataset_size or seq_len is missing" ""
     Beta2Low "beta2_low" Caution
         "beta2 fell below 0.9, where loss spikes were seen; beta2_rule=\"half_life:0.9\" or \"auto:0.9\" \
         sets a floor" "marin-community/marin#2447"
     DurationMoved "duration_moved" Caution
-        "the run is longer or shorter than the tuned one (duration_scale): published laws disagree, even \
-        about the sign, on how the learning rate follows (isobatch estimate --laws); only a power, as in \
-        8^0.3, applies one" ""
+        "the run's length differs from the tuned one (duration_scale): published laws disagree on how the \
+        learning rate follows (isobatch estimate --laws); only a power, as in 8^0.3, applies one" ""
     MuonDecay "muon_decay" Caution
         "Muon's weight decay follows the batch as in karpathy/nanochat; no paper derives it" ""
     SgdScaleUp "sgd_scale_up" Caution
         "SGD's learning rate more than doubles: that held on ResNet-50 and diverged in small networks from k \
-        = 4 on; watch the first steps, or measure it (isobatch probe)"
+        = 4 on; watch the first steps, or run isobatch probe"
         "Goyal et al. 2017, arXiv 1706.02677, table 2(a); bench/results/science.md"
     InvalidId "invalid_id" Infeasible
         "job is empty: each row needs an id" ""
     NotCompared "not_compared" Caution
         "select left out rows of this job with an unknown time, cost or noise scale: this row is the best of \
-        the others or, if there are none, the first that can be planned" ""
+        the rest or, without any, the first that can be planned" ""
     NeedsPrice "needs_price" Infeasible
-        "budget needs a price: set price_per_gpu_hour of the cluster (--price-per-gpu-hour, or the column)" ""
+        "budget needs a price: set price_per_gpu_hour of the cluster" ""
     NeedsDuration "needs_duration" Infeasible
-        "deadline_hours and budget need the run's length: set duration of the recipe (--set duration=90ep, \
-        or the column)" ""
+        "deadline_hours and budget need the run's length: set duration of the recipe (duration=90ep)" ""
     MicroBatchOpen "micro_batch_open" Caution
         "the micro-batch is larger than the tuned one, and nothing caps it, as the GPU's memory is not \
         known: set max_micro_batch, or micro_batch of the recipe" ""
