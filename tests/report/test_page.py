@@ -120,7 +120,7 @@ def test_a_fleet_names_the_jobs_without_a_plan_and_the_profile_of_the_others(tmp
         ({"effective_batch": [64]}, "the jobs have no duration"),
         (
             {"effective_batch": [64], "parameters": [10**9]},
-            "the profile is of another GPU type, or of another",
+            "the profile is of another GPU type, model or sequence length",
         ),
     ],
 )
