@@ -610,6 +610,16 @@ def test_an_optimizer_that_never_steps_is_named_in_the_end():
     assert caught.value.cause is Cause.NO_STEP
 
 
+@pytest.mark.filterwarnings("ignore:isobatch guard")
+def test_a_plan_of_one_step_is_followed_to_its_end():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard(small(duration="1st")).attach(model, optimizer)
+    with pytest.raises(GuardError, match="two more optimizer steps, 1 planned"):
+        for _ in range(3):
+            step(model, optimizer)
+
+
 @pytest.mark.parametrize(("decay", "stopped"), [(0.1, True), (0.0, False)])
 def test_another_optimizer_is_named_where_it_is_another(decay, stopped):
     model = torch.nn.Linear(2, 1)

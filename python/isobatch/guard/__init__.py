@@ -1,6 +1,6 @@
 """Stops a training with a `GuardError` when it departs from its plan: `guard(plan)`.
 
-Each file makes one kind of check; `session.py` has the table of all, and `run.py` their common ground.
+Each file makes one kind of check; `session.py` makes them in turn, and `run.py` is their common ground.
 """
 
 from __future__ import annotations

@@ -141,21 +141,14 @@ class Clipping:
         self._queued, self.partial, self.rescaled = False, False, False
         self._noted = False  # a note says that it is clipped otherwise
         # A norm before clipping would be in the loss scaler's units.
-        self._handles = [
-            p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            for p in ([] if scaled else params)
-        ]
+        for p in [] if scaled else params:
+            handle = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            run.first_hooks.callback(handle.remove)
 
     @property
     def hidden(self) -> bool:
         """Whether the norm is unknown."""
         return self._before is None
-
-    def remove(self) -> None:
-        """Removes the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
 
     @outside_of_graphs
     def _accumulated(self, _: Tensor) -> None:

@@ -9,13 +9,12 @@ went bad first.
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from isobatch.equivalence.laws import Cause
-from isobatch.guard.run import CLOSE_STEPS, LOOK_EVERY_STEPS, Run, local, outside_of_graphs, sharded
+from isobatch.guard.run import LOOK_EVERY_STEPS, Run, local, outside_of_graphs, sharded
 from isobatch.words import few_ranks
 
 MAX_SENTINEL_ELEMENTS = 4096  # elements of the parameter whose gradients are kept
@@ -53,10 +52,10 @@ class Finite:
         self.sharded = sharded(model)
         self._no_sync = hasattr(model, "require_backward_grad_sync")
         # Nobody sees sharded gradients before they are averaged.
-        self._handles: dict[int, Any] = {
-            id(p): p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
-            for p in ([] if self.sharded else params)
-        }
+        for p in [] if self.sharded else params:
+            handle = p.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
+            # After the first steps one gradient is enough.
+            (run.hooks if p is self._sentinel else run.first_hooks).callback(handle.remove)
 
     @outside_of_graphs
     def _made(self, p: Tensor) -> None:
@@ -90,19 +89,11 @@ class Finite:
         if grad is not None and not bool(grad.any()):
             self._run.fresh = self._run.backwards
 
-    def remove(self) -> None:
-        """Removes the hooks."""
-        for handle in self._handles.values():
-            handle.remove()
-
     def check(self) -> None:
         """Checks before an optimizer step. A step that a loss scaler will skip is not a whole one."""
         run, history = self._run, self._history
         history.append(list(self._own.values()))
         self._own.clear()
-        if run.since == CLOSE_STEPS - 1:  # From now on one gradient is enough.
-            for key in [key for key in self._handles if key != id(self._sentinel)]:
-                self._handles.pop(key).remove()
         if run.rare or len(history) % LOOK_EVERY_STEPS == 0:
             run.whole = self._look() and run.whole
 

@@ -120,10 +120,6 @@ class Gradient:
                 "its own part"
             )
 
-    def remove(self) -> None:
-        """Removes the hooks."""
-        self.clipping.remove()
-
     def forward(self) -> None:
         """Saves the random states of a micro-batch before it goes through the model."""
         run = self._run

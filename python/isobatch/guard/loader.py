@@ -12,6 +12,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,13 +33,13 @@ MIN_TELLING_VALUES = 8  # more different values tell two batches apart
 
 
 class LoaderWatch:
-    """Takes notes of a loader; `limit`: a trainer takes fewer micro-batches of an epoch.
+    """Takes notes of a loader until `hooks` close; `limit`: a trainer takes fewer micro-batches of an epoch.
 
     A loop may pass over its loader to look or to measure, also amid an epoch, and on one rank alone. Only a
     pass with gradients in a step is an epoch of the training.
     """
 
-    def __init__(self, loader: Any, limit: int | None = None) -> None:
+    def __init__(self, loader: Any, hooks: ExitStack, limit: int | None = None) -> None:
         self.loader, self.limit = loader, limit
         self.now: Epoch | None = None  # the epoch of the last step, of a loader with ids
         self.last: Epoch | None = None  # the epoch before it
@@ -73,22 +74,16 @@ class LoaderWatch:
         self.size = self.total = (length(dataset) or 0) if self.sampled else 0
         #: Of this rank's samples among the `total` of all, where each rank has a dataset of its own.
         self.offset = 0
-        self._stops = [listen(loader, "__iter__", self._batches)]
+        hooks.callback(listen(loader, "__iter__", self._batches))
         if self.sampled:
-            self._stops.append(listen(self.batch_sampler, "__iter__", self._ids))
+            hooks.callback(listen(self.batch_sampler, "__iter__", self._ids))
         if callable(getattr(self.sampler, "set_epoch", None)):
-            self._stops.append(listen(self.sampler, "set_epoch", self._set_epoch))
+            hooks.callback(listen(self.sampler, "set_epoch", self._set_epoch))
 
     @property
     def sharded(self) -> bool:
         """Whether Accelerate's sampler deals the batches out, also for transformers' Trainer."""
         return _is_a("BatchSamplerShard", self.batch_sampler)
-
-    def remove(self) -> None:
-        """Stops watching the loader."""
-        for stop in self._stops:
-            stop()
-        self._stops.clear()
 
     def _batches(self, own: Any) -> Batches:
         self.opened = epoch = Epoch()

@@ -40,14 +40,14 @@ class ModelWatch:
         self._smallest = min(params, key=Tensor.numel, default=None)
         self._stepped = _version(self._smallest)
         self._written: int | None = None  # how often the smallest parameter was written when a step ended
-        self._hook = CallHook(model, self._forward)
-        self._inner_hook = CallHook(self.inner, self._inner_forward) if self.inner is not model else None
+        self._hook = self._hooked(model, self._forward)
+        if self.inner is not model:
+            self._hooked(self.inner, self._inner_forward)
 
-    def remove(self) -> None:
-        """Removes the hooks."""
-        self._hook.remove()
-        if self._inner_hook is not None:
-            self._inner_hook.remove()
+    def _hooked(self, model: nn.Module, hook: Callable[[nn.Module, Any, Any], None]) -> CallHook:
+        call_hook = CallHook(model, hook)
+        self._run.hooks.callback(call_hook.remove)
+        return call_hook
 
     @outside_of_graphs
     def _inner_forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class ModelWatch:
                 self._bypassed = True
             elif wrapper.module is self.inner and wrapper is not getattr(self.model, "_orig_mod", self.model):
                 self._hook.remove()
-                self.model, self._hook = wrapper, CallHook(wrapper, self._forward)
+                self.model, self._hook = wrapper, self._hooked(wrapper, self._forward)
                 self._called(args, kwargs)  # this call was past the new wrapper's hook already
         self._on_inputs(args, kwargs)
 
@@ -68,7 +68,7 @@ class ModelWatch:
     def _forward(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model is self.model and not recorded():
             self._called(args, kwargs)
-            if self._inner_hook is None:
+            if model is self.inner:
                 self._on_inputs(args, kwargs)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -180,15 +180,9 @@ class ZeroGradCheck:
         self._params = list({id(p): p for p in chosen}.values())
         self._zero = set[int]()  # the ones with a gradient of 0 at the last step
         # A sharded parameter's hook is never called: then this check sees nothing.
-        self._handles: list[Any] = [
-            p.register_hook(functools.partial(self._arriving, p))  # type: ignore[no-untyped-call]
-            for p in self._params
-        ]
-
-    def remove(self) -> None:
-        """Removes the hooks."""
-        for handle in self._handles:
-            handle.remove()
+        for p in self._params:
+            handle = p.register_hook(functools.partial(self._arriving, p))  # type: ignore[no-untyped-call]
+            run.first_hooks.callback(handle.remove)
 
     @outside_of_graphs
     def _arriving(self, param: Tensor, _: Tensor) -> None:

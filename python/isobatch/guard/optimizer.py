@@ -59,16 +59,12 @@ class Optimizers:
         self.elsewhere = False  # another optimizer steps on the attached one's parameters
         self._named = {id(p): (name, p) for name, p in model.named_parameters() if p.requires_grad}
         self._attached, self._known = self.owned(), {id(p) for p in model.parameters()}
-        self._handle = register_optimizer_step_pre_hook(self._steps)
+        run.first_hooks.callback(register_optimizer_step_pre_hook(self._steps).remove)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups of all optimizers."""
         return [group for optimizer in self._found for group in optimizer.param_groups]
-
-    def remove(self) -> None:
-        """Removes the hook."""
-        self._handle.remove()
 
     def owned(self) -> set[int]:
         """Returns the identities of all optimizers' parameters."""

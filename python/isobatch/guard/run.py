@@ -5,6 +5,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any, NoReturn, TypeVar, cast
@@ -46,6 +47,7 @@ class Run:
         near: this is one of the first steps; `rare`, it is step 0, 1, 2, 4, 8 …, where a check costs little
             over a long run.
         unchecked: checks that could not be made, and why; `notes`, harmless surprises.
+        hooks: takes the hooks out of the script; `first_hooks`, those of the first steps alone.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Run:
         self.since, self.micro, self.backwards, self.fresh, self.skipped = 0, 0, 0, 0, 0
         self.own, self.near, self.rare, self.whole, self.unrecorded = False, True, True, False, False
         self.rows, self.trainer = list[int](), ""
+        self.hooks, self.first_hooks = ExitStack(), ExitStack()
         distributed = dist.is_available() and dist.is_initialized()
         self.ranks = dist.get_world_size(process_group) if distributed else 1
         self.rank = dist.get_rank(process_group) if distributed else 0

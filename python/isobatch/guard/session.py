@@ -1,7 +1,6 @@
 """Puts the guard into a training script, and makes its checks in turn."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,8 +45,7 @@ class Guard:
     def __init__(self, plan: Plan, loss: Loss | None = None, weight: Weight | None = None) -> None:
         self.plan, self.unchecked, self.notes = plan, list[str](), list[str]()
         self._reference = ReferenceLoss(loss, weight)
-        self._handles: list[Any] = []
-        self._in_step = self._judged = self._steps = False
+        self._attached = self._in_step = self._judged = self._steps = False
         # Micro-batches without a step; an infeasible plan has no layout, and is refused here.
         self._patience = MAX_OVERFLOWS * plan.layout.accumulation
 
@@ -84,7 +82,9 @@ class Guard:
         self.notes.clear()
         self.optimizer, self._start_step = optimizer, start_step
         self.run = run = Run(self.plan, self.unchecked, self.notes, process_group)
-        self.watch = watch = LoaderWatch(loader, owner and owner.limit) if loader is not None else None
+        self.watch = watch = None
+        if loader is not None:
+            self.watch = watch = LoaderWatch(loader, run.hooks, owner and owner.limit)
         if self._reference.loss is not None and loader is None:
             run.note(NO_LOADER)
         if owner is None and watch is not None and (watch.sharded or watch.dispatched):
@@ -106,16 +106,16 @@ class Guard:
         )
         ids_seen = watch is not None and watch.sampled
         self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
-        self._in_step = False
-        self._handles, self._steps = [], False
+        self._in_step = self._steps = False
         self._follow(optimizer)
+        self._attached = True
         return self
 
     def _follow(self, optimizer: Any) -> None:
         """Checks at an optimizer's steps, if none has stepped before: else its steps are inside of one."""
         if not self._steps:
-            self._handles.append(optimizer.register_step_pre_hook(self._stepping))
-            self._handles.append(optimizer.register_step_post_hook(self._stepped))
+            self.run.hooks.callback(optimizer.register_step_pre_hook(self._stepping).remove)
+            self.run.hooks.callback(optimizer.register_step_post_hook(self._stepped).remove)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Saves the plan: a copy, as with the trainer that has it, is attached to nothing."""
@@ -144,7 +144,7 @@ class Guard:
         Raises:
             GuardError: the last epoch did not serve what the plan says, or the optimizer never stepped.
         """
-        if not self._handles:
+        if not self._attached:
             return
         self._remove()
         run, total = self.run, self.run.plan.total_steps
@@ -159,22 +159,14 @@ class Guard:
             run.note(f"the run ends after {run.step:,} of {total:,} planned optimizer steps")
 
     def _remove(self) -> None:
-        if not self._handles:
-            return
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self.model.remove()
-        self.finite.remove()
-        self._settle()
-        if self.watch is not None:
-            self.watch.remove()
+        if self._attached:
+            self._attached = False
+            self._settle()
+            self.run.hooks.close()
 
     def _settle(self) -> None:
         """Removes the checks of the first steps."""
-        self.gradient.remove()
-        self.optimizers.remove()
-        self.zero_grad.remove()
+        self.run.first_hooks.close()
         if self.watch is not None:
             self.watch.rest()
 
@@ -241,86 +233,48 @@ class Guard:
         ):
             return  # a step without any gradient, such as before the first pass, changes nothing
         try:
-            # Under DDP's join(), ranks may be done: nobody would answer.
-            joins = getattr(getattr(self.model.model, "_join_config", None), "enable", False)
-            claims = CLAIMS if run.near or (run.rare and not joins) else EVERY_STEP
-            over = any(claim.due(run) and claim.check(self) for claim in claims)
+            self._make_checks(run)
         except GuardError:
             self._remove()  # for a script that catches it
             raise
         run.advance()
-        if run.since == CLOSE_STEPS and not over:
+        if run.since == CLOSE_STEPS:
             self._settle()
 
-    def settle_start(self) -> None:
-        """Finds the plan's step at the start of this training."""
-        epoch = None if self.watch is None else self.watch.now
-        settle_start(self.run, self.optimizer, self._start_step, None if epoch is None else epoch.place)
-
-    def fold(self) -> None:
-        """Counts the calls of the model by micro-batch."""
-        first = self.calls.fold()
-        if first is not None and self.run.near:
-            self.gradient.fold(first)
-
-
-def _always(_: Run) -> bool:
-    return True
-
-
-class GuardClaim(NamedTuple):
-    """A check before an optimizer step, where it is due, to stop a training off its plan.
-
-    All ranks make it together. True: the plan has no such step, and nothing is left to check.
-    """
-
-    check: Callable[[Guard], bool | None]
-    due: Callable[[Run], bool] = _always
-
-
-def _first(run: Run) -> bool:
-    return not run.since
-
-
-def _near(run: Run) -> bool:
-    return run.near
-
-
-def _rare(run: Run) -> bool:
-    return run.rare
-
-
-def _later(run: Run) -> bool:
-    return run.rare and not run.near
-
-
-def _settled(run: Run) -> bool:
-    return run.since == CLOSE_STEPS - 1
-
-
-CLAIMS = (
-    GuardClaim(lambda guard: guard.fold()),
-    GuardClaim(lambda guard: guard.settle_start(), _first),
-    GuardClaim(lambda guard: check_parameters(guard.run, guard.model.model, guard.optimizer), _first),
-    GuardClaim(lambda guard: check_state(guard.run, guard.optimizer), _first),
-    GuardClaim(lambda guard: guard.epochs.begin(), _first),
-    GuardClaim(lambda guard: guard.calls.check_length()),
-    GuardClaim(lambda guard: guard.model.check_calls(len(guard.calls.epochs))),
-    GuardClaim(lambda guard: guard.zero_grad.check(), _near),
-    GuardClaim(lambda guard: guard.calls.check()),
-    GuardClaim(lambda guard: guard.samples.check(), _near),
-    GuardClaim(lambda guard: guard.rates.check()),
-    GuardClaim(lambda guard: check_settings(guard.run, guard.optimizer), _first),
-    GuardClaim(lambda guard: guard.finite.check()),
-    GuardClaim(lambda guard: guard.gradient.check(), _near),
-    GuardClaim(lambda guard: guard.gradient.clipping.look(), _later),
-    GuardClaim(lambda guard: guard.model.check_weights(), _rare),
-    GuardClaim(lambda guard: guard.optimizers.check_replaced(), _rare),
-    GuardClaim(lambda guard: guard.epochs.check()),
-    GuardClaim(lambda guard: guard.optimizers.check(), _settled),
-    GuardClaim(lambda guard: check_length(guard.run, guard.owner), _settled),
-)
-"""In the order of checking before a step: a check that explains another's fault comes before it."""
-
-EVERY_STEP = tuple(claim for claim in CLAIMS if claim.due is _always)
-"""Of these, the ones of a step that is neither one of the first nor a rare one."""
+    def _make_checks(self, run: Run) -> None:
+        """Makes the checks that are due, on all ranks; one that explains another's fault comes before it."""
+        # Under DDP's join(), ranks may be done: nobody would answer.
+        joins = getattr(getattr(self.model.model, "_join_config", None), "enable", False)
+        first, rare = not run.since, run.near or (run.rare and not joins)
+        calls = self.calls.fold()
+        if calls is not None and run.near:
+            self.gradient.fold(calls)
+        if first:
+            epoch = None if self.watch is None else self.watch.now
+            settle_start(run, self.optimizer, self._start_step, None if epoch is None else epoch.place)
+            check_parameters(run, self.model.model, self.optimizer)
+            check_state(run, self.optimizer)
+            self.epochs.begin()
+        if self.calls.check_length():
+            return  # the plan has no such step
+        self.model.check_calls(len(self.calls.epochs))
+        if run.near:
+            self.zero_grad.check()
+        self.calls.check()
+        if run.near:
+            self.samples.check()
+        self.rates.check()
+        if first:
+            check_settings(run, self.optimizer)
+        self.finite.check()
+        if run.near:
+            self.gradient.check()
+        elif rare:
+            self.gradient.clipping.look()
+        if rare:
+            self.model.check_weights()
+            self.optimizers.check_replaced()
+        self.epochs.check()
+        if run.since == CLOSE_STEPS - 1:
+            self.optimizers.check()
+            check_length(run, self.owner)
