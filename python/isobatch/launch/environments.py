@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from itertools import product
 from typing import NamedTuple
 
 from isobatch.errors import InputError, must_be
@@ -14,36 +13,8 @@ _COUNTS = (
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
 )
 """Of each launcher the rank, the ranks, and those of a node."""
-_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
-_HOST = rf"(?:[\w.-]|{_RANGES})+"
-_NODELIST = re.compile(rf"{_HOST}(?:,{_HOST})*")
-
-
-def slurm_hosts(nodelist: str) -> list[str]:
-    """Lists the hosts of a Slurm node list, as `scontrol show hostnames` does.
-
-    >>> slurm_hosts("rack[1-2]n[01-02],login")
-    ['rack1n01', 'rack1n02', 'rack2n01', 'rack2n02', 'login']
-
-    Raises:
-        InputError: it is no such list.
-    """
-    if not nodelist:
-        return []
-    if not _NODELIST.fullmatch(nodelist):
-        raise must_be("a list such as gpu[01-03,7],login", nodelist, field="SLURM_JOB_NODELIST")
-    hosts: list[str] = []
-    for item in re.findall(_HOST, nodelist):
-        texts = re.split(r"\[([\d,-]+)\]", item)  # plain, ranges, plain, …
-        parts = [_numbered(text) if at % 2 else [text] for at, text in enumerate(texts)]
-        hosts += map("".join, product(*parts))
-    return hosts
-
-
-def _numbered(ranges: str) -> list[str]:
-    """Lists the numbers of ranges such as `01-03,7`, with their leading zeros."""
-    ends = [(first, last or first) for first, _, last in (item.partition("-") for item in ranges.split(","))]
-    return [f"{number:0{len(first)}d}" for first, last in ends for number in range(int(first), int(last) + 1)]
+_FIRST_HOST = re.compile(r"((?:[\w.-]|\[\d[\d,-]*\])+)(?:,|$)")
+"""Of a Slurm node list such as `gpu[01-03,7],login`."""
 
 
 def rank_variables(env: Mapping[str, str]) -> dict[str, str] | None:
@@ -73,15 +44,17 @@ def rank_variables(env: Mapping[str, str]) -> dict[str, str] | None:
     per_node: list[str] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
         per_node += [count] * int(times or 1)
-    hosts = slurm_hosts(env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", "")))
-    if not hosts:
+    nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_JOB_NODELIST", ""))
+    if not nodes:
         raise InputError("SLURM_PROCID is set, but no SLURM_JOB_NODELIST")
+    if (host := _FIRST_HOST.match(nodes)) is None:
+        raise must_be("a list such as gpu[01-03,7],login", nodes, field="SLURM_JOB_NODELIST")
     return {
         "RANK": env["SLURM_PROCID"],
         "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": env["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": per_node[min(int(env.get("SLURM_NODEID", "0")), len(per_node) - 1)],
-        "MASTER_ADDR": env.get("MASTER_ADDR", hosts[0]),
+        "MASTER_ADDR": env.get("MASTER_ADDR", re.sub(r"\[(\d+)[^]]*]", r"\1", host[1])),
         # Below the ports that Linux hands out (32768 and up): the same on all hosts, another for each job.
         "MASTER_PORT": env.get("MASTER_PORT", str(15000 + int(env.get("SLURM_JOB_ID", "0")) % 15000)),
     }
