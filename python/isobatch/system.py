@@ -1,6 +1,7 @@
 """Hides differences of operating systems: folders by handle, locks, cores, processes with their children.
 
-Linux and macOS have all of it. Windows has no `fcntl`, opens no folder, and ends processes one by one.
+Linux and macOS have all of it. Windows has no `fcntl`, opens no folder, and ends processes one by one. An
+extra's package that may be missing is a `LazyModule`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import signal
 import stat
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isobatch.errors import InputError
 
@@ -22,6 +24,16 @@ try:
     import fcntl
 except ImportError:
     fcntl = None  # type: ignore[assignment]
+
+
+class LazyModule:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
 
 
 def require_posix(task: str) -> None:

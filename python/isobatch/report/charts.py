@@ -5,10 +5,16 @@ import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from isobatch.errors import InputError
+from isobatch.system import LazyModule
 from isobatch.words import printable
+
+if TYPE_CHECKING:
+    import altair as alt
+else:
+    alt = LazyModule("altair")
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 Limit: TypeAlias = tuple[str, float | None]
@@ -55,15 +61,11 @@ _IDS = re.compile(r'(\bid="|url\(#|href="#)([\w-]+)')
 
 
 def _chart(rows: Rows) -> Any:
-    import altair as alt
-
     return alt.Chart(alt.Data(values=list(rows)))
 
 
 def _gpus() -> Any:
     """Makes the axis of GPU counts."""
-    import altair as alt
-
     return alt.X("gpus:Q").scale(type="log", nice=False, base=2).title("GPUs").axis(tickCount=8, format=",d")
 
 
@@ -74,8 +76,6 @@ def _ends(values: Sequence[float]) -> list[float]:
 
 def _color(field: str, rows: Rows) -> Any:
     """Gives each value a colour in order of appearance; no legend of a single one."""
-    import altair as alt
-
     values = list(dict.fromkeys(row[field] for row in rows))
     color = alt.Color(f"{field}:N").scale(domain=values, range=list(SERIES[: len(values)])).sort(values)
     return color.title(None) if len(values) > 1 else color.legend(None)
@@ -83,16 +83,12 @@ def _color(field: str, rows: Rows) -> Any:
 
 def _names(field: str, names: Sequence[str]) -> Any:
     """Makes the axis of named bars, with room for a phone's letters, a third larger."""
-    import altair as alt
-
     room = min(220, 10 * max(map(len, names)) + 4)
     return alt.Y(f"{field}:N").sort(list(names)).title(None).axis(labelLimit=160, minExtent=room)
 
 
 def over_run(points: Rows, axis: str, label: str) -> Any:
     """Draws a line for each run: rows with `run`, `at`, `lr` or `batch`, and the figure of the axis."""
-    import altair as alt
-
     y = alt.Y("lr:Q").title("learning rate").axis(tickCount=5, format="~g", labelExpr=_SMALL, minExtent=50)
     if "batch" in points[0]:
         y = alt.Y("batch:Q").title("samples per step").axis(tickCount=5, format="~s", labelExpr=_FROM_0)
@@ -113,8 +109,6 @@ def over_run(points: Rows, axis: str, label: str) -> Any:
 
 def held(spans: Rows, *, legend: bool) -> Any:
     """Draws the holders of GPUs over time: a `kind`, hours `start` to `end`, rows of GPUs `low` to `high`."""
-    import altair as alt
-
     color = _color("kind", spans)
     tall = max(span["high"] for span in spans)
     x = alt.X("start:Q").title("hours").scale(nice=False).axis(grid=False, tickCount=8, format="~g")
@@ -129,8 +123,6 @@ def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows
 
     A limit is a line across, and a knee has a point.
     """
-    import altair as alt
-
     x, values = _gpus(), [point[name] for point in points for name in ("low", "high")]
     scale = {"type": "log", "nice": False, "domain": _ends([*values, *filter(None, limit[1:])])}
     y = alt.Y(f"{value}:Q").scale(**scale).title(label).axis(tickCount=6, format=",~g")
@@ -163,8 +155,6 @@ def over_gpus(points: Rows, value: str, label: str, *, limit: Limit, knees: Rows
 
 def by_cluster(points: Rows, value: str, label: str, *, limit: Limit) -> Any:
     """Draws a bar for each cluster of each job: rows with `job`, `cluster`, figure, `low` and `high`."""
-    import altair as alt
-
     rows, marked_by = [], "" if limit[1] is None else f" (dashed: the {limit[0]})"
     for number, job in enumerate(dict.fromkeys(point["job"] for point in points)):
         own = [point for point in points if point["job"] == job]
@@ -183,8 +173,6 @@ def by_cluster(points: Rows, value: str, label: str, *, limit: Limit) -> Any:
 
 def rates(points: Rows) -> Any:
     """Draws learning rates over the batch, relative to the tuned run: rows with `rule`, `k`, `factor`."""
-    import altair as alt
-
     x = alt.X("k:Q").scale(type="log", base=2, nice=False).title("batch, times the tuned one")
     y = alt.Y("factor:Q").scale(type="log", base=2).title("learning rate, times the tuned one")
     lines = _chart(points).mark_line(strokeWidth=2)
@@ -194,8 +182,6 @@ def rates(points: Rows) -> Any:
 
 def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
     """Draws a figure at each GPU count, both axes logarithmic: rows with `gpus` and the figure."""
-    import altair as alt
-
     ends = _ends([point[value] for point in points])
     axis = {"format": ",~g"} if ends[1] > 1 else {"format": "~g", "labelExpr": _SMALL}
     y = alt.Y(f"{value}:Q").scale(type="log", nice=False, domain=ends).title(label).axis(tickCount=5, **axis)
@@ -205,8 +191,6 @@ def steps_over_gpus(points: Rows, value: str, label: str) -> Any:
 
 def levels(counts: Rows) -> Any:
     """Draws the rows of each level, a bar a name: rows with `name`, `level` and `rows`."""
-    import altair as alt
-
     order, names = list(LEVELS), list(dict.fromkeys(row["name"] for row in counts))
     shown = [level for level in order if level in {row["level"] for row in counts}]
     colors = {"domain": shown, "range": [LEVELS[level] for level in shown]}
@@ -225,8 +209,6 @@ def levels(counts: Rows) -> Any:
 
 def all_reduce(points: Rows) -> Any:
     """Draws times of an all-reduce over its size: rows with `kind`, `bytes` and `time_us`."""
-    import altair as alt
-
     lines = _chart(points).mark_line(point=True)
     return lines.encode(
         x=alt.X("bytes:Q").scale(type="log").title("array, bytes").axis(tickCount=6, format="~s"),
@@ -237,8 +219,6 @@ def all_reduce(points: Rows) -> Any:
 
 def sample_weights(points: Rows) -> Any:
     """Draws the weight of each sample, a row of bars a split: rows with `split`, `sample` and `weight`."""
-    import altair as alt
-
     splits = list(dict.fromkeys(point["split"] for point in points))
     width = min(WIDTH, max(BARS, _BAR * sum(point["split"] == splits[0] for point in points)))
     unit = _chart([{"weight": 1}]).mark_rule(color=INK, strokeDash=[4, 3]).encode(y="weight:Q")
@@ -256,8 +236,6 @@ def sample_weights(points: Rows) -> Any:
 
 def marked(chart: Any, gpus: float, ends: tuple[float, float]) -> Any:
     """Marks a GPU count in a chart over GPUs, `ends` its axis; the page's script moves line and name."""
-    import altair as alt
-
     align, away = ("right", -5) if gpus**2 > ends[0] * ends[1] else ("left", 5)
     base = _chart([{"gpus": gpus, "text": f"{gpus:,.0f} GPUs"}]).encode(x=_gpus().scale(domain=ends))
     line = base.mark_rule(color=SERIES[1], strokeWidth=2).properties(name="chosen_line")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,14 @@ from isobatch.fleet.results import RESULTS, STATUS, Provenance, of_metadata, res
 from isobatch.reason import Reason, bits_of, reason_names
 from isobatch.report.levels import LEVELS, levels_of, warnings_of
 from isobatch.report.page import HtmlTable
+from isobatch.system import LazyModule
 from isobatch.words import count, counted, figure, printable, real
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa, pc = LazyModule("pyarrow"), LazyModule("pyarrow.compute")
 
 INFEASIBLE = STATUS.tolist().index("infeasible")
 
@@ -104,8 +111,6 @@ class Plans(NamedTuple):
 
 def plans_of(table: Any, file: str | None = None) -> Plans:
     """Reads the columns of a fleet's result or of its file."""
-    import pyarrow as pa
-
     if isinstance(table, dict):
         _refuse_others([*table], file)
         try:
@@ -164,16 +169,11 @@ def _refuse_others(names: list[str], file: str | None) -> None:
 
 def _array(name: str, values: Any) -> Any:
     """A column of a dict as Arrow has it."""
-    import pyarrow as pa
-
     array = np.asarray(values)
     return result_in_arrow(name, array) if name in RESULTS and array.dtype.kind in "uif" else pa.array(values)
 
 
 def _numbers(column: Any, name: str, file: str | None) -> NDArray[np.float64]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = pc.if_else(pc.equal(column, ""), None, column)
@@ -190,8 +190,6 @@ def _texts(column: Any, name: str, file: str | None) -> tuple[list[str | None], 
 
 
 def _coded(column: Any) -> tuple[list[str | None], NDArray[np.int64]]:
-    import pyarrow as pa
-
     if pa.types.is_null(column.type):
         return [None], np.zeros(len(column), np.int64)
     if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
@@ -224,8 +222,6 @@ def _status(column: Any, file: str | None) -> NDArray[np.int64]:
 
 def _reasons(column: Any, file: str | None) -> NDArray[np.uint64]:
     """The bit set of each row: of lists in Arrow, of texts in CSV."""
-    import pyarrow as pa
-
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         bits = np.zeros(len(column), np.uint64)
         rows = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
