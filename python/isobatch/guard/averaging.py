@@ -33,5 +33,4 @@ class Averaging:
         owned = [local(p) for group in self._optimizer.param_groups for p in group["params"]]
         if run.unlike("weights", owned):
             run.stop(Cause.NEVER_AVERAGED, APART, ranks, step=run.step - 1)
-        if INSIDE not in run.unchecked:
-            run.unchecked.append(INSIDE)
+        run.leave(INSIDE)

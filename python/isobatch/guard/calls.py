@@ -36,7 +36,7 @@ class MicroBatches:
         self._calls_each = 0  # of the model for a batch, where they are several
         self.ramps = run.plan.recipe.ramp is not None
         if self.ramps:
-            run.unchecked.append("accumulation and micro-batches: the batch ramps")
+            run.leave("accumulation and micro-batches: the batch ramps")
 
     def forward(self) -> None:
         """Counts a call of the model."""

@@ -280,5 +280,5 @@ class Clipping:
             )
             self._run.stop(Cause.CLIPPED_OTHERWISE.likely("before scaler.unscale_(optimizer)"), text)
         if not self._scaled and shorter < like.planned and within(like.norm / bound - 1, gate):
-            self._run.unchecked += {HIDDEN} - set(self._run.unchecked)
+            self._run.leave(HIDDEN)
         return within(like.norm / shorter - 1, gate)

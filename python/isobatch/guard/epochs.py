@@ -38,8 +38,7 @@ class Epochs:
         if watch is None or epoch is None:
             return
         if not epoch.ids and epoch.odd:
-            text = f"which samples: the sampler's ids are not whole numbers, such as {epoch.odd}"
-            run.unchecked.append(text)
+            run.leave(f"which samples: the sampler's ids are not whole numbers, such as {epoch.odd}")
         if epoch.place is not None:
             return
         position = run.plan.position(int(run.start))
@@ -47,8 +46,7 @@ class Epochs:
             self._resumed_order(watch, epoch, position.epoch)
         epoch.behind = (position.offset or 0) // (run.ranks * (run.plan.micro_batch or 1))
         if epoch.behind:
-            text = "the epoch under way at the start: its sampler does not say where it resumes"
-            run.unchecked.append(text)
+            run.leave("the epoch under way at the start: its sampler does not say where it resumes")
             if (epoch.given or len(epoch.sizes)) >= epoch.behind + epoch.trained:
                 watch.skip(epoch.behind)
             else:
@@ -71,9 +69,7 @@ class Epochs:
         """Stops a resumed run in the order of an earlier epoch; scripts may count epochs from 1."""
         run, kind = self._run, type(watch.sampler).__name__
         if epoch.order is None:
-            run.unchecked.append(
-                f"whether epoch {planned} has a new order: {kind} does not say which order it gives"
-            )
+            run.leave(f"whether epoch {planned} has a new order: {kind} does not say which order it gives")
         elif epoch.order < planned and getattr(watch.sampler, "shuffle", True):
             text = f"the run resumes in epoch {planned}, but {kind} gives the order of epoch {epoch.order}"
             run.stop(Cause.MISSING_SET_EPOCH.likely("where the run resumes"), text)

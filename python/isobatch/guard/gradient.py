@@ -62,14 +62,6 @@ class GuardedStep(NamedTuple):
     shares: list[float]
 
 
-class Compared(NamedTuple):
-    """A step's gradient beside a reference."""
-
-    step: GuardedStep
-    reference: list[Tensor]
-    like: Clipped
-
-
 class Gradient:
     """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
@@ -111,11 +103,9 @@ class Gradient:
         if why is not None:
             self._leave(why)
         elif self._scaled and run.plan.recipe.clip_norm is not None:
-            run.unchecked.append(
-                "the gradient's size (its direction was checked): clipped behind a loss scaler"
-            )
+            run.leave("the gradient's size (its direction was checked): clipped behind a loss scaler")
         if self._sharded:
-            run.unchecked.append(
+            run.leave(
                 "equal weights and gradients on all ranks, and whether the wrapper averages: each rank holds "
                 "its own part"
             )
@@ -131,8 +121,8 @@ class Gradient:
             self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
             casts = torch.is_autocast_enabled(kind) or self._params[0].dtype != torch.float32
-            if self._precision is not None and not casts and PRECISION not in run.unchecked:
-                run.unchecked.append(PRECISION)
+            if self._precision is not None and not casts:
+                run.leave(PRECISION)
             if self._precision is None and torch.is_autocast_enabled(kind):  # the recipe does not say so
                 self._precision = self._again.precision = torch.get_autocast_dtype(kind)
 
@@ -238,23 +228,23 @@ class Gradient:
             if not number:
                 self._check_reduction(summed)
             if all(same for _, same in answers):
-                compared = self._compare(step, own)
-                likes.append((compared.like, attempt))
-                if self._agrees(compared):
+                reference, like = self._compare(step, own)
+                likes.append((like, attempt))
+                if self._agrees(step, reference, like):
                     return
-                del own, compared  # one reference at a time: each is as large as the gradient
+                del own, reference  # one at a time: each is as large as the gradient
         if not likes:
             self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
         _, best = min(likes, key=lambda pair: pair[0].residual)
         step = GuardedStep(grads, batches, best, shares)
-        self._explain(self._compare(step, self._recomputed(step)[0]))
+        self._explain(step, *self._compare(step, self._recomputed(step)[0]))
 
     def _check_reduction(self, summed: bool | None) -> None:
         """Stops if the reference loss is a sum: the script's is then too, and no comparison shows it."""
         run, micro = self._run, self._run.plan.micro_batch
         if summed is None and not run.since:
-            run.unchecked.append("whether the given loss is a sum: its batches cannot be divided")
+            run.leave("whether the given loss is a sum: its batches cannot be divided")
         if summed:
             text = f"the loss is a sum over the {micro} samples of a micro-batch, not their mean"
             run.stop(Cause.SUMMED_LOSS, text)
@@ -268,9 +258,9 @@ class Gradient:
             return [], first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
 
-    def _agrees(self, compared: Compared) -> bool:
+    def _agrees(self, step: GuardedStep, reference: list[Tensor], like: Clipped) -> bool:
         """Tells whether a gradient agrees with the reference, clipped as planned."""
-        (step, reference, like), gate, clipping = compared, self._gate, self.clipping
+        gate, clipping = self._gate, self.clipping
         if self._sharded and not (within(like.residual, gate) and like.ratio > 0):
             clipping.check_shards(step.grads, reference, gate)
         if not within(like.residual, gate):
@@ -281,10 +271,9 @@ class Gradient:
             return True
         return self._division.excuses(like, gate, step.batches)
 
-    def _explain(self, compared: Compared) -> None:
+    def _explain(self, step: GuardedStep, reference: list[Tensor], like: Clipped) -> None:
         """Stops for a gradient unlike the reference, unless a healthy script may have one."""
-        run, (step, reference, like), gate = self._run, compared, self._gate
-        bound = run.plan.recipe.clip_norm
+        run, gate, bound = self._run, self._gate, self._run.plan.recipe.clip_norm
         short = bound is None or not within(max(1 - like.norm / bound, 0.0), TOLERANCE)
         rescaled = self.clipping.rescaled or (short and self._division.explain(like.ratio, gate))
         if rescaled and not math.isnan(like.ratio):  # else it is clipped by value: two writes as well
@@ -329,7 +318,7 @@ class Gradient:
         for shares, cause in self._division.others(step.batches, step.shares):
             with self._again.replay():
                 own, _ = self._again.of(step.batches, step.states, shares)
-            like = self._compare(step, own).like
+            _, like = self._compare(step, own)
             if within(like.residual, gate):
                 return explain(like.unclipped, gate) or cause.likely()
         return ELSE
@@ -350,15 +339,14 @@ class Gradient:
                 own, _ = self._again.of(step.batches, step.states, alone)
             yield own
 
-    def _compare(self, step: GuardedStep, own: list[Tensor]) -> Compared:
-        """Compares a gradient with the reference; `own`, this rank's part of it, is averaged in place."""
+    def _compare(self, step: GuardedStep, own: list[Tensor]) -> tuple[list[Tensor], Clipped]:
+        """Compares a gradient with the reference, made in place of `own`, this rank's part; returns both."""
         reference = self._again.averaged(own)
         if (scale := getattr(self._optimizer, "grad_scale", None)) is not None:
             for r in reference:
                 r *= scale
         before = self.clipping.norms(step.grads)[0]
-        like = compare(step.grads, reference, before, self._gate, self.clipping.summed)
-        return Compared(step, reference, like)
+        return reference, compare(step.grads, reference, before, self._gate, self.clipping.summed)
 
     @property
     def _gate(self) -> float:
@@ -399,4 +387,4 @@ class Gradient:
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
         self._sized = False
-        self._run.unchecked.append(f"the gradient's size: {why}")
+        self._run.leave(f"the gradient's size: {why}")

@@ -94,8 +94,7 @@ class ModelWatch:
         """Notes writes since the last step ended; those within a step are the optimizer's own."""
         if self._smallest is not None and self._written not in (None, self._smallest._version):
             self._written = None
-            if WRITTEN not in self._run.unchecked:
-                self._run.unchecked.append(WRITTEN)
+            self._run.leave(WRITTEN)
 
     def stepped(self) -> None:
         """Notes the end of a step."""

@@ -99,7 +99,7 @@ class Optimizers:
         owned = self.owned()
         frozen = [name for name, p in self._model.named_parameters() if not p.requires_grad]
         if frozen and owned & self._named.keys():
-            self._run.unchecked.append(
+            self._run.leave(
                 f"whether {len(frozen)} of the model's parameters are meant to be frozen, such as {frozen[0]}"
             )
         untrained = [
@@ -133,11 +133,11 @@ def check_settings(run: Run, optimizer: Any) -> None:
     }
     if more:
         settings = ", ".join(f"{name}={value}" for name, value in more.items())
-        run.unchecked.append(f"settings of the optimizer that the recipe has no field for: {settings}")
+        run.leave(f"settings of the optimizer that the recipe has no field for: {settings}")
     planned = planned_settings(plan)
     decays = [group for group in optimizer.param_groups if group.get("weight_decay")]
     if planned["weight_decay"] and any(p.dim() < 2 for group in decays for p in group["params"]):
-        run.unchecked.append("which parameters decay: biases or norms do, and the plan does not say")
+        run.leave("which parameters decay: biases or norms do, and the plan does not say")
     difference = differing_setting(optimizer, recipe.optimizer, planned)
     if difference is not None:
         name, text = difference
@@ -233,10 +233,10 @@ class LearningRates:
         self._planned = run.plan.total_steps is not None
         self._peak = cast(float, run.plan.lr)
         if not self._planned:
-            run.unchecked.append("the learning rate: the recipe has no duration")
+            run.leave("the learning rate: the recipe has no duration")
         elif any(group["lr"] is None for group in optimizer.param_groups):  # transformers' Adafactor
             self._planned = False
-            run.unchecked.append("the learning rate: the optimizer sets a relative one itself")
+            run.leave("the learning rate: the optimizer sets a relative one itself")
         self._own_warmup = 0
         if self._planned and (lengths := {own_warmup(group) for group in optimizer.param_groups} - {0}):
             self._own_warmup = max(lengths)

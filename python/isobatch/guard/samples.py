@@ -51,10 +51,9 @@ class Samples:
         self._deals = isinstance(sampler, KNOWN_SAMPLERS) and not getattr(sampler, "replacement", False)
         epochs.deals = self._deals
         if watch is not None and watch.dispatched:
-            text = "the samples: rank 0 reads and deals out those of all ranks (dispatch_batches)"
-            run.unchecked.append(text)
+            run.leave("the samples: rank 0 reads and deals out those of all ranks (dispatch_batches)")
         elif watch is None or not watch.sampled:
-            run.unchecked.append("the samples: no loader over a dataset with ids was given")
+            run.leave("the samples: no loader over a dataset with ids was given")
         else:
             self._same_order(watch)
             if isinstance(watch.sampler, DistributedSampler):
@@ -115,8 +114,8 @@ class Samples:
         contents = run.exchange("contents", watch.contents(self._calls.epochs))
         if watch.now is None:
             self._same_contents(contents)
-            if watch.sampled and OUTSIDE not in run.unchecked:
-                run.unchecked.append(OUTSIDE)
+            if watch.sampled:
+                run.leave(OUTSIDE)
             return
         if self._calls.draws:
             return
@@ -169,9 +168,7 @@ class Samples:
         if all(rows) and len(set(rows)) < len(rows):
             return
         text = ", ".join(f"{size:,}" for size in sizes[:8])
-        run.unchecked.append(
-            f"whether ranks share samples: each has a dataset of its own (of {text} samples)"
-        )
+        run.leave(f"whether ranks share samples: each has a dataset of its own (of {text} samples)")
         watch.offset, watch.total = sum(sizes[: run.rank]), sum(sizes)
         self._calls.draws = not all(rows)
 
@@ -212,8 +209,7 @@ class Samples:
         self._calls.draws = self._calls.vary = True
         run.note(f"micro-batches of {sizes} samples: their sizes and epochs are not compared with the plan's")
         if not self._weighted:
-            text = "the gradient's size: micro-batches of different sizes, and no weight was given"
-            run.unchecked.append(text)
+            run.leave("the gradient's size: micro-batches of different sizes, and no weight was given")
         run.whole = self._weighted
 
     def _set_epoch(self, watch: LoaderWatch, sampler: DistributedSampler[Any]) -> None:
