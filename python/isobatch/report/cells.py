@@ -16,14 +16,15 @@ from isobatch.recipes.recipe import Recipe
 from isobatch.report.page import HtmlTable, environment
 from isobatch.report.pages import plot
 from isobatch.report.plan_page import by_level, sentences, ways
+from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule
 from isobatch.validate.report import Report
 from isobatch.words import count, counted
 
 _MAX_ROWS = 20
 _MAX_LINES = 4
-_KINDS = {"status": "status", "verdict": "status"}
-_KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "proof", "text", "rule", "holds"), "text")
+_KINDS = {"status": "status"}
+_KINDS |= dict.fromkeys(("quantity", "name", "formula", "source", "rule", "holds"), "text")
 
 
 class Cell(NamedTuple):
@@ -120,22 +121,19 @@ def _rules(rules: Rules) -> Cell:
 
 
 def _report(report: Report) -> Cell:
-    passed = sum(proof.verdict == "pass" for proof in report.proofs)
-    rehearsal = f", a rehearsal {report.rehearsal}" if report.rehearsal else ""
-    title = f"Validation: {count(passed)} of {counted(len(report.proofs), 'proof')} passed{rehearsal}"
-    columns = {"proof": [proof.name for proof in report.proofs]}
-    columns |= {name: [str(getattr(proof, name)) for proof in report.proofs] for name in ("verdict", "text")}
-    table = _head(columns, "Proofs", most=50)
-    return Cell(title, str(report.verdict), table=table)
+    page = validation_page(report)
+    return Cell(page.title, page.status, [page.lead], table=page.sections[0].tables[0])
 
 
-def _head(columns: dict[str, list[Any]], caption: str, most: int = _MAX_ROWS) -> HtmlTable:
+def _head(columns: dict[str, list[Any]], caption: str) -> HtmlTable:
     """Tables the first rows of columns; one without any known value is left out."""
     texts = {name: [_text(name, value) for value in values] for name, values in columns.items()}
     texts = {name: values for name, values in texts.items() if any(values)}
     rows = list(zip(*texts.values(), strict=True))
-    more = f" (the first {most} of {count(len(rows))})" if len(rows) > most else ""
-    return HtmlTable(f"{caption}{more}", {name: _KINDS.get(name, "number") for name in texts}, rows[:most])
+    more = f" (the first {_MAX_ROWS} of {count(len(rows))})" if len(rows) > _MAX_ROWS else ""
+    return HtmlTable(
+        f"{caption}{more}", {name: _KINDS.get(name, "number") for name in texts}, rows[:_MAX_ROWS]
+    )
 
 
 def _text(name: str, value: Any) -> str:

@@ -40,6 +40,11 @@ class HtmlTable(NamedTuple):
     sortable: bool = False
 
 
+def versions(by_name: Mapping[str, str]) -> HtmlTable:
+    """Tables the versions of software."""
+    return HtmlTable("Versions", {"software": "text", "version": "text"}, list(by_name.items()))
+
+
 class Drawing(NamedTuple):
     """A chart, its title, and a description in words; `ends` if a page marks the chosen GPUs."""
 

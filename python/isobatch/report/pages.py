@@ -20,10 +20,9 @@ from isobatch.report import charts
 from isobatch.report.allocation_page import allocation_page, is_division, log_in, read_division
 from isobatch.report.counts_page import counts_page
 from isobatch.report.fleet_page import fleet_page
-from isobatch.report.ordered_page import ordered_page
 from isobatch.report.page import HtmlPage, html, picture
 from isobatch.report.plan_page import curve, plan_page, rate_points, refused
-from isobatch.report.same_page import same_page
+from isobatch.report.same_page import ordered_page, same_page
 from isobatch.report.validation_page import validation_page
 from isobatch.schedules import Schedule, Units, extent, resolve
 from isobatch.validate.report import Report

@@ -1,12 +1,15 @@
-"""The page of a comparison of splits: the answer, its causes, the measurements, each sample's weight."""
+"""The pages of comparisons: of splits with each sample's weight, and of two runs in order."""
 
 from typing import NamedTuple
 
 from isobatch.equivalence.compare import SplitResult
+from isobatch.equivalence.order.answer import OrderedSame, shown
 from isobatch.equivalence.result import BY_UPDATE, Same
 from isobatch.report.charts import sample_weights
-from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
+from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section, versions
 from isobatch.words import count, counted, figure
+
+_STATES = {True: "pass", False: "fail", None: "unchecked"}
 
 
 class _Words(NamedTuple):
@@ -104,8 +107,7 @@ def _weights(answer: Same) -> Section:
 
 def _measured(answer: Same) -> Section:
     """Tables the measurements behind "the same", each with its state."""
-    states = {True: "pass", False: "fail", None: "unchecked"}
-    rows = [(row.measures, row.how, states[row.holds], row.text) for row in answer.measured]
+    rows = [(row.measures, row.how, _STATES[row.holds], row.text) for row in answer.measured]
     columns = {"what": "text", "how": "text", "state": "status", "why": "text"}
     table = HtmlTable("What “the same training” is made of", columns, rows)
     return Section("What was measured", tables=[table])
@@ -149,10 +151,47 @@ def _figures(answer: Same) -> Section:
     if groups:
         kinds = {words.singular: "text", "tensors": "text", "differ by": "number", "factor": "number"}
         tables.append(HtmlTable("Tensors that differ most", kinds, groups))
-    versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(answer.versions.items()))
-    return Section("All figures", tables=[*tables, versions], folded=True)
+    return Section("All figures", tables=[*tables, versions(answer.versions)], folded=True)
 
 
 def _times(split: str) -> str:
     """Writes a split with no place to break it."""
     return split.replace("x", "×")
+
+
+# ---- another release beside the present one, or a restart ----
+
+
+def ordered_page(answer: OrderedSame, *, title: str | None = None) -> HtmlPage:
+    """Makes the page: the first difference, the rows in order, the starts, and settings that differ."""
+    verdict = next(answer.lines()).removesuffix(".")
+    first = next((row for row in answer.measured if row.holds is False), None)
+    place = "none" if answer.same else "not measured" if first is None else first.measures
+    headlines = [
+        Headline("first difference", place),
+        Headline("compared", counted(answer.steps, "step")),
+    ]
+    rows = [
+        (row.measures, row.how, _STATES[row.holds], " → ".join(row.values), row.text)
+        for row in answer.measured
+    ]
+    columns = {"what": "text", "how": "text", "state": "status", " → ".join(answer.sides): "text"}
+    columns |= {"where": "text"}
+    sections = [Section("In order", tables=[HtmlTable("What both runs do", columns, rows)])]
+    if answer.causes:
+        causes = [(cause.name, cause.text, cause.remedy) for cause in answer.causes]
+        kinds = {"cause": "text", "what differs": "text", "what to change": "text"}
+        table = HtmlTable("Why it is not the same training", kinds, causes)
+        sections.insert(0, Section("Causes", tables=[table]))
+    if answer.starts:
+        starts = [(start.name, _STATES[start.same], start.text) for start in answer.starts]
+        kinds = {"start": "text", "state": "status", "how it compares": "text"}
+        sections.append(Section("Starts", tables=[HtmlTable("Each start", kinds, starts)]))
+    if answer.settings:
+        settings = [(name, shown(ours), shown(theirs)) for name, (ours, theirs) in answer.settings.items()]
+        kinds = {"setting": "text", answer.sides[0]: "text", answer.sides[1]: "text"}
+        sections.append(Section("Settings that differ", tables=[HtmlTable("Both sides", kinds, settings)]))
+    notes = [f"Changed for the comparison: {', '.join(answer.changes)}."] if answer.changes else []
+    sections.append(Section("All figures", notes, tables=[versions(answer.versions)], folded=True))
+    lead = f"The command: {' '.join(answer.command)}"
+    return HtmlPage(title or verdict, lead, headlines, sections, _STATES[answer.same])

@@ -1,7 +1,7 @@
 """The page of a validation: verdicts, the all-reduce with its fit, the step's time, forecast and measured."""
 
 from isobatch.report.charts import all_reduce
-from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section
+from isobatch.report.page import Drawing, Headline, HtmlPage, HtmlTable, Section, versions
 from isobatch.validate.figures import AllReduce, Machine, StepTimes
 from isobatch.validate.report import Report
 from isobatch.words import count, counted, duration, figure, percent
@@ -87,5 +87,4 @@ def _step(report: Report, step: StepTimes) -> Section:
 def _machine(machine: Machine) -> Section:
     rows = [(count(rank.rank), rank.host, rank.device) for rank in machine.ranks[:512]]
     columns = dict.fromkeys(("rank", "host", "device"), "text")
-    versions = HtmlTable("Versions", {"software": "text", "version": "text"}, list(machine.versions.items()))
-    return Section("The machine", tables=[HtmlTable("Ranks", columns, rows), versions])
+    return Section("The machine", tables=[HtmlTable("Ranks", columns, rows), versions(machine.versions)])
