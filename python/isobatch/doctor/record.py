@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -11,16 +11,10 @@ from isobatch import _core
 from isobatch.errors import InputError
 from isobatch.files.whole import read_whole
 from isobatch.tools.page import Reading, leaves
-from isobatch.tools.tool import Issue, Weight
+from isobatch.tools.tool import Issue
 
 SCHEMA: Literal["isobatch.doctor/1"] = "isobatch.doctor/1"
 Level = Literal["stops", "changes", "refused", "note"]
-_LEVELS: dict[Weight, Level] = {
-    Weight.STOPS: "stops",
-    Weight.CHANGES: "changes",
-    Weight.REFUSED: "refused",
-    Weight.NOTE: "note",
-}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +75,7 @@ def findings_of(issues: Iterable[Issue], reading: Reading) -> list[Finding]:
     settings = [(issue, _setting(issue, reading)) for issue in issues]
     return [
         Finding(
-            level=_LEVELS[issue.weight],
+            level=cast(Level, issue.weight.name.lower()),
             setting=setting,
             file=reading.file or None,
             line=_line_number(setting, lines),
