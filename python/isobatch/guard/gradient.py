@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ from isobatch.guard.clipping import (
 from isobatch.guard.division import LossDivision
 from isobatch.guard.loader import LoaderWatch, cut
 from isobatch.guard.optimizer import Optimizers
-from isobatch.guard.randomness import SAME_NOISE, Randomness, RandomState, same_generators
-from isobatch.guard.reference import ModelInputs, Recomputation, ReferenceLoss
+from isobatch.guard.randomness import SAME_NOISE, RecordedCall, Recording, same_generators
+from isobatch.guard.reference import GuardedStep, ModelInputs, Recomputation, ReferenceLoss
 from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner
 from isobatch.limits import within
@@ -46,22 +46,6 @@ def _own_buffers(model: nn.Module) -> list[Tensor]:
     return [buffer for module in modules for buffer in module.buffers(recurse=False)]
 
 
-States = tuple[list[RandomState], list[RandomState], list[RandomState]]
-"""The random states of each micro-batch: as the loader gave it, at the model's first call and its last."""
-
-
-class GuardedStep(NamedTuple):
-    """A step of the script: its gradient, and what the reference computes it from again.
-
-    `states` and `shares` are the random state and the factor of the loss of each of the `batches`.
-    """
-
-    grads: list[Tensor]
-    batches: list[Any]
-    states: list[RandomState]
-    shares: list[float]
-
-
 class Gradient:
     """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
 
@@ -78,7 +62,7 @@ class Gradient:
     ) -> None:
         self._run, self._optimizer, self._watch = run, optimizer, watch
         self._calls = calls
-        self._optimizers, self._random = optimizers, Randomness(run)
+        self._optimizers, self.recording = optimizers, Recording(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self.averaging = Averaging(run, optimizer)
         self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call
@@ -87,12 +71,12 @@ class Gradient:
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = self._precision == torch.float16
-        self._inputs = ModelInputs(run, self._model)
+        self._inputs = ModelInputs(run, self._model, self.recording)
         self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
         self._division = LossDivision(run, self._again, owner)
         self.clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
-            watch.on_batch = self._random.begin
+            watch.on_batch = self.recording.begin
         reasons = (
             (reference.loss is None, "no loss was given"),
             (watch is None, "no loader was given"),
@@ -115,9 +99,8 @@ class Gradient:
         run = self._run
         if run.since and not run.micro:
             self._leave_out_untrained()
-        self._random.forward()
+        self.recording.forward()
         if self._sized:
-            self._inputs.forward()
             self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
             casts = torch.is_autocast_enabled(kind) or self._params[0].dtype != torch.float32
@@ -139,16 +122,6 @@ class Gradient:
         if self._sized:
             self._inputs.note(args, kwargs)
 
-    def backward(self) -> None:
-        """Begins the next micro-batch, if the loop has fetched it already."""
-        self._random.begin()
-
-    def fold(self, first: list[bool]) -> None:
-        """Keeps only the first call of each micro-batch."""
-        self._random.fold(first)
-        if self._sized:
-            self._inputs.fold(first)
-
     def check(self) -> None:
         """Checks before an optimizer step. Only a whole step has a reference."""
         run, watch = self._run, self._watch
@@ -162,12 +135,12 @@ class Gradient:
             return
         self.clipping.check(grads)
         planned = len(run.planned)  # the last ones: a loss scaler may have skipped steps before them
-        starts, calls, last_calls = self._random.take(planned)
+        calls = self.recording.take(planned)
         batches = [] if watch is None else watch.take(self._calls.epochs)[-planned:]
         if len(batches) == 1 < planned:
             batches = cut(batches[0], run.planned)
         if not run.since and watch is not None:
-            self._same_noise(batches, starts, calls)
+            self._same_noise(batches, calls)
         if not self._sized or not run.whole:
             return
         if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
@@ -179,30 +152,29 @@ class Gradient:
         if not all(run.exchange("room", self._room(grads, 2))):
             self._leave("no room for another gradient on the GPU")
             return
-        self._size(grads, batches, (starts, calls, last_calls))
-        self._inputs.step()
+        self._size(grads, batches, calls)
 
-    def _same_noise(self, batches: list[Any], starts: list[RandomState], calls: list[RandomState]) -> None:
+    def _same_noise(self, batches: list[Any], calls: list[RecordedCall]) -> None:
         """Warns if all ranks draw the same noise, for the loss or inside the model."""
         run = self._run
-        equal, drawn = same_generators(run, starts, calls)
+        equal, drawn = same_generators(run, calls)
         if equal and not drawn and self._sized:
             inside = False
             if batches:
                 with self._again.replay(), contextlib.suppress(Exception):  # the reference says what is wrong
-                    inside = self._again.draws_noise(batches[0], starts[0])
+                    inside = self._again.draws_noise(batches[0], calls[0].start)
             drawn = all(run.exchange("noise", inside))
         if drawn:
             run.note(SAME_NOISE)
 
-    def _size(self, grads: list[Tensor], batches: list[Any], states: States) -> None:
+    def _size(self, grads: list[Tensor], batches: list[Any], calls: list[RecordedCall]) -> None:
         """Compares the gradient with the reference.
 
         The reference first draws from the random state when the loader gave each batch, then from the state
         when the model was called: a script may draw other numbers beside its loss. Or its first call was for
         a measure, and the last one counts.
         """
-        run, (starts, calls, last_calls) = self._run, states
+        run = self._run
         self._division.settle(batches[0])
         shares = self._division.shares(batches)
         if isinstance(shares, str):
@@ -211,15 +183,14 @@ class Gradient:
         summed = None
         with self._again.replay(), contextlib.suppress(Exception):  # a batch may have no parts
             summed = self._again.is_summed(batches[0])
-        drawn = tuple(
-            any(a.digests() != b.digests() for a, b in zip(drawn_at, calls, strict=True))
-            for drawn_at in (starts, last_calls)
-        )
+        drawn = [
+            any(getattr(call, at).digests() != call.first.digests() for call in calls)
+            for at in ("start", "last")
+        ]
         before, after = map(any, zip(*run.exchange("drawn", drawn), strict=True))
-        attempts = [starts] * before + [calls] + [last_calls] * after
-        likes: list[tuple[Clipped, list[RandomState]]] = []
-        for number, attempt in enumerate(attempts):
-            step = GuardedStep(grads, batches, attempt, shares)
+        likes: list[tuple[Clipped, GuardedStep]] = []
+        for number, at in enumerate(["start"] * before + ["first"] + ["last"] * after):
+            step = GuardedStep(grads, batches, calls, [getattr(call, at) for call in calls], shares)
             own, error, same = self._recomputed(step)
             answers = run.exchange("reference", (error, same))
             if why := next((error for error, _ in answers if error), None):
@@ -229,7 +200,7 @@ class Gradient:
                 self._check_reduction(summed)
             if all(same for _, same in answers):
                 reference, like = self._compare(step, own)
-                likes.append((like, attempt))
+                likes.append((like, step))
                 if self._agrees(step, reference, like):
                     return
                 del own, reference  # one at a time: each is as large as the gradient
@@ -237,8 +208,7 @@ class Gradient:
             self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
             return
         _, best = min(likes, key=lambda pair: pair[0].residual)
-        step = GuardedStep(grads, batches, best, shares)
-        self._explain(step, *self._compare(step, self._recomputed(step)[0]))
+        self._explain(best, *self._compare(best, self._recomputed(best)[0]))
 
     def _check_reduction(self, summed: bool | None) -> None:
         """Stops if the reference loss is a sum: the script's is then too, and no comparison shows it."""
@@ -253,7 +223,7 @@ class Gradient:
         """Returns the rank's reference, an error if any, and whether the model got the script's inputs."""
         try:
             with self._again.replay():
-                own, same = self._again.of(step.batches, step.states, step.shares)
+                own, same = self._again.of(step)
         except Exception as raised:  # the script's loss may do anything with batches that it does not know
             return [], first_line(raised), False
         return own, None, same and not (self._watch is not None and self._watch.changed)
@@ -317,7 +287,7 @@ class Gradient:
             return either(factor, Cause.ANOTHER_LOSS.likely())
         for shares, cause in self._division.others(step.batches, step.shares):
             with self._again.replay():
-                own, _ = self._again.of(step.batches, step.states, shares)
+                own, _ = self._again.of(step._replace(shares=shares))
             _, like = self._compare(step, own)
             if within(like.residual, gate):
                 return explain(like.unclipped, gate) or cause.likely()
@@ -336,7 +306,7 @@ class Gradient:
         for at, share in enumerate(step.shares):
             alone = [share if at == pass_ else 0.0 for pass_ in range(len(step.shares))]
             with self._again.replay():
-                own, _ = self._again.of(step.batches, step.states, alone)
+                own, _ = self._again.of(step._replace(shares=alone))
             yield own
 
     def _compare(self, step: GuardedStep, own: list[Tensor]) -> tuple[list[Tensor], Clipped]:
@@ -372,7 +342,7 @@ class Gradient:
         if not all(run.exchange("room", self._room(step.grads, 3))):
             return None
         with self._again.replay():
-            draws = self._again.draws(step.batches, step.states, self._gate)
+            draws = self._again.draws(step, self._gate)
         return DRAWS if any(run.exchange("draws", draws)) else None
 
     def _room(self, grads: list[Tensor], times: int) -> bool:

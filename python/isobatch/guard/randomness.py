@@ -1,7 +1,8 @@
-"""Random states of the first micro-batches, to repeat a script's noise and compare the ranks' generators."""
+"""The first micro-batches' random states, to repeat a script's noise and compare generators, and inputs."""
 
 import hashlib
 import random
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,15 +81,29 @@ def drawn_between(before: RandomState, after: RandomState, least: int) -> list[b
     return drawn
 
 
-class Randomness:
-    """Notes the random states at the start of each micro-batch and at the model's call, in the first steps.
+@dataclass
+class RecordedCall:
+    """A micro-batch in the first steps.
+
+    Its random states are those as it starts, at the model's first call and its last. `inputs` has checksums
+    of the model's, by argument.
+    """
+
+    start: RandomState
+    first: RandomState
+    last: RandomState
+    inputs: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+
+
+class Recording:
+    """Records the calls of the model in the first steps.
 
     A micro-batch starts when the loader gives it or, if the loop fetches ahead, after the last backward pass.
     """
 
     def __init__(self, run: Run) -> None:
         self._run, self._start = run, RandomState.now()
-        self._calls: list[tuple[RandomState, RandomState, RandomState]] = []
+        self.calls: list[RecordedCall] = []
 
     def begin(self) -> None:
         """Starts a micro-batch."""
@@ -96,29 +111,31 @@ class Randomness:
             self._start = RandomState.now()
 
     def forward(self) -> None:
-        """Notes a call of the model."""
-        if self._run.near:
-            now = RandomState.now()
-            self._calls.append((self._start, now, now))
-            if len(self._calls) > MAX_CALLS:
-                del self._calls[: -MAX_CALLS // 2]
+        """Records a call of the model."""
+        now = RandomState.now()
+        self.calls.append(RecordedCall(self._start, now, now))
+        if len(self.calls) > MAX_CALLS:
+            del self.calls[: -MAX_CALLS // 2]
 
     def fold(self, first: list[bool]) -> None:
-        """Keeps only the first and the last call of each micro-batch."""
-        calls, self._calls = self._calls[-len(first) :], []
-        for (start, call, _), is_first in zip(calls, first, strict=True):
+        """Merges the calls of each micro-batch. `first`: whether each call begins one."""
+        calls, self.calls = self.calls[-len(first) :], []
+        for call, is_first in zip(calls, first, strict=True):
             if is_first:
-                self._calls.append((start, call, call))
-            elif self._calls:
-                self._calls[-1] = (*self._calls[-1][:2], call)
+                self.calls.append(call)
+            elif self.calls:  # else a call before the first micro-batch, such as a warm-up
+                whole = self.calls[-1]
+                whole.last = call.first
+                for name, digests in call.inputs.items():
+                    whole.inputs.setdefault(name, set()).update(digests)
 
-    def take(self, micro_batches: int) -> tuple[list[RandomState], list[RandomState], list[RandomState]]:
-        """Returns and forgets the states of a step's last micro-batches: start, first and last call."""
-        calls, self._calls = self._calls[-micro_batches:], []
-        return [call[0] for call in calls], [call[1] for call in calls], [call[2] for call in calls]
+    def take(self, micro_batches: int) -> list[RecordedCall]:
+        """Returns a step's last micro-batches, and forgets all."""
+        calls, self.calls = self.calls[-micro_batches:], []
+        return calls
 
 
-def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState]) -> tuple[bool, bool]:
+def same_generators(run: Run, calls: list[RecordedCall]) -> tuple[bool, bool]:
     """Compares the ranks' random generators at the first micro-batch.
 
     Returns whether all torch generators are equal when it starts, and whether the script draws the same
@@ -126,8 +143,8 @@ def same_generators(run: Run, starts: list[RandomState], calls: list[RandomState
     """
     if run.ranks == 1 or not all(run.exchange("calls", bool(calls))):
         return False, False
-    drawn = drawn_between(starts[0], calls[0], min(run.plan.micro_batch or 1, MAX_COMPARED_DRAWS))
-    answers = run.exchange("generators", (starts[0].digests(), drawn))
+    drawn = drawn_between(calls[0].start, calls[0].first, min(run.plan.micro_batch or 1, MAX_COMPARED_DRAWS))
+    answers = run.exchange("generators", (calls[0].start.digests(), drawn))
     states, draws = (list(zip(*column, strict=True)) for column in zip(*answers, strict=True))
     equal = [len(set(digests)) == 1 for digests in states]
     return equal[0] and equal[1], any(map(all, zip(equal, *zip(*draws, strict=True), strict=True)))

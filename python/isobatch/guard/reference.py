@@ -24,13 +24,12 @@ from isobatch.equivalence.tensors import (
     reduction_of,
     tensors_in,
 )
-from isobatch.guard.randomness import NormalDraws, RandomState, cuda_in_use
+from isobatch.guard.randomness import NormalDraws, RandomState, RecordedCall, Recording, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 from isobatch.limits import within
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Weight = Callable[[Any], float]
-Digest = tuple[int, int]
 
 
 class OtherUnits(NamedTuple):
@@ -49,13 +48,26 @@ class ReferenceLoss(NamedTuple):
     assumed: bool = False
 
 
+class GuardedStep(NamedTuple):
+    """A step of the script: its gradient, and what the reference computes it from again.
+
+    `states` and `shares` are the random state and the factor of the loss of each of the `batches`, whose
+    `calls` were recorded.
+    """
+
+    grads: list[Tensor]
+    batches: list[Any]
+    calls: list[RecordedCall]
+    states: list[RandomState]
+    shares: list[float]
+
+
 class ModelInputs:
     """Collects checksums of the model's inputs, by argument, in the script's calls and the guard's own."""
 
-    def __init__(self, run: Run, model: nn.Module) -> None:
-        self._run = run
-        self._script: list[dict[str, set[Digest]]] = []
-        self._own: dict[str, set[Digest]] = {}
+    def __init__(self, run: Run, model: nn.Module, recording: Recording) -> None:
+        self._run, self._recording = run, recording
+        self._own: dict[str, set[tuple[int, int]]] = {}
         self._dtypes = {
             True: set[torch.dtype](),
             False: set[torch.dtype](),
@@ -65,28 +77,14 @@ class ModelInputs:
         variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
         self._names = [name for name, parameter in parameters.items() if parameter.kind not in variable]
 
-    def forward(self) -> None:
-        """Begins a micro-batch."""
-        self._script.append({})
-
-    def fold(self, first: list[bool]) -> None:
-        """Merges the calls of each micro-batch. `first`: whether each call begins one."""
-        calls, self._script = self._script[-len(first) :], []
-        for is_first, inputs in zip(first, calls, strict=True):
-            if is_first:
-                self._script.append({})
-            if self._script:  # else a call before the first micro-batch, such as a warm-up
-                for name, digests in inputs.items():
-                    self._script[-1].setdefault(name, set()).update(digests)
-
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes the arguments of a call."""
-        if not torch.is_grad_enabled() or not (self._run.own or self._script):
+        if not torch.is_grad_enabled() or not (self._run.own or self._recording.calls):
             return
         if self.before is not None:
             self.before.restore()
             self.before = None
-        inputs = self._own if self._run.own else self._script[-1]
+        inputs = self._own if self._run.own else self._recording.calls[-1].inputs
         for name, value in self._named(args, kwargs):
             tensors = tensors_in(value)
             # Tensors inside of per-sample gradients have no bits to read.
@@ -124,13 +122,13 @@ class ModelInputs:
         """Begins the guard's own forward of a micro-batch."""
         self._own.clear()
 
-    def same(self, back: int) -> bool:
-        """Tells whether the guard's forward had the script's inputs of the `back`-th last micro-batch.
+    def same(self, call: RecordedCall) -> bool:
+        """Tells whether the guard's forward had the script's inputs of a micro-batch.
 
         The reference may pass labels where the script computes its loss from logits, and the script may pass
         masks where the reference has none. The first argument, and all that both pass, must be equal.
         """
-        script, own = self._script[-back], self._own
+        script, own = call.inputs, self._own
         if not own:
             return True
         both = [name for name in own if name in script]
@@ -138,14 +136,10 @@ class ModelInputs:
             return all(own[name] <= script[name] for name in both)
         return set().union(*own.values()) <= set().union(*script.values())
 
-    def beside(self, back: int) -> bool:
+    def beside(self, call: RecordedCall) -> bool:
         """Tells whether the script's call had more inputs than the guard's, of the same arguments."""
-        script, own = self._script[-back], self._own
+        script, own = call.inputs, self._own
         return any(not script[name] <= own[name] for name in own if name in script)
-
-    def step(self) -> None:
-        """Begins the next step."""
-        self._script.clear()
 
 
 class Recomputation:
@@ -188,10 +182,10 @@ class Recomputation:
             for module, mode in modes.items():
                 module.training = mode
 
-    def draws(self, batches: list[Any], calls: list[RandomState], gate: float) -> bool:
+    def draws(self, step: GuardedStep, gate: float) -> bool:
         """Tells whether the loss draws random numbers outside of the model: its gradient has a seed."""
-        shares = [1 / len(batches)] * len(batches)
-        first, second = (self.of(batches, calls, shares, seed)[0] for seed in (1, 2))
+        step = step._replace(shares=[1 / len(step.batches)] * len(step.batches))
+        first, second = (self.of(step, seed)[0] for seed in (1, 2))
         return not within(likeness(first, second).error, gate)
 
     def draws_noise(self, batch: Any, state: RandomState) -> bool:
@@ -205,16 +199,14 @@ class Recomputation:
             loss(self.model, self._moved(batch))
         return draws.most >= self._run.planned[0]
 
-    def of(
-        self, batches: list[Any], states: list[RandomState], shares: list[float], seed: int | None = None
-    ) -> tuple[list[Tensor], bool]:
+    def of(self, step: GuardedStep, seed: int | None = None) -> tuple[list[Tensor], bool]:
         """Computes the gradient of this rank's mean losses, or of all ranks' where it is sharded.
 
         Each micro-batch begins with its random state and has its share; with a seed, the draws before the
         model's call differ. Returns the gradient, and whether the model had the script's inputs.
         """
         total, same = [torch.zeros_like(local(p)) for p in self._params], True
-        for index, (batch, state, share) in enumerate(zip(batches, states, shares, strict=True)):
+        for batch, call, state, share in zip(*step[1:], strict=True):
             self._inputs.begin_own()
             if seed is None:
                 state.restore()
@@ -225,8 +217,8 @@ class Recomputation:
             with torch.enable_grad(), torch.autocast(kind, precision, enabled=precision is not None):
                 assert self.reference.loss is not None
                 loss = self.reference.loss(self.model, self._moved(batch)) * (share * self._divisor)
-            same = same and self._inputs.same(len(batches) - index)
-            self.beside = self.beside or self._inputs.beside(len(batches) - index)
+            same = same and self._inputs.same(call)
+            self.beside = self.beside or self._inputs.beside(call)
             for t, g in zip(total, self._gradients(loss), strict=True):
                 if g is not None:
                     t += g

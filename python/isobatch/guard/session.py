@@ -105,7 +105,7 @@ class Guard:
             run, model, optimizer, self.optimizers, watch, self.calls, self._reference, owner
         )
         ids_seen = watch is not None and watch.sampled
-        self.finite = Finite(run, model, optimizer, self.gradient.backward, ids_seen=ids_seen)
+        self.finite = Finite(run, model, optimizer, self.gradient.recording.begin, ids_seen=ids_seen)
         self._in_step = self._steps = False
         self._follow(optimizer)
         self._attached = True
@@ -248,7 +248,7 @@ class Guard:
         first, rare = not run.since, run.near or (run.rare and not joins)
         calls = self.calls.fold()
         if calls is not None and run.near:
-            self.gradient.fold(calls)
+            self.gradient.recording.fold(calls)
         if first:
             epoch = None if self.watch is None else self.watch.now
             settle_start(run, self.optimizer, self._start_step, None if epoch is None else epoch.place)
