@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from isobatch.cli.options import DECIMAL
-from isobatch.cli.source import is_plan, refuse_recipe, stdin_as_file
+from isobatch.cli.source import is_plan, refuse_recipe
 from isobatch.cli.tables import show_table
-from isobatch.cli.terminal import show_lines, write_json
+from isobatch.cli.terminal import show_lines, stdin_as_file, write_json
 from isobatch.errors import InputError, missing, unknown
 from isobatch.words import counted, few
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options, project
-from isobatch.cli.source import stdin_as_file
 from isobatch.cli.tables import rows_to_stdout
-from isobatch.cli.terminal import heard_sigterm, progress, say
+from isobatch.cli.terminal import heard_sigterm, progress, say, stdin_as_file
 from isobatch.errors import InputError
 from isobatch.files.whole import read_bytes
 from isobatch.reason import Reason

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from isobatch.cli.options import path
-from isobatch.cli.source import TO, is_plan, job, stdin_as_file
-from isobatch.cli.terminal import say
+from isobatch.cli.source import TO, is_plan, job
+from isobatch.cli.terminal import say, stdin_as_file
 from isobatch.errors import InputError, missing
 from isobatch.words import counted
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from isobatch import _core
-from isobatch.cli.terminal import called, say, stdin
-from isobatch.errors import InputError, missing, must_be, unwritable
+from isobatch.cli.terminal import say
+from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
 from isobatch.files.texts import shell_words
 from isobatch.recipes.cluster import no_field
@@ -354,51 +354,3 @@ def _fields(path: str) -> dict[str, Any]:
         return read_fields(path)
     except InputError:
         return {}  # who reads it says why
-
-
-_MAX_SNIFFED_BYTES = 1 << 16
-"""Bytes by which the format is told."""
-
-
-@contextmanager
-def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
-    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context."""
-    dashes = [name for name in names if getattr(args, name) == "-"]
-    if len(dashes) > 1:
-        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(dashes)}")
-    if not dashes:
-        yield
-        return
-    import shutil
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
-        raw = Path(folder, "raw")
-        source = stdin()
-        try:
-            with raw.open("wb") as file:
-                shutil.copyfileobj(source, file)
-        except OSError as error:
-            raise unwritable(error, folder) from None
-        path = raw.rename(raw.with_name(f"stdin{_suffix(raw)}"))
-        setattr(args, dashes[0], str(path))
-        with called(str(path), "stdin"):
-            yield
-
-
-def _suffix(path: Path) -> str:
-    """Recognizes a file's format by its first bytes: Parquet, JSON, JSON lines, else CSV."""
-    with path.open("rb") as file:
-        head = file.read(_MAX_SNIFFED_BYTES)
-    if head.startswith(b"PAR1"):
-        return ".parquet"
-    if head.lstrip().startswith(b"["):
-        return ".json"
-    if not head.lstrip().startswith(b"{"):
-        return ".csv"
-    first = head.lstrip().split(b"\n", 1)[0]
-    try:
-        document = json.loads(first)
-    except (ValueError, RecursionError):
-        return ".json"  # its first line is not whole: it is laid out over many
-    return ".json" if "schema" in document else ".jsonl"

@@ -1,5 +1,6 @@
 """The terminal: messages on stderr, data on stdout, colours, progress, and the end of the process."""
 
+import argparse
 import codecs
 import contextlib
 import os
@@ -10,27 +11,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from isobatch.errors import InputError
+from isobatch.errors import InputError, unwritable
 from isobatch.words import readable
 
-_CALLED: dict[str, str] = {}
-"""Names in messages of files that nobody named."""
-
-
-@contextmanager
-def called(path: str, name: str) -> Iterator[None]:
-    """Gives a file another name in messages and in an InputError from within."""
-    _CALLED[path] = name
-    try:
-        yield
-    except InputError as error:
-        if error.file != path:
-            raise
-        raise error.at(file=name) from None
-    finally:
-        del _CALLED[path]
+_COPIES: list[str] = []
+"""Files with a copy of stdin, which messages name in their place."""
 
 
 def say(text: str, *, error: bool = False) -> None:
@@ -40,8 +28,8 @@ def say(text: str, *, error: bool = False) -> None:
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):  # a closed pipe is for the end of the command to say
             sys.stdout.flush()  # so that `2>&1` has the lines in their order
-    for path, name in _CALLED.items():
-        text = text.replace(path, name)
+    for path in _COPIES:
+        text = text.replace(path, "stdin")
     plain = _wrapped(readable(text), sys.stderr)
     if error and has_colours(sys.stderr):
         head, colon, rest = plain.partition(":")
@@ -54,6 +42,61 @@ def stdin() -> IO[bytes]:
     if sys.stdin is None:
         raise InputError("stdin is closed: name a file in the place of -")
     return sys.stdin.buffer
+
+
+_MAX_SNIFFED_BYTES = 1 << 16
+"""Bytes by which the format is told."""
+
+
+@contextmanager
+def stdin_as_file(args: argparse.Namespace, *names: str) -> Iterator[None]:
+    """Copies stdin into a file for the argument typed as `-`; the argument is its path in the context."""
+    dashes = [name for name in names if getattr(args, name) == "-"]
+    if len(dashes) > 1:
+        raise InputError(f"- stands for stdin, and cannot be both {' and '.join(dashes)}")
+    if not dashes:
+        yield
+        return
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="isobatch-") as folder:
+        raw = Path(folder, "raw")
+        try:
+            with raw.open("wb") as file:
+                shutil.copyfileobj(stdin(), file)
+        except OSError as error:
+            raise unwritable(error, folder) from None
+        path = str(raw.rename(raw.with_name(f"stdin{_suffix(raw)}")))
+        setattr(args, dashes[0], path)
+        _COPIES.append(path)
+        try:
+            yield
+        except InputError as error:
+            if error.file != path:
+                raise
+            raise error.at(file="stdin") from None
+        finally:
+            _COPIES.remove(path)
+
+
+def _suffix(path: Path) -> str:
+    """Recognizes a file's format by its first bytes: Parquet, JSON, JSON lines, else CSV."""
+    with path.open("rb") as file:
+        head = file.read(_MAX_SNIFFED_BYTES)
+    if head.startswith(b"PAR1"):
+        return ".parquet"
+    if head.lstrip().startswith(b"["):
+        return ".json"
+    if not head.lstrip().startswith(b"{"):
+        return ".csv"
+    import json
+
+    first = head.lstrip().split(b"\n", 1)[0]
+    try:
+        document = json.loads(first)
+    except (ValueError, RecursionError):
+        return ".json"  # its first line is not whole: it is laid out over many
+    return ".json" if "schema" in document else ".jsonl"
 
 
 def write_json(value: Any) -> None:
