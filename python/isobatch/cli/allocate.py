@@ -97,8 +97,7 @@ def run(args: argparse.Namespace) -> int:
         say(f"{words.counted(unknown, 'job')} without a profile cannot run: {todo}")
     if allocation.uncapped:
         say(f"{words.counted(allocation.uncapped, 'job')}: {UNCAPPED}")
-    for note in allocation.notes:
-        say(note)
+    say(*allocation.notes)
     return 0
 
 

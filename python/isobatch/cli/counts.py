@@ -112,18 +112,15 @@ def run(args: argparse.Namespace) -> int:
     planned = [row for row in answers if row["status"] != "infeasible"]
     verb = "has" if len(planned) == 1 else "have"
     say(f"{len(planned):,} of {counted(len(rows), 'GPU count')} {verb} a plan{_way_out(answers, args)}")
-    for line in _refused(answers, bool(profiles)):
-        say(line)
+    say(*_refused(answers, bool(profiles)))
     if any(Reason.ABOVE_BUDGET in Reason.of(row["reasons"]) for row in rows):
         say(_over_budget(_rows(under(budget=None)), keywords["budget"], args.currency))
     is_open = feasible and listing.plan_at(int(feasible[0]["gpus"])).cap_source == "open"
     sheets = options.sheet_memory(profiles, args.memory_gib, node.gpu)
-    for line in (*([UNCAPPED] if is_open else []), *recipe_source.recomputing(profiles), *sheets):
-        say(line)
+    say(*([UNCAPPED] if is_open else []), *recipe_source.recomputing(profiles), *sheets)
     if not profiles and options.typed({"price_per_gpu_hour": args.price_per_gpu_hour}, args):
         say("cost is not known: besides a price it needs --profile (isobatch estimate, isobatch calibrate)")
-    for line in _summary(listing, rows, args, deadline):
-        say(line)
+    say(*_summary(listing, rows, args, deadline))
     return 0 if planned or listing.best_batch else 1
 
 
@@ -131,8 +128,7 @@ def _write_platform(listing: Any, platform: str) -> int:
     """Prints the counts in a platform's own words, and its notes; 1 without a count."""
     text, notes = write(listing, platform)
     print(text, end="")
-    for note in notes:
-        say(note)
+    say(*notes)
     return 0 if listing.working else 1
 
 

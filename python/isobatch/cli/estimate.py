@@ -99,8 +99,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         rows = [(line.name, _ends(line.low, line.high), line.unit, line.source) for line in estimate.figures]
         show_table(("figure", "range", "unit", "source"), rows)
-    for line in estimate.missing:
-        say(f"not in it: {line}")
+    say(*(f"not in it: {line}" for line in estimate.missing))
     _say_how(args, estimate)
     return 0
 

@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
     command, notes = _with_values(command, planned, path, file)
     if defaults := project.note(args):
         notes.append(defaults)
-    for note in notes if rank == 0 else ():
-        say(f"isobatch exec: {note}")
+    if rank == 0:
+        say(*(f"isobatch exec: {note}" for note in notes))
     args.project = {}  # said
     return _become(command, environment_with(planned, path, os.environ))
 

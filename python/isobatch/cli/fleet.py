@@ -121,17 +121,14 @@ def _planned(args: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):
         say(f"isobatch fleet: {_what_is_left(args.output, is_folder=into_folder)}")
         raise
-    for line in summary.lines():
-        say(line)
+    say(*summary.lines())
     models = dict.fromkeys(profile.model for profile in fleet_query.profiles if profile.model)
     if models and Reason.OTHER_HARDWARE in summary.reasons:
         of = "; ".join(models)
         say(f"--profile is of {of}: jobs of another size or length have no times by it, nor memory")
     if args.profile and (fleet_query.clusters is None or not fleet_query.clusters.has("memory_gib")):
-        for line in options.sheet_memory(fleet_query.profiles):
-            say(line)
-    for why in failed.values():
-        say(f"isobatch fleet: {why}")
+        say(*options.sheet_memory(fleet_query.profiles))
+    say(*(f"isobatch fleet: {why}" for why in failed.values()))
     if failed:
         say(f"{words.counted(len(failed), 'file')} failed; fix them and rerun the same command")
         return 2

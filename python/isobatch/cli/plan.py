@@ -103,8 +103,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.output != "-" or export is None:
         show_lines(explained(planned, tool or recipe_source.tool, args), planned.status)
     sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib, where.gpu)
-    for line in (*_by_noise(planned, how), *recipe_source.recomputing(how.get("profile", ())), *sheet):
-        say(line)
+    say(*_by_noise(planned, how), *recipe_source.recomputing(how.get("profile", ())), *sheet)
     if export is not None and args.output is not None:
         save_export(export, args.output, force=args.force)
     elif export is not None:

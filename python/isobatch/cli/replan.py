@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
-    for line in recipe_source.recomputing(how.get("profile", ())):
-        say(line)
+    say(*recipe_source.recomputing(how.get("profile", ())))
     export = None
     if tool is not None and feasible:
         export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))

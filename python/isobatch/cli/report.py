@@ -102,8 +102,7 @@ def _write_files(args: argparse.Namespace) -> int:
         force=args.force,
         source=args.source,
     )
-    for note in written.notes[:_MAX_NOTES]:
-        say(f"{args.to}: {note}")
+    say(*(f"{args.to}: {note}" for note in written.notes[:_MAX_NOTES]))
     if len(written.notes) > _MAX_NOTES:
         say(f"{args.to}: {counted(len(written.notes) - _MAX_NOTES, 'further note')} in the files")
     say("; ".join((f"{counted(written.jobs, 'job')} written to {args.output}", *written.skipped)))

@@ -179,8 +179,7 @@ def read(args: argparse.Namespace) -> Source:
     for page in pages:
         if page.guessed:
             say(f"{page.file}: read as {page.title}")
-        for note in page.notes:
-            say(printable(f"{page.file}: {note}", MAX_LINE_CHARACTERS))
+        say(*(printable(f"{page.file}: {note}", MAX_LINE_CHARACTERS) for note in page.notes))
     return Source(recipe, tuple(pages))
 
 
@@ -315,14 +314,12 @@ def show(export: Any) -> None:
     print(f"\n{export}", end="")
     if export.file.endswith(".json"):
         sys.stdout.flush()
-        for note in export.notes:
-            say(f"{export.tool}: {note}")
+        say(*(f"{export.tool}: {note}" for note in export.notes))
 
 
 def save_export(export: Any, output: str | None, *, force: bool) -> None:
     """Writes a tool's file, alone on stdout where there is no output; its notes go to stderr."""
-    for note in export.notes:
-        say(f"{export.tool}: {note}")
+    say(*(f"{export.tool}: {note}" for note in export.notes))
     if output is None or output == "-":
         print(export, end="")
         return

@@ -21,20 +21,21 @@ _COPIES: list[str] = []
 """Files with a copy of stdin, which messages name in their place."""
 
 
-def say(text: str, *, error: bool = False) -> None:
-    """Writes a message to stderr, without control characters; the beginning of an error is red."""
+def say(*texts: str, error: bool = False) -> None:
+    """Writes messages to stderr, without control characters; the beginning of an error is red."""
     if sys.stderr is None:
         return
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):  # a closed pipe is for the end of the command to say
             sys.stdout.flush()  # so that `2>&1` has the lines in their order
-    for path in _COPIES:
-        text = text.replace(path, "stdin")
-    plain = _wrapped(readable(text), sys.stderr)
-    if error and has_colours(sys.stderr):
-        head, colon, rest = plain.partition(":")
-        plain = paint(head + colon, "error") + rest
-    print(plain, file=sys.stderr)
+    for text in texts:
+        for path in _COPIES:
+            text = text.replace(path, "stdin")
+        plain = _wrapped(readable(text), sys.stderr)
+        if error and has_colours(sys.stderr):
+            head, colon, rest = plain.partition(":")
+            plain = paint(head + colon, "error") + rest
+        print(plain, file=sys.stderr)
 
 
 def stdin() -> IO[bytes]:
