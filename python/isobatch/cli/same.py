@@ -34,7 +34,7 @@ OPTIONS = {
     "{dp}",
     "--tool NAME": "whose options or file the command has (default: recognized by their names)",
     "--steps N": (f"optimizer steps to compare (default {STEPS})", {"type": int}),
-    "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", {"type": float, "default": LIMIT}),
+    "--limit SECONDS": (f"time of one run (default {LIMIT:.0f})", LIMIT),
     "--device NAME": ("where to run; ranks may share a GPU", {"choices": ("cpu", "cuda"), "default": "cpu"}),
     "--against PACKAGE==VERSION": (
         "compare with another release, in an environment over the present one, up to the first difference",
@@ -50,15 +50,12 @@ OPTIONS = {
         {"type": int},
     ),
     "--resume-ranks N": ("start again on other ranks", {"type": int}),
-    "--as-is": ("keep autocast: float32 is compared otherwise", {"action": "store_true"}),
-    "--bits": (
-        "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script is "
-        "changed",
-        {"action": "store_true"},
-    ),
+    "--as-is": "keep autocast: float32 is compared otherwise",
+    "--bits": "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script is "
+    "changed",
     "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a "
     "picture (.svg, .png)",
-    "--json": ("print the answer as JSON", {"action": "store_true"}),
+    "--json": "print the answer as JSON",
 }
 
 FURTHER = ("against", "against_python", "bisect", "resume", "at_step", "resume_ranks")

@@ -16,7 +16,7 @@ OPTIONS = {
     "--bind ADDRESS": "address or name to listen on (default: this host's name with a key, else 127.0.0.1)",
     "--key-file FILE": "file of the run's key, made if it does not exist (default: ISOBATCH_RUN_KEY, or "
     "ISOBATCH_RUN_KEY_FILE)",
-    "--open": ("use no key: whoever reaches the store may join", {"action": "store_true"}),
+    "--open": "use no key: whoever reaches the store may join",
 }
 
 
@@ -29,10 +29,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.open and args.key_file is not None:
         raise InputError("--open uses no key: leave --key-file out", field="--open")
-    serve(
-        args.port,
-        args.bind,
-        None if args.key_file is None else Path(args.key_file),
-        is_open=args.open,
-    )
+    key_file = None if args.key_file is None else Path(args.key_file)
+    serve(args.port, args.bind, key_file, is_open=args.open)
     return 0
