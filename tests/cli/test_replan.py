@@ -41,6 +41,10 @@ def test_a_file_goes_through_any_number_of_moves(saved, tmp_path, ran):
     assert json.loads(printed[printed.index("{") :]) == json.loads(plan.to_json())
     assert [move.step for move in plan.moves] == [50, 70]
     assert plan.schedule == ib.Plan.load(saved).schedule
+    assert (
+        ib.Plan.from_json(ran(["replan", moved_there, "--at-step", "70", "--gpus", "8", "-o", "-"]).out)
+        == plan
+    )
 
 
 def test_seven_gpus_need_uneven(saved, ran):

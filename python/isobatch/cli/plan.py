@@ -12,17 +12,16 @@ from isobatch.cli import options, project
 from isobatch.cli.source import (
     FROM,
     TO,
-    explained,
     fields,
     form,
     is_plan,
     job,
+    publish,
     save_export,
-    show,
     source,
     target,
 )
-from isobatch.cli.terminal import say, show_lines, stdin, write_json
+from isobatch.cli.terminal import say, stdin
 from isobatch.errors import InputError, missing, must_be, raise_all, unknown
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.settings import Settings, checked_settings
@@ -90,25 +89,13 @@ def run(args: argparse.Namespace) -> int:
     planned = plan(tuned, where, **how)
     export = None
     if tool is not None and planned.status != "infeasible":
-        run: dict[str, Any] = {
-            "own": recipe_source.own(tool),
-            "elsewhere": recipe_source.elsewhere(planned, tool),
-        }
-        how_to_start = job(args, script=recipe_source.script, **run)
+        own, elsewhere = recipe_source.own(tool), recipe_source.elsewhere(planned, tool)
+        how_to_start = job(args, script=recipe_source.script, own=own, elsewhere=elsewhere)
         export = planned.to(tool, form=suffix, job=how_to_start)
-    if args.output and args.output != "-" and tool is None:
-        planned.save(args.output)
-    if args.json or (args.output == "-" and tool is None):
-        write_json(planned.to_json())
-    elif args.output != "-" or export is None:
-        show_lines(explained(planned, tool or recipe_source.tool, args), planned.status)
-    sheet = options.sheet_memory(how.get("profile", ()), where.memory_gib, where.gpu)
-    say(*_by_noise(planned, how), *recipe_source.recomputing(how.get("profile", ())), *sheet)
-    if export is not None and args.output is not None:
-        save_export(export, args.output, force=args.force)
-    elif export is not None:
-        show(export)
-    return 1 if planned.status == "infeasible" else 0
+    profiles = how.get("profile", ())
+    sheet = options.sheet_memory(profiles, where.memory_gib, where.gpu)
+    notes = (*_by_noise(planned, how), *recipe_source.recomputing(profiles), *sheet)
+    return publish(planned, export, args, tool or recipe_source.tool, *notes)
 
 
 def _by_noise(planned: Plan, how: Mapping[str, Any]) -> Iterator[str]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from isobatch import words
 from isobatch.cli import options
-from isobatch.cli.source import FROM, TO, Source, explained, form, job, read, save_export, show, target
-from isobatch.cli.terminal import say, show_lines, write_json
+from isobatch.cli.source import FROM, TO, Source, form, job, publish, read, target
+from isobatch.cli.terminal import say
 from isobatch.errors import InputError, missing
 from isobatch.planning.plan import Plan, plan
 from isobatch.planning.replan import replan
@@ -36,7 +36,7 @@ OPTIONS = {
     "how to plan (default: as in the plan, policy included)": {"settings": options.add_settings},
     "--force": "with --to and -o: replace the tool's file where it is there",
     "--json": "print the plan as JSON",
-    "-o/--output FILE": "also save the plan, as JSON; with --to, the tool's file in its place",
+    "-o/--output FILE": "also save the plan, as JSON (-: to stdout); with --to, the tool's file in its place",
 }
 
 
@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         batch = how.pop("policy")
     cluster = options.cluster(args, optional=True)
     moved = replan(running, at_step=step, cluster=cluster, effective_batch=batch, **how)
-    tool = tool or ("transformers" if checkpoint is not None and not args.json else None)
+    in_words = not args.json and args.output != "-"
+    tool = tool or ("transformers" if checkpoint is not None and in_words else None)
     feasible = moved.status != "infeasible"
     if feasible and running.hours is not None and moved.hours is None:
         say("hours are not known any more: a saved plan has no profile, so give --profile again")
@@ -62,19 +63,7 @@ def run(args: argparse.Namespace) -> int:
     export = None
     if tool is not None and feasible:
         export = moved.to(tool, form=suffix, job=job(args, resume=checkpoint, own=recipe_source.own(tool)))
-    if args.output and args.to is None:
-        moved.save(args.output)
-    if args.json:
-        write_json(moved.to_json())
-    else:
-        show_lines(explained(moved, tool or recipe_source.tool, args), moved.status)
-    if moved.status == "infeasible":
-        return 1
-    if export is not None and args.to is not None and args.output is not None:
-        save_export(export, args.output, force=args.force)
-    elif export is not None:
-        show(export)
-    return 0
+    return publish(moved, export, args, tool or recipe_source.tool)
 
 
 def _saved(file: str) -> Any:

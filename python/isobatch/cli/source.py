@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from isobatch import _core
-from isobatch.cli.terminal import say
+from isobatch.cli.terminal import say, show_lines, write_json
 from isobatch.errors import InputError, missing, must_be
 from isobatch.files.formats import read_fields
 from isobatch.files.texts import shell_words
@@ -315,6 +315,23 @@ def show(export: Any) -> None:
     if export.file.endswith(".json"):
         sys.stdout.flush()
         say(*(f"{export.tool}: {note}" for note in export.notes))
+
+
+def publish(plan: Any, export: Any, args: argparse.Namespace, tool: str | None, *notes: str) -> int:
+    """Prints a plan, with notes, and saves it, or its file for a tool in its place; 1 if it is infeasible."""
+    to_stdout = args.output == "-"
+    if args.output and not to_stdout and args.to is None:
+        plan.save(args.output)
+    if args.json or (to_stdout and args.to is None):
+        write_json(plan.to_json())
+    elif not to_stdout or export is None:
+        show_lines(explained(plan, tool, args), plan.status)
+    say(*notes)
+    if export is not None and args.to is not None and args.output is not None:
+        save_export(export, args.output, force=args.force)
+    elif export is not None:
+        show(export)
+    return 1 if plan.status == "infeasible" else 0
 
 
 def save_export(export: Any, output: str | None, *, force: bool) -> None:
