@@ -47,7 +47,10 @@ def _own_buffers(model: nn.Module) -> list[Tensor]:
 
 
 class Gradient:
-    """Compares the gradient of the first steps with the reference, and the ranks' with each other."""
+    """Compares the gradient of the first steps with the reference, and the ranks' with each other.
+
+    `sized`: it is, or will be, compared with the reference; `inputs` are those of the model for that.
+    """
 
     def __init__(
         self,
@@ -71,21 +74,17 @@ class Gradient:
         self._params = [p for p in self._model.parameters() if p.requires_grad]
         self._precision = AUTOCAST[run.plan.recipe.precision]
         self._scaled = self._precision == torch.float16
-        self._inputs = ModelInputs(run, self._model, self.recording)
-        self._again = Recomputation(run, self._model, self._params, self._inputs, reference)
+        self.inputs = ModelInputs(run, self._model, self.recording)
+        self._again = Recomputation(run, self._model, self._params, self.inputs, reference)
         self._division = LossDivision(run, self._again, owner)
         self.clipping = Clipping(run, model, self._params, optimizer, scaled=self._scaled)
         if watch is not None:
             watch.on_batch = self.recording.begin
-        reasons = (
-            (reference.loss is None, "no loss was given"),
-            (watch is None, "no loader was given"),
-            (run.plan.recipe.ramp is not None, "the batch ramps"),
-        )
-        why = next((text for holds, text in reasons if holds), None)
-        self._sized = why is None
-        if why is not None:
-            self._leave(why)
+        self.sized = True
+        if reference.loss is None or watch is None:
+            self._leave(f"no {'loss' if reference.loss is None else 'loader'} was given")
+        elif run.plan.recipe.ramp is not None:
+            self._leave("the batch ramps")
         elif self._scaled and run.plan.recipe.clip_norm is not None:
             run.leave("the gradient's size (its direction was checked): clipped behind a loss scaler")
         if self._sharded:
@@ -100,7 +99,7 @@ class Gradient:
         if run.since and not run.micro:
             self._leave_out_untrained()
         self.recording.forward()
-        if self._sized:
+        if self.sized:
             self._places, self._buffers = self._where(), [(b, b.clone()) for b in _own_buffers(self._model)]
             kind = self._params[0].device.type
             casts = torch.is_autocast_enabled(kind) or self._params[0].dtype != torch.float32
@@ -116,11 +115,6 @@ class Gradient:
         if 0 < len(trained) < len(self._params):  # if it owns none, the optimizer has copies of its own
             self._params[:] = trained
             self.clipping.partial = True
-
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes the inputs of the model's call, the script's or the guard's own."""
-        if self._sized:
-            self._inputs.note(args, kwargs)
 
     def check(self) -> None:
         """Checks before an optimizer step. Only a whole step has a reference."""
@@ -141,7 +135,7 @@ class Gradient:
             batches = cut(batches[0], run.planned)
         if not run.since and watch is not None:
             self._same_noise(batches, calls)
-        if not self._sized or not run.whole:
+        if not self.sized or not run.whole:
             return
         if not all(run.exchange("batches", len(batches) == len(calls) == planned)):
             self._leave(
@@ -158,7 +152,7 @@ class Gradient:
         """Warns if all ranks draw the same noise, for the loss or inside the model."""
         run = self._run
         equal, drawn = same_generators(run, calls)
-        if equal and not drawn and self._sized:
+        if equal and not drawn and self.sized:
             inside = False
             if batches:
                 with self._again.replay(), contextlib.suppress(Exception):  # the reference says what is wrong
@@ -205,7 +199,7 @@ class Gradient:
                     return
                 del own, reference  # one at a time: each is as large as the gradient
         if not likes:
-            self._leave(self._inputs.why_unlike or "the script changes the batches between loader and model")
+            self._leave(self.inputs.why_unlike or "the script changes the batches between loader and model")
             return
         _, best = min(likes, key=lambda pair: pair[0].residual)
         self._explain(best, *self._compare(best, self._recomputed(best)[0]))
@@ -356,5 +350,5 @@ class Gradient:
 
     def _leave(self, why: str) -> None:
         """Gives up the gradient's size."""
-        self._sized = False
+        self.sized = False
         self._run.leave(f"the gradient's size: {why}")

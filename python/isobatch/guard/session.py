@@ -183,8 +183,8 @@ class Guard:
             self._judged = self.finite.stuck(self._patience, elsewhere=self.optimizers.elsewhere)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.run.near:
-            self.gradient.inputs(args, kwargs)
+        if self.run.near and self.gradient.sized:
+            self.gradient.inputs.note(args, kwargs)
 
     @outside_of_graphs
     def _stepping(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
