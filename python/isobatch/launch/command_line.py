@@ -39,11 +39,13 @@ _TOOLS = {
     "swift": ("ms_swift", "", "swift.cli."),
 }
 """By command: the tool, the action for training (empty: it ends the module's name), and its module."""
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "tune", *_TOOLS)
+"""Commands that start ranks."""
 _WRAPPERS = (
     *("uv", "poetry", "pdm", "pixi", "conda", "micromamba", "hatch", "rye"),
     *("nohup", "time", "nice", "numactl"),
 )
-_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
+PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 CPU = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -111,10 +113,9 @@ def read_launch(words: Sequence[str]) -> CommandLine:
             "the command", "write it behind --, as in isobatch same -- torchrun --nproc-per-node 2 train.py"
         )
     names = [PurePosixPath(word).name for word in words]
-    launchers = ("torchrun", "accelerate", "deepspeed", "tune", *_TOOLS)
     at = 0
     if names[0] in _WRAPPERS:
-        places = (at for at, name in enumerate(names) if name in launchers or _PYTHON.fullmatch(name))
+        places = (at for at, name in enumerate(names) if name in LAUNCHERS or PYTHON.fullmatch(name))
         at = next(places, 0)
     wrapper = tuple(words[:at])
     launch = _read_launcher(names[at], words[at:])
@@ -151,7 +152,7 @@ def require_command(words: Sequence[str]) -> None:
 
 
 def _read_launcher(name: str, words: Sequence[str]) -> CommandLine:
-    if _PYTHON.fullmatch(name):
+    if PYTHON.fullmatch(name):
         return _read_python(words)
     if name == "torchrun":
         return _read_torchrun((words[0],), words[1:])
@@ -185,7 +186,7 @@ def interpreter_of(command: str) -> str:
     if not line.startswith(("#!", "'''exec")):
         return ""
     words = [word.strip('"') for word in line.removeprefix("#!").split()]
-    return next((word for word in words if _PYTHON.fullmatch(PurePosixPath(word).name)), "")
+    return next((word for word in words if PYTHON.fullmatch(PurePosixPath(word).name)), "")
 
 
 def _beside(command: str) -> tuple[str, ...]:

@@ -7,13 +7,11 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from isobatch.errors import InputError
+from isobatch.launch.command_line import LAUNCHERS, PYTHON, TORCHRUN_MODULES, read_launch
 
 _TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun")
 """Launchers that start what Slurm has allocated, or as many as their own option says."""
-_RANKS = (
-    *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "tune"),
-    *("axolotl", "llamafactory-cli", "llamafactory", "swift", "trl"),
-)
+_RANKS = (*LAUNCHERS, "accelerate-launch")
 _UNREAD = ("horovodrun", "colossalai", "composer", "jsrun", "aprun", "ibrun", "flux")
 """Launchers whose options nobody reads here: they leave the number open."""
 _WRAPPERS = (
@@ -22,11 +20,10 @@ _WRAPPERS = (
     *("singularity", "apptainer", "docker", "podman", "enroot", "xvfb-run", "tini", "dumb-init"),
 )
 _MODULES = (
-    *("torch.distributed.run", "torch.distributed.launch", "deepspeed", "deepspeed.launcher.runner"),
+    *(*TORCHRUN_MODULES, "deepspeed", "deepspeed.launcher.runner"),
     *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
 )
 """Launchers that python starts by -m."""
-_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?(\.exe)?")
 _SRUN_SWITCHES = """
 exclusive overlap exact label unbuffered verbose quiet pty kill-on-bad-exit no-kill multi-prog
 disable-status hold immediate no-allocate overcommit oversubscribe preserve-env propagate reboot share
@@ -83,7 +80,7 @@ def read_launcher(words: Sequence[str], environment: Mapping[str, str], first: i
         launcher = None
         if len(word.split()) > 1:  # the text of a shell
             launcher = _in_text(word, len(words), environment)
-        elif _PYTHON.fullmatch(name) is not None:
+        elif PYTHON.fullmatch(name) is not None:
             return _of_ranks(words, place, environment)
         elif name.endswith(".py"):  # its arguments may have a launcher's name
             return None
@@ -118,8 +115,6 @@ def _of_ranks(words: Sequence[str], place: int, environment: Mapping[str, str]) 
     name, behind = words[place], list(words[place + 1 :])
     if PurePath(name).name not in _RANKS and set(_MODULES).isdisjoint(behind):
         return None
-    from isobatch.launch.command_line import TORCHRUN_MODULES, read_launch
-
     if PurePath(name).name == "accelerate-launch":
         name, behind = "accelerate", ["launch", *behind]
     modules = [at for at, word in enumerate(behind, 1) if word in TORCHRUN_MODULES]
@@ -185,7 +180,7 @@ def _starts(word: str) -> bool:
     """Tells whether a word is a program, also behind an option of an unknown kind."""
     name = PurePath(word).name
     return (
-        name in (*_TASKS, *_RANKS, *_UNREAD) or bool(_PYTHON.fullmatch(name)) or word.startswith(("-", "./"))
+        name in (*_TASKS, *_RANKS, *_UNREAD) or bool(PYTHON.fullmatch(name)) or word.startswith(("-", "./"))
     )
 
 
