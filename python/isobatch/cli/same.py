@@ -51,8 +51,8 @@ OPTIONS = {
     ),
     "--resume-ranks N": ("start again on other ranks", {"type": int}),
     "--as-is": "keep autocast: float32 is compared otherwise",
-    "--bits": "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script is "
-    "changed",
+    "--bits": "compare the bits of the weights over ranks, with the same micro-batch; nothing of the script "
+    "is changed",
     "-o/--output FILE": "also write the answer: as JSON (.json), a page (.html), or the weights as a "
     "picture (.svg, .png)",
     "--json": "print the answer as JSON",

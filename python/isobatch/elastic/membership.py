@@ -250,7 +250,7 @@ class _Closing:
             self._since = monotonic()
         self.waiting = 0
         if self._since is None:  # This rank is none of the previous crew.
-            self.waiting = len([*come])
+            self.waiting = len(come)
             return None
         self._waited = monotonic() - self._since
         late = self._waited > self._all.timeout

@@ -242,7 +242,7 @@ class Guard:
             self._settle()
 
     def _make_checks(self, run: Run) -> None:
-        """Makes the checks that are due, on all ranks; one that explains another's fault comes before it."""
+        """Makes the due checks, on all ranks; a check comes after those explaining its fault."""
         # Under DDP's join(), ranks may be done: nobody would answer.
         joins = getattr(getattr(self.model.model, "_join_config", None), "enable", False)
         first, rare = not run.since, run.near or (run.rare and not joins)
