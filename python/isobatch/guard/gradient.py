@@ -25,7 +25,7 @@ from isobatch.guard.clipping import (
 from isobatch.guard.division import LossDivision
 from isobatch.guard.loader import LoaderWatch, cut
 from isobatch.guard.optimizer import Optimizers
-from isobatch.guard.randomness import SAME_NOISE, RecordedCall, Recording, same_generators
+from isobatch.guard.randomness import SAME_NOISE, CallRecording, RecordedCall, same_generators
 from isobatch.guard.reference import GuardedStep, ModelInputs, Recomputation, ReferenceLoss
 from isobatch.guard.run import Run, has_room, inner, local, sharded
 from isobatch.guard.trainers import Owner
@@ -65,7 +65,7 @@ class Gradient:
     ) -> None:
         self._run, self._optimizer, self._watch = run, optimizer, watch
         self._calls = calls
-        self._optimizers, self.recording = optimizers, Recording(run)
+        self._optimizers, self.recording = optimizers, CallRecording(run)
         self._sharded, self._places = sharded(model), list[tuple[int, int]]()
         self.averaging = Averaging(run, optimizer)
         self._buffers = list[tuple[Tensor, Tensor]]()  # the model's, and as they were before its call

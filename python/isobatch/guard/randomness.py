@@ -95,7 +95,7 @@ class RecordedCall:
     inputs: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
 
-class Recording:
+class CallRecording:
     """Records the calls of the model in the first steps.
 
     A micro-batch starts when the loader gives it or, if the loop fetches ahead, after the last backward pass.

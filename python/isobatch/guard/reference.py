@@ -24,7 +24,7 @@ from isobatch.equivalence.tensors import (
     reduction_of,
     tensors_in,
 )
-from isobatch.guard.randomness import NormalDraws, RandomState, RecordedCall, Recording, cuda_in_use
+from isobatch.guard.randomness import CallRecording, NormalDraws, RandomState, RecordedCall, cuda_in_use
 from isobatch.guard.run import Run, divisor, local, reentrant, sharded
 from isobatch.limits import within
 
@@ -65,7 +65,7 @@ class GuardedStep(NamedTuple):
 class ModelInputs:
     """Collects checksums of the model's inputs, by argument, in the script's calls and the guard's own."""
 
-    def __init__(self, run: Run, model: nn.Module, recording: Recording) -> None:
+    def __init__(self, run: Run, model: nn.Module, recording: CallRecording) -> None:
         self._run, self._recording = run, recording
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._dtypes = {
