@@ -100,7 +100,7 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
 
 
 def _scaled_rates(program: Sequence[str], running: Running) -> Iterator[str]:
-    """Describes the learning rates of a script's own flags that its optimizer does not start with."""
+    """Describes the learning rates typed by a script's own flags, where its optimizer starts with another."""
     rates = [float(group.get("initial_lr", group["lr"])) for group in running.groups]
     for word, following in zip(program, [*program[1:], ""], strict=True):
         flag, equals, value = word.partition("=")
