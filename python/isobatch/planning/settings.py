@@ -92,8 +92,8 @@ class Settings(NamedTuple):
     ramp_rule: Annotated[
         RampRule,
         "RULE",
-        "how the learning rate follows the batch in a ramp, relative to the full batch: none (default), "
-        "linear, sqrt, saturating, surge, muon, power or auto",
+        "how the learning rate follows the batch in a ramp, relative to the full batch: none (default), or a "
+        "rule that moves the learning rate alone",
     ] = "none"
     beta2_rule: Annotated[
         str,
