@@ -39,6 +39,7 @@ def planned(capsys, *options, **fields):
         ("optimizer", "adamw_torch_fused", "adamw"),
         ("optimizer", "paged_adamw_8bit", "adamw"),
         ("ramp", "64 64 9_765_625", "64 64 9765625"),
+        *(("betas", text, (0.9, 0.95)) for text in ("0.9, 0.95", "[0.9, 0.95]", "(0.9; 0.95)")),
     ],
 )
 def test_unambiguous_values_are_read(capsys, name, text, value):
@@ -106,12 +107,6 @@ def test_a_sequence_length_in_thousands_is_refused_only_where_tokens_are_counted
 def test_options_have_it_too(capsys, option, text, form):
     recipe, err = planned(capsys, option, text)
     assert recipe is None and f"{option} must be" in err and err.rstrip().endswith(f"write {form}")
-
-
-@pytest.mark.parametrize("text", ["0.9, 0.95", "[0.9, 0.95]", "(0.9; 0.95)"])
-def test_betas_are_read_as_in_a_table(capsys, text):
-    recipe, _ = planned(capsys, betas=text)
-    assert recipe["betas"] == [0.9, 0.95]
 
 
 def test_a_tensor_is_the_number_that_it_holds():

@@ -54,22 +54,20 @@ def agreed(facts, present=None, seconds=20):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "expected"),
+    ("gpus", "hosts", "expected"),
     [
-        (["a", "b", "c"], False),
-        (["a", "b", "a"], True),
-        (["a", "a"], True),
-        ([None, None], False),
-        (["a"], False),
+        (["a", "b", "c"], "hhh", False),
+        (["a", "b", "a"], "hhh", True),
+        (["a", "a"], "hh", True),
+        (["a", "a"], "hi", False),
+        ([None, None], "hh", False),
+        (["a"], "h", False),
     ],
 )
-def test_a_gpu_is_known_by_its_own_place(gpus, expected):
+def test_a_gpu_is_known_by_its_own_place_in_its_host(gpus, hosts, expected):
     """Not by the number in sight: under Slurm each rank sees its own; each slice has number 0."""
-    assert gpu_is_shared(agreed([facts(rank, bus=bus) for rank, bus in enumerate(gpus)])) is expected
-
-
-def test_the_same_place_in_another_host_is_another_gpu():
-    assert not gpu_is_shared(agreed([facts(0, bus="0"), facts(0, bus="0", host="b")]))
+    ranks = [facts(rank, bus=bus, host=hosts[rank]) for rank, bus in enumerate(gpus)]
+    assert gpu_is_shared(agreed(ranks)) is expected
 
 
 def test_a_host_without_a_gpu_is_named_before_anybody_waits_for_it():
@@ -153,6 +151,9 @@ def test_the_search_ends_where_the_allocator_does(monkeypatch):
     best = next(size for size in search.tries if size.micro_batch == 50)
     assert best.peak_memory_kind == "cuda_allocated"
     assert best.fragmentation_bytes == best.peak_memory_reserved_bytes - best.peak_memory_bytes > 0
+    # A limit below the device is of the reserved memory.
+    limited = memory.search(Cuda(monkeypatch, 100_000).training(8, limit_gib=1.0))
+    assert limited.largest_micro_batch == int((1024 / 1.1 - 10) / 20)
 
 
 def test_the_recommended_size_leaves_a_reserve(monkeypatch):
@@ -166,31 +167,20 @@ def test_the_recommended_size_leaves_a_reserve(monkeypatch):
     assert best.left_bytes == 10 * 1024 * MIB - best.peak_memory_reserved_bytes
 
 
-def test_a_limit_below_the_device_is_held_by_the_reserved_memory(monkeypatch):
-    search = memory.search(Cuda(monkeypatch, 100_000).training(8, limit_gib=1.0))
-    assert search.largest_micro_batch == int((1024 / 1.1 - 10) / 20)
-
-
 @pytest.fixture(autouse=True)
 def _working(monkeypatch):
     monkeypatch.setattr(memory, "_device_works", lambda group: True)
 
 
-def test_an_error_that_stays_is_raised(monkeypatch):
-    monkeypatch.setattr(memory, "_device_works", lambda group: False)
-    with pytest.raises(RuntimeError, match="invalid configuration"):
-        memory.search(Cuda(monkeypatch, 100_000).training(8))
-
-
-def test_a_size_that_no_kernel_can_do_does_not_fit(monkeypatch):
+def test_a_size_that_no_kernel_can_do_does_not_fit_and_an_error_that_stays_is_raised(monkeypatch):
     assert memory.search(Cuda(monkeypatch, 100_000).training(8)).largest_micro_batch == 1000
     with pytest.raises(RuntimeError, match="invalid configuration"):
         memory.prove_fits(Cuda(monkeypatch, 100_000).training(2000))
-
-
-def test_nothing_fits(monkeypatch):
     (proof,) = memory.prove_fits(Cuda(monkeypatch, 20).training(8))
     assert "not even one sample fits" in proof.text
+    monkeypatch.setattr(memory, "_device_works", lambda group: False)
+    with pytest.raises(RuntimeError, match="invalid configuration"):
+        memory.search(Cuda(monkeypatch, 100_000).training(8))
 
 
 def test_ranks_on_gpus_begin_on_the_stream_itself(monkeypatch):
@@ -255,18 +245,21 @@ def judged_bandwidth(size, ranks=8, fastest=1.0, device="cuda", **options):
     return all_reduce.judge_bandwidth(group, Options(**options), [row], 400.0)
 
 
-def test_a_fabric_that_looks_slow_is_a_caution():
-    proof = judged_bandwidth(1 << 30)
-    assert (proof.verdict, proof.diagnosis.causes) == ("caution", ("slow_link",))
-    # Nor does a noisy one end the command with exit code 1.
-    for device, verdict in ("cuda", "caution"), ("cpu", "inconclusive"):
-        proof = judged_bandwidth(1 << 30, fastest=0.2, device=device)
-        assert (proof.verdict, proof.diagnosis.causes) == (verdict, ("noisy_host",))
-
-
-def test_sizes_below_the_links_plateau_are_not_judged_by_the_cluster():
-    assert judged_bandwidth(1 << 28, ranks=512).verdict == "unchecked"
-    assert judged_bandwidth(1 << 28, ranks=512, bus_gb_s=400.0).verdict == "caution"
+@pytest.mark.parametrize(
+    ("size", "options", "verdict", "causes"),
+    [
+        (1 << 30, {}, "caution", ("slow_link",)),
+        # Nor does a noisy host end the command with exit code 1.
+        (1 << 30, {"fastest": 0.2}, "caution", ("noisy_host",)),
+        (1 << 30, {"fastest": 0.2, "device": "cpu"}, "inconclusive", ("noisy_host",)),
+        # Below the links' plateau the cluster's figure does not count.
+        (1 << 28, {"ranks": 512}, "unchecked", None),
+        (1 << 28, {"ranks": 512, "bus_gb_s": 400.0}, "caution", ("slow_link",)),
+    ],
+)
+def test_a_fabric_that_looks_slow_is_a_caution(size, options, verdict, causes):
+    proof = judged_bandwidth(size, **options)
+    assert (proof.verdict, proof.diagnosis and proof.diagnosis.causes) == (verdict, causes)
 
 
 def test_norms_of_buckets_stay_apart_until_the_step_is_over():
