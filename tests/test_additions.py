@@ -227,7 +227,7 @@ def test_a_column_comes_out_of_a_fleet(checkout, tmp_path):
 
 
 def test_a_law_is_on_the_page_of_laws(checkout):
-    assert "| × ranks²<br>`ranks_squared` | take the root |" in (checkout / "docs/laws.md").read_text()
+    assert "- **× ranks²** (`ranks_squared`): take the root" in (checkout / "docs/laws.md").read_text()
 
 
 def test_a_tool_is_detected_read_and_written(checkout, tmp_path):
