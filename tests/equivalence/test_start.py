@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 from isobatch.equivalence.bits import same_bits
 from isobatch.equivalence.commands.command import read_command, start_line
 from isobatch.equivalence.commands.running import observe
-from isobatch.equivalence.commands.runs import Recorded, start_run
+from isobatch.equivalence.commands.runs import Recorded, run_both, start_run
 from isobatch.equivalence.session import same
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
@@ -122,6 +123,66 @@ def test_a_run_says_what_it_wrote_and_what_it_continued(tmp_path):
         "old written over what was there",
         "continued from a checkpoint",
     }
+
+
+def port_script(folder: Path, port: int) -> list[str]:
+    """Writes a script that binds a port of its own, as one with a fixed MASTER_PORT does."""
+    script = folder / "train.py"
+    script.write_text(
+        f"import socket, time\nserver = socket.socket()\nserver.bind(('127.0.0.1', {port}))\n{BUSY}"
+    )
+    return [sys.executable, str(script)]
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1] // 2  # below those that Linux chooses itself
+
+
+BUSY = """
+time.sleep(3)
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for rows in torch.utils.data.DataLoader(torch.randn(8, 3), 2):
+    model(rows).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_two_runs_at_once_that_want_one_port_the_second_is_started_again(tmp_path):
+    words = port_script(tmp_path, free_port())
+
+    def starter(name: str):
+        settings = Recorded(str(tmp_path / name), 1)
+        return lambda: start_run(words, CPU, settings, Split(1, 1, 2), 120)
+
+    for run in run_both(starter("first"), starter("second")):
+        assert not run.failed, run.output
+    assert not starter("third")().failed
+
+
+@pytest.mark.slow
+def test_a_script_with_a_port_of_its_own_is_compared_with_another_environment(tmp_path):
+    answer = same(port_script(tmp_path, free_port()), against_python=sys.executable, steps=1)
+    assert answer.same, answer.text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells which ports are in TIME_WAIT")
+def test_a_port_in_time_wait_is_waited_for(tmp_path):
+    port = free_port()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()
+            client.recv(1)
+    run = start_run(port_script(tmp_path, port), CPU, Recorded(str(tmp_path / "run"), 1), Split(1, 1, 2), 120)
+    assert not run.failed, run.output
 
 
 WRITES = """

@@ -234,7 +234,7 @@ class Session:
         runs = (self._folder(requested, "asked"), self._folder(self.command.default, "typed"))
         self.settings = with_rollouts(self.settings, next(run for run in runs if run.exists()) / "record")
 
-    def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> tuple[SplitRun, SplitRun]:
+    def _reference(self, splits: Splits, *, frozen: bool, by_update: bool) -> Sequence[SplitRun]:
         """Runs the whole batch in one pass beside one sample a pass: each has one thread.
 
         By updates, the samples are steps of their own: no gradient of a pass is seen.
@@ -260,7 +260,7 @@ class Session:
             passes, rest = divmod(splits.single.accumulation, 2)
             if passes and not rest:
                 run = run_single(Split(1, passes, 2), "pairs")
-                return runs[0], run if run.recording is not None else runs[1]
+                return [runs[0], run if run.recording is not None else runs[1]]
         return runs
 
     def _record(self, split: Split, name: str, **switches: bool) -> Recording:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -23,9 +23,6 @@ from isobatch.errors import InputError
 from isobatch.system import end_session
 from isobatch.words import counted
 
-First = TypeVar("First")
-Second = TypeVar("Second")
-
 RECORDER = Path(__file__).parents[1] / "recorder"
 BUCKETS = 64
 """Buckets of a tensor's sketch."""
@@ -34,6 +31,9 @@ GRACE = 5.0
 TAIL = 12
 """Lines of a run's output that an error shows."""
 
+_IN_USE = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
+TIME_WAIT = 60.0
+"""Seconds that Linux keeps a port from the next process, after a connection was closed on its side."""
 _OF_TORCHRUN = re.compile(r"^[EW]\d{4} .*(failed \(exitcode|closing signal)")
 
 QUIET = {
@@ -99,6 +99,11 @@ class SplitRun(msgspec.Struct, frozen=True):
     """Taken before its time was over."""
 
     @property
+    def failed(self) -> bool:
+        """Whether it recorded nothing, or died."""
+        return self.recording is None or bool(self.code)
+
+    @property
     def reason(self) -> str:
         """Says why no step was recorded."""
         if self.left_out:
@@ -125,8 +130,25 @@ def start_run(
     """Runs a command until its steps are recorded, it ends, or its time is over; no process stays.
 
     `environment` has variables beside those of this process; `limit` is in seconds; `server` forks the start
-    where that can be done; `place` is the working folder, by default this process's.
+    where that can be done; `place` is the working folder, by default this process's. A run that finds its
+    port in TIME_WAIT, as an earlier one left it, is started once more when it is free.
     """
+    line = words, environment, settings, split, limit, server, place
+    run = _start_once(*line)
+    if run.recording is None and _IN_USE.search(run.output) and _wait_for_ports():
+        run = _start_once(*line)
+    return run
+
+
+def _start_once(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    settings: Recorded,
+    split: Split,
+    limit: float,
+    server: StartServer | None,
+    place: Path | None,
+) -> SplitRun:
     folder = Path(settings.folder)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -197,15 +219,20 @@ def end_server(server: StartServer) -> None:
     server.close()
 
 
-def run_both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
-    """Runs two things at once; a signal or an error ends every run, as the pool waits for its own."""
+def run_both(first: Callable[[], SplitRun], second: Callable[[], SplitRun]) -> list[SplitRun]:
+    """Makes two runs at once; a signal or an error ends every run, as the pool waits for its own.
+
+    One that fails is made once more alone: both may want the same port, lock or folder.
+    """
+    starts = first, second
     with ThreadPoolExecutor(2) as pool:
-        first_run, second_run = pool.submit(first), pool.submit(second)
+        futures = [pool.submit(start) for start in starts]
         try:
-            return first_run.result(), second_run.result()
+            runs = [future.result() for future in futures]
         except BaseException:
             end_runs()
             raise
+    return [start() if run.failed else run for start, run in zip(starts, runs, strict=True)]
 
 
 class Starter:
@@ -263,6 +290,25 @@ def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, 
     if code is None and not has_all:  # its later steps are not known
         recording = None
     return SplitRun(split, recording, code, seconds, lines, steps=steps)
+
+
+def _wait_for_ports() -> bool:
+    """Waits until no port of a program's own choice is in TIME_WAIT; returns whether one was.
+
+    Ports that Linux chooses for outgoing connections do not count. Elsewhere nothing is known of them.
+    """
+    waited, deadline = False, time.monotonic() + TIME_WAIT + 5
+    chosen = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    while chosen.exists() and time.monotonic() < deadline:
+        first, last = map(int, chosen.read_text().split())
+        text = "".join(path.read_text() for path in Path("/proc/net").glob("tcp*"))
+        sockets = map(str.split, text.splitlines())
+        ports = [int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in sockets if state == "06"]
+        if all(first <= port <= last for port in ports):
+            break
+        waited = True
+        time.sleep(0.5)
+    return waited
 
 
 def end_runs() -> None:

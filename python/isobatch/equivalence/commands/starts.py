@@ -103,12 +103,10 @@ class OrderedRuns:
             return run
         return msgspec.structs.replace(run, recording=as_observed(run.recording))
 
-    def start_twice(self, environment: Environment, name: str) -> list[SplitRun]:
-        """Starts the command twice in one environment, the second time with noise of the size of rounding."""
-        self.keep(environment)
-        first = self.start(environment, name)
+    def repeat(self, environment: Environment, name: str) -> SplitRun:
+        """Starts the command a second time in one environment, with noise of the size of rounding."""
         self.settings = with_rollouts(self.settings, Path(self.settings.folder) / name / "record")
-        return [first, self.start(environment, f"{name}-again", shake=True)]
+        return self.start(environment, f"{name}-again", shake=True)
 
     def keep(self, environment: Environment) -> None:
         """Keeps a process for the further starts in an environment."""

@@ -90,10 +90,12 @@ def _compare_two(
     runs: OrderedRuns, present: Environment, second: Environment, say: Callable[[str], None]
 ) -> OrderedSame:
     runs.look(present)
-    twice, once = run_both(lambda: runs.start_twice(present, "here"), lambda: runs.start(second, "there"))
+    runs.keep(present)
+    first, once = run_both(lambda: runs.start(present, "here"), lambda: runs.start(second, "there"))
+    again = runs.repeat(present, "here")
     if runs.settings.rollouts:  # it began before there were completions to play
         once = runs.start(second, "there")
-    ended = [*twice, once]
+    ended = [first, again, once]
     names = [f"the command with {present.label}", "the command, started a second time,"]
     for label, run in zip([*names, f"the command with {second.label}"], ended, strict=True):
         if run.recording is None:

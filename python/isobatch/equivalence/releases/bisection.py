@@ -43,7 +43,8 @@ class Bisection:
             return False
         self.environment = environment
         self.runs.look(environment)
-        runs = self.runs.start_twice(environment, version)
+        self.runs.keep(environment)
+        runs = [self.runs.start(environment, version), self.runs.repeat(environment, version)]
         recording, repeat = (run.recording for run in runs)
         if recording is None or repeat is None:
             self._step_over(version, runs[0])
