@@ -9,9 +9,9 @@ from isobatch.equivalence.evidence import measure, verdict
 from isobatch.equivalence.laws import break_of
 from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.rounding import Rounding
-from isobatch.equivalence.session import _part_results
 from isobatch.equivalence.shared import advised, share_clock, share_factor
 from isobatch.equivalence.split import Split
+from isobatch.equivalence.split_runs import _part_results
 
 SAMPLES = np.random.default_rng(0).normal(size=(16, 32))
 """The gradient of each sample."""

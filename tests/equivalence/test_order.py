@@ -34,7 +34,7 @@ def run(steps: int = 2, **changes) -> Recording:
             shapes=SHAPES,
             dtypes=changes.get("dtypes", ["float32", "float32"]),
             norms=changes.get("norms", [2.0, 1.0]),
-            trained=[True, True],
+            trained=changes.get("trained", [True, True]),
             dropouts=changes.get("dropouts", {"0.1": 4}),
             state={},
             random={},
@@ -52,7 +52,10 @@ def run(steps: int = 2, **changes) -> Recording:
             rank=0,
             kind=changes.get("kind", "AdamW"),
             world=1,
-            groups=[{"lr": changes.get("lr", 0.1), "weight_decay": changes.get("decay", 0.0), "tensors": 2}],
+            groups=changes.get(
+                "groups",
+                [{"lr": changes.get("lr", 0.1), "weight_decay": changes.get("decay", 0.0), "tensors": 2}],
+            ),
             names=changes.get("names", NAMES),
             sizes=SIZES,
             entries=SIZES,
@@ -102,7 +105,7 @@ CHANGES = {
     "dtype": ({"dtypes": ["bfloat16", "float32"]}, "the dtype of 1 of 2 tensors"),
     "precision": ({"notes": {"off": {"bf16 off": 1}}}, "the precision of a pass"),
     "rate": ({"lr": 0.2}, "the learning rate"),
-    "groups": ({"decay": 0.1}, "weight_decay of parameter group 0"),
+    "groups": ({"decay": 0.1}, "weight_decay of all tensors"),
     "loss": ({"loss": 8.0}, "the loss of pass 0 is × 2"),
     "gradient": ({"gradient": 1.5}, "the gradient is × 1.5"),
     "clip": ({"clip": 0.5}, "clipping"),
@@ -132,6 +135,10 @@ def test_a_change_is_named_by_its_row_and_what_comes_before_it_is_the_same(name)
         {"inputs": [*INPUTS, tensor("attention_mask", [1] * 8)]},  # a mask of ones is none
         {"inputs": swapped("input_ids", [5, 6, 7, 0, 0, 0, 8, 9, 0, 0, 0, 0])},  # padded further
         {"names": ["base.model.layers.0.weight", "base.model.head.bias"]},  # inside another model
+        {"names": ["module.body.0.weight", "module.head.bias"]},
+        {"inputs": [tensor("ids", INPUTS[0].entries), *INPUTS[1:]]},  # under another name
+        {"inputs": INPUTS[:1]},  # labels that stay in the loop
+        {"groups": [{"tensors": 1, "lr": 0.1, "weight_decay": 0.0}] * 2},
         {"gradient": 1 + 1e-6},
         {"rows": [[4, 5], [6, 7]]},  # the same content under other numbers
         {"kind": "AdamW", "settings": {"Arguments.output_dir": "there"}},
@@ -140,6 +147,23 @@ def test_a_change_is_named_by_its_row_and_what_comes_before_it_is_the_same(name)
 def test_harmless_changes_are_the_same(changes):
     comparison = compare_in_order(run(), run(**changes), run())
     assert comparison.same, comparison
+
+
+def test_a_frozen_tensor_of_an_optimizer_is_none_of_the_training():
+    """One side's optimizer has the frozen tensor, the other's has the trained one alone."""
+    both, alone = run(trained=[True, False]), run(trained=[True, False])
+    for event, step in alone.steps.items():
+        record = step.first
+        details = msgspec.structs.replace(
+            record.details, shapes=SHAPES[:1], dtypes=["float32"], norms=[2.0], trained=[True]
+        )
+        groups = [record.groups[0] | {"tensors": 1}]
+        record = msgspec.structs.replace(
+            record, names=NAMES[:1], sizes=[8], entries=[8], own=[True], groups=groups, details=details
+        )
+        arrays = {name: getattr(step, name)[:, :8] for name in ("gradients", "weights", "after", "changes")}
+        alone.steps[event] = msgspec.structs.replace(step, ranks=[record], **arrays)
+    assert compare_in_order(both, alone, both).same, compare_in_order(both, alone, both)
 
 
 def test_settings_that_differ_are_listed_and_places_are_not():

@@ -41,6 +41,8 @@ OPTIONS = {
         {"action": "append"},
     ),
     "--against-python FILE": "compare with another environment, by its interpreter",
+    "--against-command COMMAND": "compare with another command, such as the script before it was ported to "
+    "ranks or to a trainer, in one pass and at both splits",
     "--bisect A..B": "find the first of these releases that differs from A; of --against PACKAGE, or "
     "PACKAGE==A..B",
     "--resume WORDS": "compare with a run killed after a checkpoint and started again with these words, in "
@@ -58,7 +60,7 @@ OPTIONS = {
     "--json": "print the answer as JSON",
 }
 
-FURTHER = ("against", "against_python", "bisect", "resume", "at_step", "resume_ranks")
+FURTHER = ("against", "against_python", "against_command", "bisect", "resume", "at_step", "resume_ranks")
 """Questions beside another split."""
 
 

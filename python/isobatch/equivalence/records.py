@@ -272,6 +272,11 @@ class Recording(msgspec.Struct, frozen=True):
         rows = [row for batch in batches for row in batch]
         return len({*rows}) < len(rows) or any(len(batch) > self.split.micro_batch for batch in batches)
 
+    def draws(self) -> tuple[str, list[list[int]]]:
+        """Returns the loader's name or the drawing line, and the rows of each step over all ranks."""
+        loader = self.training_loader()
+        return self.steps_by_hand() if loader is None else (loader.name, self.drawn_steps())
+
     def steps_by_hand(self) -> tuple[str, list[list[int]]]:
         """Returns the line of a loop's own draws of rows, and the rows of each step over all ranks."""
         ranks = [record.indices for record in self.last.ranks]

@@ -67,6 +67,7 @@ class Recorded(msgspec.Struct, frozen=True):
     singles: bool = False
     still: int = 0
     entries: bool = False
+    weights: str = ""
     rows: dict[str, Any] | None = None
     rollouts: str = ""
     split: Split | None = None

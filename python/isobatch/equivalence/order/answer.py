@@ -6,13 +6,18 @@ from typing import Any, Literal
 import msgspec
 
 from isobatch.equivalence.laws import SplitCause
-from isobatch.equivalence.order.comparison import OrderedComparison, OrderedRow
+from isobatch.equivalence.order.comparison import ESSENTIAL, OrderedComparison, OrderedRow
 from isobatch.equivalence.releases.weights import Sides, Weighed
 from isobatch.equivalence.result import Same
 from isobatch.words import counted, few
 
 SCHEMA = "isobatch.order/1"
-PAGE = "upgrade.md"
+PAGES = {"release": "upgrade.md", "command": "same.md#beside-another-script"}
+UNCOMPARED = (
+    "Not compared: rows and weights that were given, dropout's and other random draws, evaluation and "
+    "checkpoints, and what follows after these steps."
+)
+"""Of two commands."""
 MOST_SETTINGS = 8
 """Settings that a line lists."""
 
@@ -32,7 +37,7 @@ class OrderedSame(Same, frozen=True, kw_only=True):
     """Whether two runs of a command are the same training, by the first difference in order.
 
     Attributes:
-        kind: "release", another environment; "resume", a continuation.
+        kind: "release", another environment; "resume", a continuation; "command", another command.
         sides: both sides in words, the reference first.
         measured: the rows of the order, each with its state and both sides' values.
         settings: of the objects that train, those that differ, with both values.
@@ -41,7 +46,7 @@ class OrderedSame(Same, frozen=True, kw_only=True):
     """
 
     schema: str = SCHEMA
-    kind: Literal["release", "resume"]
+    kind: Literal["release", "resume", "command"]
     sides: list[str]
     measured: list[OrderedRow]  # type: ignore[assignment]
     settings: dict[str, list[Any]] = {}
@@ -56,7 +61,9 @@ class OrderedSame(Same, frozen=True, kw_only=True):
     @property
     def unmeasured(self) -> list[str]:
         """Why the training is not called the same although nothing differs."""
-        texts = [row.text for row in self.measured if row.holds is None and row.text]
+        unseen = [row for row in self.measured if row.holds is None and row.text]
+        texts = [row.text for row in unseen if row.id in ("repeat", "split", *ESSENTIAL[1:])]
+        texts = texts or [row.text for row in unseen]
         return texts or [start.text for start in self.starts if start.same is None]
 
     def lines(self) -> Iterator[str]:
@@ -89,6 +96,8 @@ class OrderedSame(Same, frozen=True, kw_only=True):
         if self.changes:
             yield ""
             yield f"Changed for the comparison: {', '.join(self.changes)}."
+        if self.kind == "command":
+            yield UNCOMPARED
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield f"{counted(self.steps, 'step')} compared, {self.seconds:.0f} s; {versions}."
 
@@ -128,25 +137,27 @@ def answer_of(
     words: Sequence[str],
     comparison: OrderedComparison,
     sides: Sides,
-    weighed: Weighed,
+    weighed: Weighed | None = None,
 ) -> OrderedSame:
-    """Makes the answer of two environments."""
+    """Makes the answer of two environments; of two commands, without `weighed`."""
+    kind: Literal["release", "command"] = "release" if weighed else "command"
     row, (reference, second, labels) = comparison.first, sides
-    causes = []
+    causes, rows = [], [*comparison.rows]
     if row is not None:
         text = f"{row.text}, at step {row.step}: {_both(row.values, labels)}"
-        if weighed.row.values:
+        if weighed and weighed.row.values:
             text += f"; samples weigh {_both(weighed.row.values, labels)}"
-        causes = [SplitCause(f"release_{row.id}", row.measures, text, row.remedy, PAGE), *weighed.causes]
-    rows = [*comparison.rows]
-    rows.insert(1 + next(at for at, row in enumerate(rows) if row.id == "gradient"), weighed.row)
+        causes = [SplitCause(f"{kind}_{row.id}", row.measures, text, row.remedy, PAGES[kind])]
+    if weighed:
+        causes += weighed.causes
+        rows.insert(1 + next(at for at, row in enumerate(rows) if row.id == "gradient"), weighed.row)
     changes = sorted({change for run in (reference, second) for change in run.changes})
     if any(step.first.norms for step in reference.steps.values()):
         changes.append("clipping measured and not applied")
     versions = reference.last.first.versions
     theirs = second.last.first.versions
     return OrderedSame(
-        kind="release",
+        kind=kind,
         same=comparison.same,
         sides=labels,
         measured=rows,

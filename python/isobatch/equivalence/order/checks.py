@@ -1,26 +1,28 @@
 """Checks of a step of two runs: parameters, settings, loss, gradient, update."""
 
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 
 from isobatch.equivalence.causes import nearest_scale
 from isobatch.equivalence.checks import EQUAL, SETTINGS
-from isobatch.equivalence.order.pair import Pair, Unlike, Unseen, short_names
+from isobatch.equivalence.order.pair import Pair, Unlike, Unseen, trained
+from isobatch.equivalence.records import RankStep
 from isobatch.equivalence.split import Split
 from isobatch.equivalence.weights import distance, solve
 from isobatch.limits import within
-from isobatch.words import few
+from isobatch.words import counted, few
 
 
 def parameters(pair: Pair) -> Unlike | Unseen | None:
     """Compares the tensors: names, shapes, and those of the optimizer."""
     if pair.details is None:
         return Unseen("the recorder kept no details")
-    sides = []
-    for record, details in zip(pair.records, pair.details, strict=True):
-        shapes = (str(tuple(shape)) for shape in details.shapes)
-        sides.append(dict(zip(short_names(record), shapes, strict=True)))
+    sides = [
+        {name: str(tuple(details.shapes[at])) for name, at in trained(record).items()}
+        for record, details in zip(pair.records, pair.details, strict=True)
+    ]
     if sides[0] == sides[1]:
         return None
     only = [[f"{name} {a[name]}" for name in a if a[name] != b.get(name)] for a, b in (sides, sides[::-1])]
@@ -39,21 +41,19 @@ def weights(pair: Pair) -> Unlike | Unseen | None:
     apart = distance(second, reference)
     if within(apart, EQUAL) or _is_rounded(pair, apart):
         return None
-    details = pair.details
-    names = short_names(pair.records[0])
-    ends = np.cumsum(pair.records[0].sizes)
+    sides = [trained(record) for record in pair.records]
+    ends = np.cumsum([pair.records[0].sizes[at] for at in sides[0].values()])
     parts = zip(np.split(reference, ends[:-1]), np.split(second, ends[:-1]), strict=True)
-    worst = max(range(len(names)), key=[distance(b, a) for a, b in parts].__getitem__)
+    worst = max(zip(sides[0], parts, strict=True), key=lambda item: distance(item[1][1], item[1][0]))[0]
     spreads = ["?", "?"]
-    if details is not None:
-        at = short_names(pair.records[1]).index(names[worst])
-        entries = pair.records[0].entries[worst]
-        norms = details[0].norms[worst], details[1].norms[at]
+    if pair.details is not None:
+        entries = pair.records[0].entries[sides[0][worst]]
+        norms = [details.norms[side[worst]] for details, side in zip(pair.details, sides, strict=True)]
         spreads = [f"{(norm or 0.0) / max(entries, 1) ** 0.5:.3g}" for norm in norms]
     if spreads[0] == spreads[1]:
-        text = f"the weights differ by {apart:.1g}, most in {names[worst]}, as widely spread: drawn anew"
+        text = f"the weights differ by {apart:.1g}, most in {worst}, as widely spread: drawn anew"
     else:
-        text = f"the weights differ by {apart:.1g}, most in {names[worst]}"
+        text = f"the weights differ by {apart:.1g}, most in {worst}"
     return Unlike.of((f"root mean square {spread}" for spread in spreads), text)
 
 
@@ -62,7 +62,7 @@ def dtypes(pair: Pair) -> Unlike | Unseen | None:
     if pair.details is None:
         return Unseen("the recorder kept no details")
     sides = [
-        dict(zip(short_names(record), details.dtypes, strict=True))
+        {name: details.dtypes[at] for name, at in trained(record).items()}
         for record, details in zip(pair.records, pair.details, strict=True)
     ]
     names = [name for name in sides[0] if sides[0][name] != sides[1].get(name)]
@@ -105,20 +105,35 @@ def groups(pair: Pair) -> Unlike | Unseen | None:
     kinds = [record.kind.removesuffix("Torch") for record in pair.records]
     if kinds[0] != kinds[1]:
         return Unlike(kinds[0], kinds[1], "the optimizer")
-    sides = [record.groups for record in pair.records]
-    tensors = [[group.get("tensors", 0) for group in side if group.get("tensors")] for side in sides]
-    if tensors[0] != tensors[1]:
-        texts = [f"groups of {' and '.join(map(str, side))} tensors" for side in tensors]
-        return Unlike.of(texts, "the parameter groups")
-    filled = [[group for group in side if group.get("tensors")] for side in sides]
-    for number, (group, second) in enumerate(zip(*filled, strict=True)):
-        for name in SETTINGS:
-            value, theirs = group.get(name), second.get(name)
-            if value is None or theirs is None or name == "initial_lr":
-                continue
-            if not _are_alike(value, theirs):
-                return Unlike(str(value), str(theirs), f"{name} of parameter group {number}")
+    sides = [_settings_of(record) for record in pair.records]
+    for setting in (*SETTINGS, "lr"):
+        values = {
+            name: (group.get(setting), sides[1][name].get(setting))
+            for name, group in sides[0].items()
+            if name in sides[1]
+        }
+        unlike = [name for name, both in values.items() if None not in both and not _are_alike(*both)]
+        if unlike:
+            value, theirs = values[unlike[0]]
+            return Unlike(str(value), str(theirs), f"{setting} of {_tensors_text(unlike, sides[0])}")
     return None
+
+
+def _settings_of(record: RankStep) -> dict[str, dict[str, Any]]:
+    """Returns the settings of each trained tensor of a step's optimizer: groups may divide them otherwise."""
+    groups = [group for group in record.groups for _ in range(group.get("tensors", 0))]
+    own = [at for at, is_own in enumerate(record.own) if is_own]
+    if len(groups) != len(own):  # an engine's optimizer has flat parts of the parameters
+        return {f"parameter group {number}": group for number, group in enumerate(record.groups)}
+    by_place = dict(zip(own, groups, strict=True))
+    return {name: by_place[at] for name, at in trained(record).items() if at in by_place}
+
+
+def _tensors_text(names: Sequence[str], among: Sized) -> str:
+    """Writes some of all tensors."""
+    if len(names) == len(among):
+        return "all tensors"
+    return counted(len(names), "tensor") + f", such as {names[0]}"
 
 
 def losses(pair: Pair) -> Unlike | Unseen | None:
@@ -198,8 +213,13 @@ def _are_alike(value: Any, second: Any) -> bool:
 
 
 def _scale_text(pair: Pair, factor: float) -> str:
-    """Writes a factor, in ranks or passes where it is their number."""
-    step = pair.steps[0]
-    split = Split(len(step.ranks), max(1, len(step.first.passes)), max(1, pair.run.split.micro_batch))
+    """Writes a factor, in ranks, passes, samples or tokens where it is their number."""
+    step, passes = pair.steps[0], pair.records[0].passes
+    split = Split(len(step.ranks), max(1, len(passes)), max(1, pair.run.split.micro_batch))
     scale = nearest_scale(split, factor)
-    return f" is × {factor:.4g}" + (f" ({scale.text})" if scale is not None else "")
+    text = "" if scale is None else scale.text
+    counts = {"samples": len(passes[0].hashes), "tokens": max(passes[0].tokens, default=0)} if passes else {}
+    for noun, count in counts.items():
+        if scale is None and count > 1 and within(factor / count - 1, EQUAL):
+            text = f"a sum over the pass's {count} {noun}, and not their mean"
+    return f" is × {factor:.4g}" + (f" ({text})" if text else "")

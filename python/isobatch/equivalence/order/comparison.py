@@ -31,7 +31,7 @@ ORDER = (
     OrderRow(
         "rows",
         "dataset rows",
-        "of each pass, as the loader draws them; passes and rows of a step",
+        "the dataset's length; rows of each pass, as drawn; passes and rows of a step",
         f"{_SAME_DATA}: batch, accumulation, seed, sampler, filters, packing",
         inputs.rows,
     ),
@@ -101,7 +101,7 @@ ORDER = (
     OrderRow(
         "groups",
         "optimizer and groups",
-        "its kind; weight decay, momentum, betas, eps and tensors of each group",
+        "its kind; weight decay, momentum, betas and eps of each tensor",
         "name the optimizer and its settings",
         checks.groups,
     ),

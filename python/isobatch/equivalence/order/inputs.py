@@ -10,7 +10,7 @@ from isobatch.equivalence.details import InputTensor
 from isobatch.equivalence.order.pair import Pair, Unlike, Unseen
 from isobatch.equivalence.weights import distance
 from isobatch.limits import within
-from isobatch.words import few
+from isobatch.words import counted, few
 
 _MASKS = ("attention_mask", "position_ids", "cu_seq_lens_q")
 _TOKENS = ("input_ids", "decoder_input_ids")
@@ -24,7 +24,11 @@ def rows(pair: Pair) -> Unlike | Unseen | None:
     shapes = [run.shape(event) for run in (pair.run, pair.second_run)]
     if len(shapes[0]) != len(shapes[1]):
         return Unlike(f"{len(shapes[0])} ranks", f"{len(shapes[1])} ranks", "the ranks of a step")
-    drawn = [run.rows(event, own=True) for run in (pair.run, pair.second_run)]
+    runs = pair.run, pair.second_run
+    sizes = [None if (loader := run.training_loader()) is None else loader.rows for run in runs]
+    if None not in sizes and sizes[0] != sizes[1]:
+        return Unlike.of((counted(size or 0, "row") for size in sizes), "the dataset")
+    drawn = [run.rows(event) for run in runs]
     if shapes[0] != shapes[1]:
         return Unlike.of(map(_shape_text, shapes), "the passes of a step, and their rows")
     sides = [side for side in drawn if side is not None]
@@ -69,9 +73,8 @@ def _compare(pair: Pair, takes: Callable[[str], bool], noun: str, *, padded: boo
                 continue
             tensor, second = own.get(name), their.get(name)
             if tensor is None or second is None:
-                given = tensor or second
-                if noun == "inputs" or (noun == "mask" and _is_plain(given)):
-                    continue
+                if noun != "mask" or _is_plain(tensor or second):
+                    continue  # a loop may keep it: the loss tells
                 shown = ["none" if part is None else _shape(part) for part in (tensor, second)]
                 return Unlike.of(shown, f"{name} of {where}")
             seen = True
@@ -135,4 +138,4 @@ def _first(tensor: InputTensor) -> str:
 def _shape_text(shape: Sequence[Sequence[int]]) -> str:
     counts = sorted({count for rank in shape for count in rank})
     passes = sorted({len(rank) for rank in shape})
-    return f"{few(map(str, passes))} passes of {few(map(str, counts))} rows"
+    return f"{few(map(str, passes))} {'pass' if passes == [1] else 'passes'} of {few(map(str, counts))} rows"

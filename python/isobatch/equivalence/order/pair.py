@@ -1,9 +1,10 @@
 """A step of two runs side by side, and the outcomes of a check of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import takewhile
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from isobatch.equivalence.details import InputTensor, StepDetails
@@ -56,14 +57,13 @@ class Pair(NamedTuple):
         return None if first is None or second is None else (first, second)
 
     def aligned(self, vectors: Sequence[Vector]) -> tuple[Vector, Vector]:
-        """Returns two sketches with the tensors of the first one's order."""
-        first, second = self.records
-        if short_names(first) == short_names(second):
-            return vectors[0], vectors[1]
-        starts = np.cumsum([0, *second.sizes])
-        places = dict(zip(short_names(second), pairwise(starts), strict=True))
-        parts = [vectors[1][slice(*places[name])] for name in short_names(first)]
-        return vectors[0], np.concatenate(parts)
+        """Returns the trained tensors of two sketches, in the first one's order."""
+        names = trained(self.records[0])
+        sides = []
+        for record, vector in zip(self.records, vectors, strict=True):
+            parts, places = np.split(vector, np.cumsum(record.sizes)[:-1]), trained(record)
+            sides.append(np.concatenate([np.zeros(0), *(parts[places[name]] for name in names)]))
+        return sides[0], sides[1]
 
     def gradient_distance(self) -> float:
         """Returns the relative distance of both gradients."""
@@ -71,19 +71,46 @@ class Pair(NamedTuple):
         return distance(second, reference)
 
     def inputs(self) -> Iterator[tuple[str, dict[str, InputTensor], dict[str, InputTensor]]]:
-        """Yields the tensors of each pass on both sides, with the pass in words."""
+        """Yields the tensors of each pass on both sides, with the pass in words.
+
+        A tensor under another name, or in another place of the call, has the name of the reference's.
+        """
         for rank, (record, second) in enumerate(zip(self.steps[0].ranks, self.steps[1].ranks, strict=False)):
             for number, (taken, other_taken) in enumerate(zip(record.passes, second.passes, strict=False)):
                 where = f"pass {number}" + (f" of rank {rank}" if len(self.steps[0].ranks) > 1 else "")
-                sides = [{tensor.name: tensor for tensor in part.inputs} for part in (taken, other_taken)]
-                yield where, sides[0], sides[1]
+                own, theirs = (
+                    {tensor.name: tensor for tensor in part.inputs} for part in (taken, other_taken)
+                )
+                for name in [name for name in own if name not in theirs]:
+                    alike = [
+                        at
+                        for at, tensor in theirs.items()
+                        if at not in own and _has_content(tensor, own[name])
+                    ]
+                    if alike:
+                        theirs[name] = theirs.pop(alike[0])
+                yield where, own, theirs
+
+
+def _has_content(tensor: InputTensor, second: InputTensor) -> bool:
+    return msgspec.structs.replace(tensor, name=second.name) == second
+
+
+def trained(record: RankStep) -> dict[str, int]:
+    """Returns the places of the trained tensors by their names: an optimizer may have others."""
+    flags = [True] * len(record.names) if record.details is None else record.details.trained
+    return {name: at for at, (name, flag) in enumerate(zip(short_names(record), flags, strict=True)) if flag}
 
 
 def short_names(record: RankStep) -> list[str]:
-    """Names the tensors by their place in a layer; whole names where two were alike."""
+    """Names the tensors by their place in a layer, else without the names of all modules around."""
     shorts = []
     for name in record.names:
         parts = name.split(".")
         first = next((at for at, part in enumerate(parts) if part.isdigit()), max(0, len(parts) - 2))
         shorts.append(".".join(parts[first:]))
-    return shorts if len({*shorts}) == len(shorts) else record.names
+    if len({*shorts}) == len(shorts):
+        return shorts
+    names = [name.split(".") for name in record.names]
+    outer = [*takewhile(lambda parts: len({*parts}) == 1, zip(*(name[:-1] for name in names), strict=False))]
+    return [".".join(name[len(outer) :]) for name in names]

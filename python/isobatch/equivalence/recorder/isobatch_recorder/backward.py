@@ -33,6 +33,7 @@ def _watch_optimizers(recorder: Recorder) -> None:
         initialize(self, *args, **kwargs)
         if not any(optimizer is self for optimizer in recorder.optimizers):
             recorder.optimizers.append(self)
+            recorder.forwards.clear()  # a trial before the training is no part of its first pass
 
     optimizers.Optimizer.__init__ = __init__  # type: ignore[method-assign]
 
@@ -47,7 +48,7 @@ def _watch_backward(recorder: Recorder) -> None:
         records = not recorder.in_backward and not recorder.busy and recorder.optimizers
         if not records or any(loss.is_meta for loss in losses):
             if not recorder.optimizers:
-                recorder.forwards.clear()  # a trial before the training is no part of its first pass
+                recorder.forwards.clear()
             return backward(*args, **kwargs)
         recorder.typed.look()
         before = recorder.gradient() if recorder.settings["each_pass"] else None

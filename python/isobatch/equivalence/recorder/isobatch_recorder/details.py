@@ -10,7 +10,6 @@ import inspect
 import os
 import random
 import sys
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,13 +79,6 @@ def describe_step(recorder: Any, number: int, optimizer: Any, tensors: list[Any]
     if not recorder.steps.get(number) and recorder.rank == 0:
         details["settings"] = _settings(recorder)
     return details
-
-
-def sign_of(name: str) -> int:
-    """Numbers a parameter by its place in its layer: a model inside another one has a longer name."""
-    parts = name.split(".")
-    first = next((at for at, part in enumerate(parts) if part.isdigit()), max(0, len(parts) - 2))
-    return zlib.crc32(".".join(parts[first:]).encode())
 
 
 def _state(optimizer: Any) -> dict[str, list[list[float]]]:

@@ -46,7 +46,8 @@ class Recorder:
             sketches; `details`, whether inputs, losses and states are kept;
             `untouched`, whether the training is only watched, and `dropout`, whether it is on then; `seed` of
             the generators; `watched`, a folder for checkpoints; `stop`, the steps after which the script is
-            killed, or 0; `rows` to draw, or null; `rollouts`, a file of completions to play, or "";
+            killed, or 0; `weights`, a file of first weights, or ""; `rows` to draw, or null;
+            `rollouts`, a file of completions to play, or "";
             `split`, set in the code's objects of the kinds in `sets`, in the `loader` of the training and in
             `flags`;
             `look`, the most samples of a step when a run only looks at the code, else 0.
@@ -71,6 +72,7 @@ class Recorder:
         self.indices: dict[str, list[list[int]]] = {}
         self.meshes: list[Any] = []
         self.group_sizes: list[int] = []
+        self.has_weights = False
         self.in_backward = False
         self.batches_given = 0
         self.batches_used: dict[int, int] = {}  # by an optimizer's last pass
@@ -145,7 +147,7 @@ class Recorder:
             if gradient is None:
                 parts.append(torch.zeros(size_of(parameter, buckets), dtype=torch.float64))
             else:
-                parts.append(sketch(self._sign_of(number, parameter), gradient, buckets))
+                parts.append(sketch(self._sign_of(number), gradient, buckets))
         return torch.cat(parts)
 
     def gradient_marks(self) -> list[list[tuple[int, int] | None]]:
@@ -263,12 +265,11 @@ class Recorder:
         """Sketches all parameters as they are now."""
         buckets = self.settings["buckets"]
         tensors = enumerate(self.tensors())
-        return torch.cat([sketch(self._sign_of(number, p), p, buckets) for number, (_, p) in tensors])
+        return torch.cat([sketch(self._sign_of(number), p, buckets) for number, (_, p) in tensors])
 
-    def _sign_of(self, number: int, parameter: torch.Tensor) -> int:
-        """Chooses the signs of a tensor's sketch: by its name where a release may order tensors anew."""
-        name = self.names.get(id(parameter))
-        return number if name is None or not self.settings["details"] else details.sign_of(name)
+    def _sign_of(self, number: int) -> int:
+        """Chooses the signs of a tensor's sketch: one for all where another run may order tensors anew."""
+        return 0 if self.settings["details"] else number
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the parameters with their names, an engine's whole."""

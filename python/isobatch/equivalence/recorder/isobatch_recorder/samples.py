@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from . import first_weights
 from .after_import import AfterImport
 from .details import read_inputs
 from .record import Recorder
@@ -36,6 +37,9 @@ def install(recorder: Recorder) -> None:
                 recorder.names.setdefault(
                     id(parameter), name.replace("module.", "").replace("_orig_mod.", "")
                 )
+            if recorder.settings["weights"] and recorder.optimizers and not recorder.has_weights:
+                recorder.has_weights = True
+                first_weights.give(recorder, self)
         depth += 1
         try:
             return call(self, *args, **kwargs)
