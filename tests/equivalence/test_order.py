@@ -137,6 +137,7 @@ def test_a_change_is_named_by_its_row_and_what_comes_before_it_is_the_same(name)
         {"names": ["base.model.layers.0.weight", "base.model.head.bias"]},  # inside another model
         {"names": ["module.body.0.weight", "module.head.bias"]},
         {"inputs": [tensor("ids", INPUTS[0].entries), *INPUTS[1:]]},  # under another name
+        {"inputs": [*(tensor(name, INPUTS[0].entries) for name in ("ids", "copy")), *INPUTS[2:]]},
         {"inputs": INPUTS[:1]},  # labels that stay in the loop
         {"groups": [{"tensors": 1, "lr": 0.1, "weight_decay": 0.0}] * 2},
         {"gradient": 1 + 1e-6},

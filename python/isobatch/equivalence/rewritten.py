@@ -105,6 +105,7 @@ def compare_commands(old: SplitRuns, new: SplitRuns, requested: Split | None) ->
         same=answer.same and row.holds,
         measured=[*answer.measured, row],
         causes=[*answer.causes, *causes],
+        settings={name: both for name, both in answer.settings.items() if None not in both},
         changes=[*dict.fromkeys([*answer.changes, *notes])],
         seconds=round(time.monotonic() - began, 1),
     )

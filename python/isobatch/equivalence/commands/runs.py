@@ -34,6 +34,8 @@ TAIL = 12
 _IN_USE = re.compile("address already in use|EADDRINUSE", re.IGNORECASE)
 TIME_WAIT = 60.0
 """Seconds that Linux keeps a port from the next process, after a connection was closed on its side."""
+CHOSEN = 32768
+"""First of the ports that Linux chooses itself, for outgoing connections."""
 _OF_TORCHRUN = re.compile(r"^[EW]\d{4} .*(failed \(exitcode|closing signal)")
 
 QUIET = {
@@ -294,18 +296,13 @@ def _read_run(folder: Path, split: Split, settings: Recorded, code: int | None, 
 
 
 def _wait_for_ports() -> bool:
-    """Waits until no port of a program's own choice is in TIME_WAIT; returns whether one was.
-
-    Ports that Linux chooses for outgoing connections do not count. Elsewhere nothing is known of them.
-    """
-    waited, deadline = False, time.monotonic() + TIME_WAIT + 5
-    chosen = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    while chosen.exists() and time.monotonic() < deadline:
-        first, last = map(int, chosen.read_text().split())
-        text = "".join(path.read_text() for path in Path("/proc/net").glob("tcp*"))
+    """Waits until no fixed port is in TIME_WAIT; returns whether one was. Only Linux lists them."""
+    deadline, waited = time.monotonic() + TIME_WAIT + 5, False
+    while time.monotonic() < deadline:
+        text = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
         sockets = map(str.split, text.splitlines())
         ports = [int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in sockets if state == "06"]
-        if all(first <= port <= last for port in ports):
+        if min(ports, default=CHOSEN) >= CHOSEN:
             break
         waited = True
         time.sleep(0.5)

@@ -109,7 +109,8 @@ ORDER = (
         "loss",
         "loss",
         "of each pass, as it is differentiated",
-        "the same inputs and weights have another loss: look at loss type, normalization, scale, attention",
+        "the same weights have another loss: look at its type, normalization, scale, attention, and at inputs "
+        "that were not compared",
         checks.losses,
     ),
     OrderRow(

@@ -82,17 +82,16 @@ class Pair(NamedTuple):
                     {tensor.name: tensor for tensor in part.inputs} for part in (taken, other_taken)
                 )
                 for name in [name for name in own if name not in theirs]:
-                    alike = [
-                        at
-                        for at, tensor in theirs.items()
-                        if at not in own and _has_content(tensor, own[name])
-                    ]
-                    if alike:
+                    alike = [at for at in theirs if at not in own and _may_be(theirs[at], own[name])]
+                    if len(alike) == 1 or (alike and own[name].entries):
                         theirs[name] = theirs.pop(alike[0])
                 yield where, own, theirs
 
 
-def _has_content(tensor: InputTensor, second: InputTensor) -> bool:
+def _may_be(tensor: InputTensor, second: InputTensor) -> bool:
+    """Tells whether two tensors of other names are one: features by their shape, indices by their content."""
+    if tensor.sums and second.sums:
+        return (tensor.shape, tensor.dtype) == (second.shape, second.dtype)
     return msgspec.structs.replace(tensor, name=second.name) == second
 
 
