@@ -1,6 +1,5 @@
 """Checks of a step of two runs: parameters, settings, loss, gradient, update."""
 
-from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -89,13 +88,10 @@ def precision(pair: Pair) -> Unlike | Unseen | None:
 
 
 def rates(pair: Pair) -> Unlike | Unseen | None:
-    """Compares the learning rate of each group."""
-    sides = [record.lrs for record in pair.records]
-    alike = len(sides[0]) == len(sides[1]) and all(
-        within(b - a, EQUAL * abs(a)) for a, b in zip(*sides, strict=True)
-    )
-    if alike or (len(sides[0]) != len(sides[1]) and {*sides[0]} == {*sides[1]}):
+    """Compares the learning rate of each tensor."""
+    if _unlike_setting(pair, "lr") is None:
         return None
+    sides = [record.lrs for record in pair.records]
     texts = [", ".join(f"{rate:.6g}" for rate in dict.fromkeys(side)) for side in sides]
     return Unlike.of(texts, "the learning rate")
 
@@ -105,35 +101,36 @@ def groups(pair: Pair) -> Unlike | Unseen | None:
     kinds = [record.kind.removesuffix("Torch") for record in pair.records]
     if kinds[0] != kinds[1]:
         return Unlike(kinds[0], kinds[1], "the optimizer")
+    return next(filter(None, (_unlike_setting(pair, setting) for setting in SETTINGS)), None)
+
+
+def _unlike_setting(pair: Pair, setting: str) -> Unlike | None:
+    """Compares a setting of each tensor: groups may divide the tensors otherwise."""
     sides = [_settings_of(record) for record in pair.records]
-    for setting in (*SETTINGS, "lr"):
-        values = {
-            name: (group.get(setting), sides[1][name].get(setting))
-            for name, group in sides[0].items()
-            if name in sides[1]
-        }
-        unlike = [name for name, both in values.items() if None not in both and not _are_alike(*both)]
-        if unlike:
-            value, theirs = values[unlike[0]]
-            return Unlike(str(value), str(theirs), f"{setting} of {_tensors_text(unlike, sides[0])}")
-    return None
+    values = [{name: group.get(setting) for name, group in side.items()} for side in sides]
+    unlike = [
+        name
+        for name, value in values[0].items()
+        if None not in (value, values[1].get(name)) and not _are_alike(value, values[1][name])
+    ]
+    if not unlike:
+        return None
+    where = (
+        "all tensors"
+        if len(unlike) == len(sides[0])
+        else f"{counted(len(unlike), 'tensor')}, such as {unlike[0]}"
+    )
+    return Unlike(str(values[0][unlike[0]]), str(values[1][unlike[0]]), f"{setting} of {where}")
 
 
 def _settings_of(record: RankStep) -> dict[str, dict[str, Any]]:
-    """Returns the settings of each trained tensor of a step's optimizer: groups may divide them otherwise."""
+    """Returns the settings of each trained tensor of a step's optimizer."""
     groups = [group for group in record.groups for _ in range(group.get("tensors", 0))]
     own = [at for at, is_own in enumerate(record.own) if is_own]
     if len(groups) != len(own):  # an engine's optimizer has flat parts of the parameters
         return {f"parameter group {number}": group for number, group in enumerate(record.groups)}
     by_place = dict(zip(own, groups, strict=True))
     return {name: by_place[at] for name, at in trained(record).items() if at in by_place}
-
-
-def _tensors_text(names: Sequence[str], among: Sized) -> str:
-    """Writes some of all tensors."""
-    if len(names) == len(among):
-        return "all tensors"
-    return counted(len(names), "tensor") + f", such as {names[0]}"
 
 
 def losses(pair: Pair) -> Unlike | Unseen | None:
