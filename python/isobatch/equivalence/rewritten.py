@@ -183,9 +183,9 @@ def _has_rows(run: Recording, reference: Recording, rows: Sequence[Sequence[int]
 def _draw_anew(reference: Recording, second: Recording) -> bool:
     """Tells whether both draw first weights from one distribution: as widely spread, and far apart."""
     pair = Pair(reference, second, next(iter(reference.steps)), (0.0, 0.0))
-    if pair.details is None or within(
-        distance(*pair.aligned([s.weights[0] for s in pair.steps])), DRAWN_ANEW
-    ):
+    own, theirs = pair.aligned([step.weights[0] for step in pair.steps])
+    differ = own != theirs  # constants, such as a norm's ones, are no draws
+    if pair.details is None or within(distance(theirs[differ], own[differ]), DRAWN_ANEW):
         return False
     first, places = pair.records[0], [trained(record) for record in pair.records]
     for name, at in places[0].items():

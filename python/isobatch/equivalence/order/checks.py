@@ -115,11 +115,8 @@ def _unlike_setting(pair: Pair, setting: str) -> Unlike | None:
     ]
     if not unlike:
         return None
-    where = (
-        "all tensors"
-        if len(unlike) == len(sides[0])
-        else f"{counted(len(unlike), 'tensor')}, such as {unlike[0]}"
-    )
+    some = f"{counted(len(unlike), 'tensor')}, such as {unlike[0]}"
+    where = "all tensors" if len(unlike) == len(sides[0]) else some
     return Unlike(str(values[0][unlike[0]]), str(values[1][unlike[0]]), f"{setting} of {where}")
 
 
