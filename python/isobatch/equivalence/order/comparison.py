@@ -109,8 +109,7 @@ ORDER = (
         "loss",
         "loss",
         "of each pass, as it is differentiated",
-        "the same weights have another loss: look at its type, normalization, scale, attention, and at inputs "
-        "that were not compared",
+        "the same weights have another loss: look at its type, scale, attention, and at inputs not compared",
         checks.losses,
     ),
     OrderRow(
