@@ -39,6 +39,12 @@ def test_splits_of_other_micro_batches_are_refused():
         same_bits(COMMAND, ["2x2x2", "1x2x4"])
 
 
+@pytest.mark.parametrize("words", ["--against-command a", "--against a==1", "--resume a", "--across tp=2"])
+def test_bits_is_a_question_of_its_own(ran, words):
+    error = ran(["same", "--bits", *words.split(), "--", "python", "x.py"], 2).err
+    assert f"--bits and {words.split()[0]} are two questions: ask one of them" in error
+
+
 def test_bits_has_no_page(ran):
     assert (
         "--json prints its answer" in ran(["same", "--bits", "-o", "a.html", "--", "python", "x.py"], 2).err

@@ -74,9 +74,12 @@ def _ask(args: argparse.Namespace) -> int:
     if not args.command:
         raise missing("COMMAND", "pass the training command after --")
     question = {name: getattr(args, name) for name in ("tool", "steps", "limit", "device")}
+    further = {name: getattr(args, name) for name in FURTHER}
     if args.bits:
-        if args.across is not None:
-            raise InputError("--bits compares splits, and --across meshes: ask one of them")
+        for name in ("across", *FURTHER):
+            if getattr(args, name) not in (None, False):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"--bits and {flag} are two questions: ask one of them", field=flag)
         if args.output is not None or args.as_is:
             raise InputError("--bits takes neither --output nor --as-is; --json prints its answer as JSON")
         return _show(same_bits(args.command, args.split, say=say, **question), args)
@@ -86,7 +89,6 @@ def _ask(args: argparse.Namespace) -> int:
             from isobatch.report.pages import require_extra, write
 
             require_extra(args.output)
-    further = {name: getattr(args, name) for name in FURTHER}
     answer = same(
         args.command, args.split, across=args.across, as_is=args.as_is, say=say, **question, **further
     )
