@@ -58,7 +58,7 @@ def test_passes_that_are_not_divided_are_named_at_the_split_of_the_new_script():
         ("no clip", "clip", "to 1.0"),
         ("wider", "parameters", "(24, 5)"),
         ("narrow", "weights", "root mean square"),
-        ("data", "inputs", "features"),
+        ("data", "inputs", "input of pass 0"),
         ("fewer rows", "rows", "64 rows → 48 rows"),
     ],
 )
