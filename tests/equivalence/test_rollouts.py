@@ -123,7 +123,7 @@ def test_a_second_start_for_another_release_plays_the_first_ones_completions(tmp
     runs = OrderedRuns(
         read_typed_command(["python", LOOP], None, None), Recorded(str(tmp_path), 1), 60, "cpu"
     )
-    first, again = runs.start_twice(PRESENT, "here")
+    first, again = runs.start(PRESENT, "here"), runs.repeat(PRESENT, "here")
     assert not first
     assert json.loads(Path(again).read_text()) == {"5 6": [[4]]}
     assert runs.start(PRESENT, "there") == again
