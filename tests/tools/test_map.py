@@ -60,7 +60,6 @@ def test_a_plan_is_read_back_from_what_was_written():
     written = {name: getattr(plan.recipe, name) for name in FIELDS}
     written |= {"micro_batch": 8, "accumulation": 4, "gpus": 16, "lr": plan.lr}
     assert read(settings, *ROWS).fields == written | {"duration": "1000st", "warmup": "30st"}
-    assert write_settings(plan, ROWS, "lr", "min_lr") == {"lr": 1e-3, "lr_end": 1e-5}
 
 
 def test_a_value_that_a_plan_does_not_have_is_left_out_or_written_as_off():
@@ -99,6 +98,9 @@ def test_a_word_that_the_map_lacks_is_asked_for_and_noted():
     assert write_settings(plan, (optimizer, schedule)) == {}
     notes = ["opt is not set: it has no word for lamb", "curve is not set: it has no word for cosine"]
     assert list(wordless(plan, (optimizer, schedule))) == notes
+    own = plan_with({"schedule": ib.schedules.cosine(1e-3, 1000), "warmup": None})
+    (note,) = wordless(own, (schedule,))
+    assert write_settings(own, (schedule,)) == {} and note.startswith("curve is not set")
 
 
 def test_a_row_that_cannot_be_written_is_refused():

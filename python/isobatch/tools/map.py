@@ -142,17 +142,16 @@ def _read_word(page: SettingsPage, row: Setting, key: str, default: str | None) 
         page.unsupported(key, f"the schedule {word!r}")
 
 
-def write_settings(plan: Planned, settings: Iterable[Setting], *fields: str) -> dict[str, Any]:
+def write_settings(plan: Planned, settings: Iterable[Setting]) -> dict[str, Any]:
     """Returns a plan's values at their places in the file, tables inside tables; no value is None.
 
     Args:
         plan: what is written.
         settings: the map's rows, in the order of writing.
-        fields: those to write; without any, all that the engine writes.
     """
     tables: dict[str, Any] = {}
     for row in settings:
-        if row.writes and (not fields or row.field in fields):
+        if row.writes:
             for key, value in _written(plan, row):
                 put(tables, key, value)
     return tables
@@ -164,11 +163,11 @@ def _written(plan: Planned, row: Setting) -> Iterable[tuple[str, Any]]:
     if optimizers and plan.recipe.optimizer not in optimizers.split():
         return ()
     value = _PLANNED[row.field](plan)
-    value = row.off if value is None or (value == 0 and row.off is not None) else value
-    if row.words and isinstance(value, str):
+    if row.words:
+        value = row.words.get(value) if isinstance(value, str) else None
         if len(keys) > 1:
-            return [(row.words[value], True)] if value in row.words else ()
-        value = row.words.get(value)
+            return () if value is None else [(value, True)]
+    value = row.off if value is None or (value == 0 and row.off is not None) else value
     if value is None:
         return ()
     return zip(keys, value if len(keys) > 1 else [value], strict=True)
@@ -178,7 +177,7 @@ def wordless(plan: Planned, settings: Iterable[Setting]) -> Iterator[str]:
     """Yields a note for each value of a plan without a word in a map."""
     for row in settings:
         value = _PLANNED[row.field](plan) if row.writes and row.words else None
-        if value is not None and value not in row.words:
+        if value is not None and not (isinstance(value, str) and value in row.words):
             yield f"{row.key} is not set: it has no word for {value}"
 
 
