@@ -20,7 +20,7 @@ def give(recorder: Recorder, module: Any) -> None:
         if recorder.rank == 0:
             torch.save(tensors, file)
         return
-    given = torch.load(file)
+    given = torch.load(file, weights_only=True)
     with torch.no_grad():
         for name, tensor in own.items():
             matches = [key for key in given if _is_inside(key, name) and given[key].shape == tensor.shape]
