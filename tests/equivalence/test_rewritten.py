@@ -99,6 +99,22 @@ def test_a_command_that_cannot_be_run_is_named():
         same(OLD, against_command="python old.py", against="torch==2.0")
 
 
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ({"across": "tp=2", "against": "torch==2.0"}, "--across and --against are two questions"),
+        ({"resume": "x {checkpoint}", "bisect": "1..2"}, "--resume and --against are two questions"),
+        ({"at_step": 3}, "--at-step is of a restart: it needs --resume"),
+        ({"resume_ranks": 2, "against": "torch==2.0"}, "--resume-ranks is of a restart"),
+        ({"split": "1x2x2,2x1x2", "against": "torch==2.0"}, "several --split are compared with each other"),
+        ({"split": ["1x2x2", "2x1x2"], "against_command": OLD}, "several --split are compared"),
+    ],
+)
+def test_no_question_is_left_out_in_silence(question, says):
+    with pytest.raises(InputError, match=says):
+        same(OLD, **question)
+
+
 def test_a_split_takes_another_batch_with_the_ranks_and_passes_that_divide_it():
     assert [str(_of_batch(Split.parse(text), 12)) for text in ("2x4x2", "5x1x1", "1x1x8")] == [
         "2x3x2",

@@ -84,6 +84,13 @@ def same(
             "--resume",
             field="--against-command",
         )
+    beside = {"--resume": resume is not None, "--against": bool(against or against_python or bisect)}
+    questions = [flag for flag, is_asked in ({"--across": across is not None} | beside).items() if is_asked]
+    if len(questions) > 1:
+        raise InputError(f"{questions[0]} and {questions[1]} are two questions: ask one after the other")
+    for flag, value in {"--at-step": at_step, "--resume-ranks": resume_ranks}.items():
+        if value is not None and resume is None:
+            raise InputError(f"{flag} is of a restart: it needs --resume", field=flag)
     if across is not None:
         if split:
             raise InputError("--across compares meshes and --split splits of a batch: ask one of them")
@@ -96,12 +103,14 @@ def same(
                 f"--split {further} has {further.effective_batch} samples in a step and {splits[0]} has "
                 f"{splits[0].effective_batch}: splits of one batch are compared"
             )
-    if against or against_python or bisect or resume is not None:
+    if len(splits) > 1 and (against_command is not None or any(beside.values())):
+        raise InputError(
+            "several --split are compared with each other: give one to compare beside another run"
+        )
+    if any(beside.values()):
         typed = read_typed_command(command, splits[0] if splits else None, tool)
         common: dict[str, Any] = {"limit": limit, "device": device, "as_is": as_is, "say": say}
         if resume is not None:
-            if against or against_python or bisect:
-                raise InputError("--resume and --against are two questions: ask one after the other")
             return resumed(typed, resume, at_step=at_step, ranks=resume_ranks, steps=steps, **common)
         requirements = [against] if isinstance(against, str) else [*(against or ())]
         return compare_releases(typed, requirements, against_python, bisect, steps=steps or STEPS, **common)
