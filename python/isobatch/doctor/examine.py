@@ -147,7 +147,7 @@ def examine(
     nodes = cluster.nodes if isinstance(gpus, Cluster) else None
     case = Case(known, reading, fields, world, batch, trial.tuned, trial.plan, command, nodes)
     reading.notes[:0] = _of_the_batch(case)
-    issues += [*check_any_tool(case), *(known.reader.check(case) if known.reader.check else ())]
+    issues += [*check_any_tool(case), *known.reader.check(case)]
     findings = _ranked([*issues, *_not_said_yet(trial.refusals, issues, case)])
     text = "\n".join(_lines(case, findings))
     return Examination(reading, world, batch, trial.tuned, findings, text)

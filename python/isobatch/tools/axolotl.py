@@ -23,7 +23,7 @@ _NAMES = {
 """Arguments of the Trainer that have another name."""
 _SAMPLE = Setting("sequence_len", "seq_len", writes=False)
 SETTINGS = (
-    *(replace(row, key=_NAMES.get(row.key, row.key), older="") for row in trainer.SETTINGS),
+    *(replace(row, key=_NAMES.get(row.key, row.key)) for row in trainer.SETTINGS),
     _SAMPLE,
     by_code("batch_size", "accumulation"),
     by_code("evals_per_epoch", "eval_every"),

@@ -18,6 +18,7 @@ _OPTIMIZER = (by_code("optimizer.type", "optimizer"), *torch_settings("optimizer
 _WARMUP = Setting("scheduler.params.warmup_num_steps", "warmup", "st", default=1000, writes=False)
 _PEAK = Setting("scheduler.params.warmup_max_lr", "lr", writes=False)
 _END = Setting("scheduler.params.total_num_steps", "duration", "st", writes=False)
+_MUON = Setting("optimizer.params.muon_lr", "lr", writes=False)
 _SCHEDULERS = {
     "WarmupLR": ("constant", (_WARMUP, _PEAK)),
     "WarmupDecayLR": ("linear", (_WARMUP, _PEAK, _END)),
@@ -36,7 +37,7 @@ SETTINGS = (
     *_BATCH,
     *_OPTIMIZER,
     by_code("optimizer.params.adam_w_mode", "optimizer"),
-    by_code("optimizer.params.muon_lr", "lr"),
+    _MUON,
     by_code("scheduler.type", "schedule"),
     *(_WARMUP, _PEAK, _END),
     by_code("scheduler.params.cos_min_ratio", "min_lr"),
@@ -104,7 +105,7 @@ def _read_optimizer(page: SettingsPage) -> None:
     inner = page.table("optimizer.params")
     if name.lower() == "muon" and inner.has("muon_lr"):
         # A rate of the matrices' own wins over the shared one, which is then the others' alone.
-        read_settings(page, (Setting("optimizer.params.muon_lr", "lr"),), auto=True)
+        read_settings(page, (_MUON,), auto=True)
         if inner.has("lr") and "adam_lr" not in inner.settings:
             page.note(f"optimizer.params.lr {inner.raw('lr')} stays as it is: no plan moves it")
 

@@ -53,7 +53,7 @@ class Setting:
         key: its place in the file, with dots between tables; two of them where each beta has its own, and one
             for each value where a precision has switches.
         field: of a recipe, or `batch_per_gpu`.
-        unit: of a length: `st`, `sp` or `ep`.
+        unit: of a length: `st`, `ep`, `sp` or `tok`; of one that is written `st`.
         default: the tool's own, of a file without it.
         off: the value written for a plan without one, where the tool's default is another.
         words: the tool's word for each value of the field; of switches the key for each value.
@@ -82,9 +82,9 @@ class Setting:
             raise must_be(" or ".join(units), self.unit, field=f"the unit of {self.key} in a map")
 
 
-def by_code(key: str, field: str, older: str = "") -> Setting:
+def by_code(key: str, field: str) -> Setting:
     """Makes the row of a setting read and written by the tool's own code."""
-    return Setting(key, field, older=older, reads=False, writes=False)
+    return Setting(key, field, reads=False, writes=False)
 
 
 def torch_settings(table: str, *, reads: bool = False) -> tuple[Setting, ...]:

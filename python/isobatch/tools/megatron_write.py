@@ -36,18 +36,15 @@ OPTIMIZER = (
     Setting("bf16 fp16", "precision", words={"bf16": "bf16", "fp16": "fp16"}),
     Setting("seq_length", "seq_len"),
 )
-LENGTHS = (
+SETTINGS = (
+    *BATCH,
+    by_code("rampup_batch_size", "ramp"),
+    by_code("step_batch_size_schedule", "ramp"),
     by_code("train_iters", "duration"),
     by_code("train_samples", "duration"),
     by_code("lr_warmup_iters", "warmup"),
     by_code("lr_warmup_samples", "warmup"),
     by_code("lr_warmup_fraction", "warmup"),
-)
-SETTINGS = (
-    *BATCH,
-    by_code("rampup_batch_size", "ramp"),
-    by_code("step_batch_size_schedule", "ramp"),
-    *LENGTHS,
     *RATES,
     by_code("lr_decay_style", "schedule"),
     by_code("lr_decay_iters", "schedule"),

@@ -30,7 +30,7 @@ class Reader:
     Attributes:
         versions: of the tool that wrote the files.
         read: takes the settings of a page as fields of a recipe; None: the tool's map says all.
-        check: finds what the tool does without a word in the file; None: nothing.
+        check: finds what the tool does without a word in the file.
         harmless: patterns of settings that change neither batch, learning rate, schedule, length nor GPUs
             (and unread.EVERYWHERE). A pattern with a `*` never matches a name that looks like one of these,
             nor an argument of an optimizer, a scheduler, a loader or a model.
@@ -43,7 +43,7 @@ class Reader:
 
     versions: str
     read: Callable[[SettingsPage], None] | None = None
-    check: Callable[[Case], Iterator[Issue]] | None = None
+    check: Callable[[Case], Iterator[Issue]] = lambda _: iter(())
     harmless: str = ""
     matters: Mapping[str, str] = field(default_factory=dict)
     table: Callable[[Reading], tuple[str, list[Issue]]] | None = None

@@ -41,10 +41,10 @@ SETTINGS = (
     *_TRAINING,
     by_code("optimizer.name", "optimizer"),
     *_OPTIMIZER,
-    by_code("lr_scheduler.warmup_steps", "warmup", older="training.warmup_steps"),
+    by_code("lr_scheduler.warmup_steps", "warmup"),
     by_code("lr_scheduler.decay_type", "schedule"),
     by_code("lr_scheduler.decay_ratio", "schedule"),
-    by_code("lr_scheduler.min_lr_factor", "min_lr", older="lr_scheduler.lr_min"),
+    by_code("lr_scheduler.min_lr_factor", "min_lr"),
     *_EVERY,
 )
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"

@@ -17,14 +17,8 @@ from isobatch.words import count, number_of, share
 
 DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_train_epochs": 3}
 BATCH = (
-    Setting(
-        "per_device_train_batch_size",
-        "batch_per_gpu",
-        default=DEFAULTS["per_device_train_batch_size"],
-        older="per_gpu_train_batch_size",
-        reads=False,
-    ),
-    Setting("gradient_accumulation_steps", "accumulation", default=1, reads=False),
+    Setting("per_device_train_batch_size", "batch_per_gpu", reads=False),
+    Setting("gradient_accumulation_steps", "accumulation", reads=False),
 )
 RATE = (Setting("learning_rate", "lr"),)
 LENGTHS = (

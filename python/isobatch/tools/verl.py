@@ -47,9 +47,7 @@ SETTINGS = (
     by_code("trainer.total_epochs", "duration"),
     by_code(f"{_OPTIM}.lr_warmup_steps", "warmup"),
     by_code(f"{_OPTIM}.lr_warmup_steps_ratio", "warmup"),
-    by_code(
-        f"{_OPTIM}.lr_scheduler_type", "schedule", older=f"{_OPTIM}.warmup_style {_OPTIM}.lr_decay_style"
-    ),
+    by_code(f"{_OPTIM}.lr_scheduler_type", "schedule"),
     by_code(f"{_OPTIM}.min_lr_ratio", "min_lr"),
 )
 _LORA, _MTP = f"{_MODEL}.lora", f"{_MODEL}.mtp"

@@ -15,6 +15,7 @@ from isobatch.equivalence.records import RankStep, RecordedStep, Recording
 from isobatch.equivalence.split import Split
 from isobatch.errors import InputError
 from isobatch.launch.command_line import CommandLine, read_launch, require_command
+from isobatch.launch.words import given_settings
 from isobatch.limits import within
 from isobatch.recipes.recipe import DropLast
 from isobatch.tools.unread import guess_field
@@ -68,10 +69,14 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.micro_batch is None else self.ranks * self.accumulation * self.micro_batch
 
     @property
+    def peaks(self) -> list[float]:
+        """The peak learning rate of each group, before its scheduler moved it."""
+        return [float(group.get("initial_lr", group["lr"])) for group in self.groups]
+
+    @property
     def lr(self) -> float:
-        """The peak learning rate of the first group, before its scheduler moved it."""
-        group = self.groups[0]
-        return float(group.get("initial_lr", group["lr"]))
+        """The peak learning rate of the first group."""
+        return self.peaks[0]
 
 
 def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600.0) -> Running:
@@ -101,13 +106,10 @@ def observe(words: Sequence[str], *, tool: str | None = None, limit: float = 600
 
 def _scaled_rates(program: Sequence[str], running: Running) -> Iterator[str]:
     """Describes the learning rates typed by a script's own flags, where its optimizer starts with another."""
-    rates = [float(group.get("initial_lr", group["lr"])) for group in running.groups]
-    for word, following in zip(program, [*program[1:], ""], strict=True):
-        flag, equals, value = word.partition("=")
-        typed = number_of(value if equals else following)
-        if not flag.startswith("-") or guess_field(flag.lstrip("-")) != "lr" or not typed:
-            continue
-        if not any(within(rate - typed, 1e-6 * abs(typed)) for rate in rates):
+    for setting in given_settings(program):
+        typed = number_of(str(setting.value)) if guess_field(setting.name) == "lr" else None
+        if typed and not any(within(peak - typed, 1e-6 * abs(typed)) for peak in running.peaks):
+            flag = program[setting.at].partition("=")[0]
             yield (
                 f"{flag} {real(typed)}: the optimizer starts with {real(running.lr)}. If the script scales "
                 "its rate by the batch or the GPUs, it scales a plan's rate too: take that out before it "
